@@ -34,6 +34,7 @@ from tidelog.broker.network.acceptor import (
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.listening import open_listener, set_buffers
 from tidelog.broker.network.shell import STALL_MS, Limits, Shell
+from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server_metrics import register_metrics
@@ -195,7 +196,7 @@ class Server:
         context = RequestContext(
             client_host=host, local_host=local[0], local_port=local[1], listener_name=endpoint.listener_name
         )
-        Connection(self._shell, client, context)
+        Connection(self._shell, PlainSocket(client), context)
 
     def _on_closed(self, connection: Connection) -> None:
         host = connection.context.client_host

@@ -11,6 +11,14 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
+class SliceCutShortError(Exception):
+    """A file ended before the bytes that its slice promised: the response can never be completed."""
+
+
+class ColdSliceError(Exception):
+    """Bytes of a slice are not in memory: reading them would wait for the disk."""
+
+
 class RetainedFile(Protocol):
     """An open file whose descriptor stays open as long as it is retained."""
 

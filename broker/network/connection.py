@@ -1,4 +1,4 @@
-"""One client's connection: a raw non-blocking socket between the frame reader and the dispatcher.
+"""One client's connection: a non-blocking transport between the frame reader and the dispatcher.
 
 A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered
 straight out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader
@@ -33,15 +33,16 @@ from functools import partial
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.loop.turn_clock import NOTABLE_MS
-from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, SliceCutShortError, send_at_once
+from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
 from tidelog.broker.network.shell import Shell
+from tidelog.broker.network.transport import Transport
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, Wakefulness
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
 from tidelog.protocol.frames import FrameReader
-from tidelog.protocol.transferable import release_slices
+from tidelog.protocol.transferable import SliceCutShortError, release_slices
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class Connection:
         "sock",
     )
 
-    def __init__(self, shell: Shell, sock: socket.socket, context: RequestContext) -> None:
+    def __init__(self, shell: Shell, sock: Transport, context: RequestContext) -> None:
         self._shell = shell
         self.sock = sock
         self.context = context
@@ -127,7 +128,7 @@ class Connection:
         self._partial_since_ms = self._asked_ms = 0.0
         shell.add(self)
         self._reading = True
-        shell.loop.add_reader(sock.fileno(), self.on_readable)
+        sock.add_reader(shell.loop, self.on_readable)
         self._idle_timer: Timer = shell.timers.schedule(shell.limits.max_idle_ms, partial(check_idle, self))
 
     # Receiving
@@ -318,9 +319,9 @@ class Connection:
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
-                self._shell.loop.add_reader(self.sock.fileno(), self.on_readable)
+                self.sock.add_reader(self._shell.loop, self.on_readable)
             else:
-                self._shell.loop.remove_reader(self.sock.fileno())
+                self.sock.remove_reader(self._shell.loop)
 
     # Answering
 
@@ -442,11 +443,10 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        loop, descriptor = self._shell.loop, self.sock.fileno()
         if self._reading:
-            loop.remove_reader(descriptor)
+            self.sock.remove_reader(self._shell.loop)
         if self._writing:
-            loop.remove_writer(descriptor)
+            self.sock.remove_writer(self._shell.loop)
         self._idle_timer.cancel()
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -628,7 +628,7 @@ def refuse(connection: Connection, error: BaseException) -> None:
         connection.close()
 
 
-def is_reset(sock: socket.socket) -> bool:
+def is_reset(sock: Transport) -> bool:
     """Return whether the kernel calls this TCP connection closed. Costs 0.5 µs; never raises."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
@@ -641,14 +641,13 @@ def set_writing(connection: Connection, wanted: bool) -> None:
     if wanted == connection._writing:
         return
     connection._writing = wanted
-    loop, descriptor = connection._shell.loop, connection.sock.fileno()
     if wanted:
-        loop.add_writer(descriptor, partial(measure, connection, connection._drain_turn))
+        connection.sock.add_writer(connection._shell.loop, partial(measure, connection, connection._drain_turn))
     else:
-        loop.remove_writer(descriptor)
+        connection.sock.remove_writer(connection._shell.loop)
 
 
-def release_socket(sock: socket.socket, queue: SendQueue | None) -> None:
+def release_socket(sock: Transport, queue: SendQueue | None) -> None:
     """Close the socket and release the files of unsent slices."""
     if queue is not None:
         queue.drop()

@@ -3,7 +3,7 @@
     queue: bytes | TransferableRecords, in response order
     bytes   -> joined with their neighbours, one send; MSG_MORE when a slice follows
     slice   -> small (<= SMALL_SLICE_BYTES): read into the same send, without waiting for the disk (RWF_NOWAIT)
-            -> large: os.sendfile, at most TURN_BYTES a turn, after a probe of its first and last page (RWF_NOWAIT)
+            -> large: os.sendfile, at most ``turn_bytes`` a turn, after a probe of its first and last page (RWF_NOWAIT)
     a probe that would wait for the disk -> COLD: the caller lets a thread send that stretch (``send_cold``), because
     sendfile of cold pages on the loop stalls every connection (KAFKA-7504: p99 from 20 ms to 200 ms)
 
@@ -20,10 +20,9 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from tidelog.protocol.transferable import TransferableRecords
+from tidelog.broker.network.transport import Transport
+from tidelog.protocol.transferable import ColdSliceError, SliceCutShortError, TransferableRecords
 
-TURN_BYTES = 1024 * 1024
-"""At most this much of a slice leaves in one turn of the loop, so that one reader cannot hold it."""
 SMALL_SLICE_BYTES = 32 * 1024
 """Below this, one pread into the bytes around it beats a send with MSG_MORE plus a sendfile."""
 _JOIN_BYTES = 256 * 1024
@@ -53,11 +52,7 @@ class SendStatus(Enum):
     """The next stretch is not in memory: ``send_cold`` in a thread."""
 
 
-class SliceCutShortError(Exception):
-    """A file ended before the bytes that its slice promised: the response can never be completed."""
-
-
-def send_at_once(sock: socket.socket, parts: list[Part], *, has_slices: bool) -> int:
+def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -> int:
     """Send a response without a queue: joined bytes, or bytes around a slice that is known to be in memory.
 
     Returns ``ALL`` when the kernel took everything (the slice's file is released then), else how many bytes it took of
@@ -65,15 +60,15 @@ def send_at_once(sock: socket.socket, parts: list[Part], *, has_slices: bool) ->
     """
     try:
         if has_slices:
-            return _send_slice(sock, parts)
+            return _send_slice(transport, parts)
         data = b"".join(parts) if len(parts) > 1 else parts[0]  # type: ignore[arg-type]
-        sent = sock.send(data)  # type: ignore[arg-type]
+        sent = transport.send(data)  # type: ignore[arg-type]
     except (BlockingIOError, InterruptedError):
         return 0
     return ALL if sent == len(data) else sent
 
 
-def _send_slice(sock: socket.socket, parts: Sequence[Part]) -> int:
+def _send_slice(transport: Transport, parts: Sequence[Part]) -> int:
     """The usual fetch in a third of a queue's steps: 5 µs where the megabytes sent leave nothing in the caches."""
     if len(parts) != 3:
         return 0
@@ -81,18 +76,16 @@ def _send_slice(sock: socket.socket, parts: Sequence[Part]) -> int:
     if not (isinstance(records, TransferableRecords) and records.in_memory):
         return 0
     size = records.size
-    total = sock.send(head, _MSG_MORE)  # type: ignore[arg-type]
+    total = transport.send(head, _MSG_MORE)  # type: ignore[arg-type]
     if total < len(head):
         return total
     try:
-        sent = os.sendfile(sock.fileno(), records.file.fileno(), records.position, min(size, TURN_BYTES))
-        if not sent:
-            raise SliceCutShortError(repr(records))
+        sent = transport.send_slice(records.file, records.position, min(size, transport.turn_bytes))
         total += sent
         if sent < size:
             return total
-        sent = sock.send(tail)  # type: ignore[arg-type]
-    except (BlockingIOError, InterruptedError):
+        sent = transport.send(tail)  # type: ignore[arg-type]
+    except (BlockingIOError, InterruptedError, ColdSliceError):
         return total
     if sent < len(tail):
         return total + sent
@@ -132,12 +125,12 @@ class SendQueue:
         self._sent_of_first = 0
         self.queued_bytes = 0
 
-    def send_some(self, sock: socket.socket) -> SendStatus:
+    def send_some(self, transport: Transport) -> SendStatus:
         """Send as much as one turn may.
 
         Raises OSError when the peer is gone, SliceCutShortError when a file is shorter than promised.
         """
-        budget = TURN_BYTES  # of slices: the head before a slice of 1 MiB must not cost it a second turn
+        budget = transport.turn_bytes  # of slices: the head before a slice of 1 MiB must not cost it a second turn
         try:
             while self._parts:
                 first = self._parts[0]
@@ -146,35 +139,31 @@ class SendQueue:
                         return SendStatus.MORE
                     if not self._is_in_memory(first, budget):
                         return SendStatus.COLD
-                    budget -= self._sendfile(sock, first, budget)
+                    budget -= self._send_slice(transport, first, budget)
                     continue
                 data = self._gather()
                 if data is None:
                     return SendStatus.COLD
-                sent = sock.send(data, _MSG_MORE if self._slice_follows(len(data)) else 0)
+                sent = transport.send(data, _MSG_MORE if self._slice_follows(len(data)) else 0)
                 self.advance(sent)
                 if sent < len(data):
                     return SendStatus.BLOCKED
         except BlockingIOError:
             return SendStatus.BLOCKED
+        except ColdSliceError:
+            return SendStatus.COLD
         return SendStatus.DONE
 
-    def send_cold(self, sock: socket.socket) -> int:
-        """Send a stretch of the slice in front from a worker thread: the wait for the disk happens there.
+    def send_cold(self, transport: Transport) -> int:
+        """Send a stretch of the slice in front from a worker thread, or read it ahead: the wait for the disk is there.
 
         Returns the bytes sent, for ``advance`` on the loop. The queue must not be used meanwhile.
         Raises OSError, SliceCutShortError.
         """
         part = self._parts[0]
         assert isinstance(part, TransferableRecords)
-        count = min(part.size - self._sent_of_first, TURN_BYTES)
-        try:
-            sent = os.sendfile(sock.fileno(), part.file.fileno(), part.position + self._sent_of_first, count)
-        except BlockingIOError:
-            return 0
-        if sent == 0:
-            raise SliceCutShortError(repr(part))
-        return sent
+        count = min(part.size - self._sent_of_first, transport.turn_bytes)
+        return transport.send_cold(part.file, part.position + self._sent_of_first, count)
 
     def advance(self, sent: int) -> None:
         """Take note of what was sent from the front."""
@@ -224,12 +213,10 @@ class SendQueue:
             count <= _PAGE_BYTES or _page_is_in_memory(descriptor, position + count - 1)
         )
 
-    def _sendfile(self, sock: socket.socket, part: TransferableRecords, budget: int) -> int:
+    def _send_slice(self, transport: Transport, part: TransferableRecords, budget: int) -> int:
         position = part.position + self._sent_of_first
         count = min(part.size - self._sent_of_first, budget)
-        sent = os.sendfile(sock.fileno(), part.file.fileno(), position, count)
-        if sent == 0:
-            raise SliceCutShortError(repr(part))
+        sent = transport.send_slice(part.file, position, count)
         self.advance(sent)
         return sent
 

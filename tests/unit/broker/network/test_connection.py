@@ -25,6 +25,7 @@ from tidelog.broker.network.connection import (
     Connection,
 )
 from tidelog.broker.network.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
+from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, SAMPLE
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Parts, Pending
@@ -112,7 +113,7 @@ class Fixture:
         ours, self.client = socket.socketpair()
         ours.setblocking(False)
         self.client.settimeout(5)
-        self.connection = Connection(self.shell, ours, RequestContext())
+        self.connection = Connection(self.shell, PlainSocket(ours), RequestContext())
 
     def send(self, *frames: bytes) -> None:
         self.client.sendall(b"".join(struct.pack(">i", len(data)) + data for data in frames))
@@ -511,7 +512,7 @@ def test_a_turn_ends_after_its_time_and_the_order_stays(fixture: Fixture, cost_m
 def test_when_descriptors_are_short_the_oldest_that_said_nothing_gives_way(fixture: Fixture) -> None:
     shell, talker = fixture.shell, fixture.connection
     talker.context.api_key = 3
-    silent = [Connection(shell, socket.socket(), RequestContext()) for _ in range(2)]
+    silent = [Connection(shell, PlainSocket(socket.socket()), RequestContext()) for _ in range(2)]
     assert shell.make_room()
     assert [connection.closed for connection in silent] == [True, False]
     assert shell.make_room()
@@ -524,7 +525,7 @@ def test_a_sweep_over_many_connections_takes_several_turns(fixture: Fixture, mon
     looked_at: list[Connection] = []
     monkeypatch.setattr(Connection, "notice_reset", lambda self: looked_at.append(self))
     count = 2 * SWEEP_PER_TURN + 1
-    connections = [Connection(fixture.shell, socket.socket(), RequestContext()) for _ in range(count)]
+    connections = [Connection(fixture.shell, PlainSocket(socket.socket()), RequestContext()) for _ in range(count)]
     for connection in connections:
         fixture.shell.doubt(connection)
     fixture.loop.advance(SWEEP_MS + 10)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.network.send_queue import SMALL_SLICE_BYTES, TURN_BYTES, SendQueue, SendStatus, SliceCutShortError
-from tidelog.protocol.transferable import TransferableRecords
+from tidelog.broker.network.send_queue import SMALL_SLICE_BYTES, SendQueue, SendStatus
+from tidelog.broker.network.transport import TURN_BYTES, PlainSocket
+from tidelog.protocol.transferable import SliceCutShortError, TransferableRecords
 
 
 class CountedFile:
@@ -48,10 +49,9 @@ def file(path: Path) -> Iterator[CountedFile]:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
+def pair() -> Iterator[tuple[PlainSocket, socket.socket]]:
+    accepted, theirs = socket.socketpair()
+    with PlainSocket(accepted) as ours, theirs:
         yield ours, theirs
 
 
@@ -60,7 +60,7 @@ def slice_of(file: CountedFile, position: int, size: int) -> TransferableRecords
     return TransferableRecords(file, position, size)
 
 
-def receive(pair: tuple[socket.socket, socket.socket], queue: SendQueue, size: int) -> bytes:
+def receive(pair: tuple[PlainSocket, socket.socket], queue: SendQueue, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
         queue.send_some(pair[0])
@@ -69,7 +69,7 @@ def receive(pair: tuple[socket.socket, socket.socket], queue: SendQueue, size: i
     return bytes(received)
 
 
-def test_bytes_and_slices_leave_in_order(pair: tuple[socket.socket, socket.socket], file: CountedFile) -> None:
+def test_bytes_and_slices_leave_in_order(pair: tuple[PlainSocket, socket.socket], file: CountedFile) -> None:
     queue = SendQueue()
     large = SMALL_SLICE_BYTES + 5
     queue.extend([b"head", slice_of(file, 10, 100), b"middle", slice_of(file, 1000, large), b"tail"])
@@ -79,7 +79,7 @@ def test_bytes_and_slices_leave_in_order(pair: tuple[socket.socket, socket.socke
     assert not queue
 
 
-def test_one_turn_sends_a_bounded_part_of_a_slice(pair: tuple[socket.socket, socket.socket], file: CountedFile) -> None:
+def test_one_turn_sends_a_bounded_part_of_a_slice(pair: tuple[PlainSocket, socket.socket], file: CountedFile) -> None:
     ours, _ = pair
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * 1024 * 1024)
     queue = SendQueue()
@@ -90,7 +90,7 @@ def test_one_turn_sends_a_bounded_part_of_a_slice(pair: tuple[socket.socket, soc
     assert file.retained == 0
 
 
-def test_a_full_socket_blocks_and_goes_on(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_full_socket_blocks_and_goes_on(pair: tuple[PlainSocket, socket.socket]) -> None:
     ours, _ = pair
     data = os.urandom(3 * 1024 * 1024)
     queue = SendQueue()
@@ -111,7 +111,7 @@ def test_dropping_releases_every_slice(file: CountedFile) -> None:
 
 @pytest.mark.parametrize("size", [100, SMALL_SLICE_BYTES * 2])
 def test_a_file_shorter_than_promised_closes(
-    pair: tuple[socket.socket, socket.socket], file: CountedFile, size: int
+    pair: tuple[PlainSocket, socket.socket], file: CountedFile, size: int
 ) -> None:
     queue = SendQueue()
     queue.extend([slice_of(file, len(CONTENT), size)])
@@ -119,7 +119,7 @@ def test_a_file_shorter_than_promised_closes(
         queue.send_some(pair[0])
 
 
-def test_a_gone_peer_is_an_os_error(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_gone_peer_is_an_os_error(pair: tuple[PlainSocket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.close()
     queue = SendQueue()
@@ -130,7 +130,7 @@ def test_a_gone_peer_is_an_os_error(pair: tuple[socket.socket, socket.socket]) -
 
 @pytest.mark.parametrize("size", [100, SMALL_SLICE_BYTES * 2])
 def test_cold_pages_are_left_to_a_thread(
-    pair: tuple[socket.socket, socket.socket], file: CountedFile, size: int, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[PlainSocket, socket.socket], file: CountedFile, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "not in memory")
@@ -147,7 +147,7 @@ def test_cold_pages_are_left_to_a_thread(
 
 
 @pytest.mark.parametrize("size", [100, SMALL_SLICE_BYTES * 2])
-def test_pages_that_left_memory_are_cold(pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int) -> None:
+def test_pages_that_left_memory_are_cold(pair: tuple[PlainSocket, socket.socket], tmp_path: Path, size: int) -> None:
     """Not a pretended answer: the kernel has really dropped the pages, and the thread's read brings them back."""
     path = tmp_path / "segment"
     path.write_bytes(CONTENT)
@@ -166,7 +166,7 @@ def test_pages_that_left_memory_are_cold(pair: tuple[socket.socket, socket.socke
 
 
 def test_a_file_system_without_nowait_counts_as_hot(
-    pair: tuple[socket.socket, socket.socket], file: CountedFile, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[PlainSocket, socket.socket], file: CountedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.preadv
 
@@ -183,7 +183,7 @@ def test_a_file_system_without_nowait_counts_as_hot(
 
 
 def test_send_cold_says_zero_when_the_socket_is_full(
-    pair: tuple[socket.socket, socket.socket], file: CountedFile
+    pair: tuple[PlainSocket, socket.socket], file: CountedFile
 ) -> None:
     ours, _ = pair
     queue = SendQueue()

@@ -1,0 +1,114 @@
+"""The transport of a connection: a socket as it is, or one that encrypts.
+
+A connection receives, sends and waits for readiness through its transport alone. ``PlainSocket`` is the kernel's socket
+and gives slices of files to ``sendfile``; nothing else may call that, since it would send the bytes in clear whatever
+the connection has agreed with its client. A listener that encrypts brings a transport of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog.protocol.transferable import RetainedFile, SliceCutShortError
+
+TURN_BYTES = 1024 * 1024
+"""At most this much of a slice leaves in one turn of the loop, so that one reader cannot hold it."""
+
+
+class Transport(Protocol):
+    """Non-blocking byte stream of one client. Loop thread only, except ``send_cold``.
+
+    What cannot be done now raises BlockingIOError; OSError says that the peer is gone.
+    """
+
+    turn_bytes: int
+    """Bytes of slices that may leave in one turn of the loop."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        """Receive into the buffer; 0 at the end of the stream."""
+        ...
+
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
+        """Send what can be sent now; MSG_MORE in ``flags`` says that more follows at once."""
+        ...
+
+    def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Send bytes of a file that are in the page cache. Raises SliceCutShortError, ColdSliceError."""
+        ...
+
+    def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Wait for the disk in a worker thread; 0 where nothing could be sent from there. Raises SliceCutShortError."""
+        ...
+
+    def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
+        """An option of the socket."""
+        ...
+
+    def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Call back whenever there is something to receive."""
+        ...
+
+    def remove_reader(self, loop: AbstractEventLoop, /) -> None:
+        """Call back no more."""
+        ...
+
+    def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Call back whenever more can be sent."""
+        ...
+
+    def remove_writer(self, loop: AbstractEventLoop, /) -> None:
+        """Call back no more."""
+        ...
+
+    def close(self) -> None:
+        """Close the socket."""
+        ...
+
+
+class PlainSocket(socket.socket):
+    """The kernel's socket without encryption; takes over the descriptor of ``sock``."""
+
+    __slots__ = ()
+    turn_bytes = TURN_BYTES
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        self.setblocking(False)
+
+    def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Send by ``sendfile``. Raises OSError, SliceCutShortError."""
+        sent = os.sendfile(self.fileno(), file.fileno(), position, count)
+        if not sent:
+            raise SliceCutShortError(f"nothing at byte {position}")
+        return sent
+
+    def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Send by ``sendfile``, which waits for the disk. Raises OSError, SliceCutShortError."""
+        try:
+            return self.send_slice(file, position, count)
+        except BlockingIOError:
+            return 0
+
+    def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Have the loop watch the descriptor."""
+        loop.add_reader(self.fileno(), callback)
+
+    def remove_reader(self, loop: AbstractEventLoop, /) -> None:
+        """Have the loop watch it no more."""
+        loop.remove_reader(self.fileno())
+
+    def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Have the loop watch the descriptor."""
+        loop.add_writer(self.fileno(), callback)
+
+    def remove_writer(self, loop: AbstractEventLoop, /) -> None:
+        """Have the loop watch it no more."""
+        loop.remove_writer(self.fileno())
