@@ -4,6 +4,7 @@
                                       -> producers          sequence against the producer's last one
                                       -> indices            entries against batches
                                       -> records hashed     per ten minutes; committed data only
+                                      -> times              the header's largest against the records'
 
 Offsets missing between two batches are *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``. They are
 compacted in a file that the cleaner has been in, and before a batch that only a cleaner can have written: nothing else
@@ -29,6 +30,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import CONTROL_MASK
 from tidelog.log.segment.resync import find_resume_position
 from tidelog.pipeline.audit import buckets as audit_buckets
+from tidelog.pipeline.audit.batch_times import check_batch_times, find_wrong_time
 from tidelog.pipeline.audit.buckets import Buckets
 from tidelog.pipeline.audit.indices import IndexCheck
 from tidelog.pipeline.audit.producers import ProducerSpan, follow
@@ -46,6 +48,7 @@ from tidelog.protocol.record.record_batch import (
     HEADER,
     LOG_OVERHEAD,
     MAGIC_OFFSET,
+    MAGIC_V1,
     MAGIC_V2,
     RecordBatch,
     iter_batches,
@@ -56,7 +59,7 @@ CHUNK_BYTES = 2 * 1024 * 1024
 TABLE_ROWS = 4096
 MOST_FINDINGS = 100
 MOST_GAPS = 1000
-_COMPRESSED, _LOG_APPEND = 0x07, 0x08
+_COMPRESSED = 0x07
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault that an audit found. ``kind``: checksum, framing, order, duplicate, index, transaction,
+    """A fault that an audit found. ``kind``: checksum, framing, order, duplicate, index, transaction, timestamp,
     records, lost."""
 
     kind: str
@@ -384,6 +387,7 @@ class _SegmentWalk:
             done, count = self._engine.hash_rows(buffer, rows, (done, len(rows)), self._room)
             _, timestamps, hashes = self._room.first(count)
             audit_buckets.add(self.audit.buckets, timestamps, hashes)
+            check_batch_times(self.audit.find, rows[before:done], timestamps, position)
             if done == before:
                 self._hash_alone(buffer, rows[done].tolist(), position)
                 done += 1
@@ -406,6 +410,7 @@ class _SegmentWalk:
             return
         _, timestamps, hashes = self._room.first(done)
         audit_buckets.add(self.audit.buckets, timestamps, hashes)
+        check_batch_times(self.audit.find, np.array([row]), timestamps, position)
 
     # ---- old messages, and bytes that are no batch
 
@@ -450,6 +455,8 @@ class _SegmentWalk:
         self._indices.see(np.array([position]), row)
         audit.largest_timestamp = max(audit.largest_timestamp, largest)
         audit.records += len(records)
+        if entry.magic == MAGIC_V1 and records and entry.max_timestamp != largest:
+            find_wrong_time(audit.find, position, entry.last_offset, said=entry.max_timestamp, largest=largest)
         if self._plan.records and records:
             hashes = [at.record_hash(r.offset, r.timestamp, r.key, r.value) for r in records]
             times = np.array([record.timestamp for record in records], np.int64)

@@ -141,6 +141,13 @@ class ExportTable:
         """A path below the table."""
         return os.path.join(self.path, *names)
 
+    def names_in(self, folder: str) -> set[str]:
+        """The names in ``data`` or ``dead-letter``; none where the folder is missing."""
+        try:
+            return set(os.listdir(self.directory(folder)))
+        except FileNotFoundError:
+            return set()
+
     def open(self) -> Manifest:
         """Make the directories where they are missing and read the newest version; finish what a killed run left.
 

@@ -114,18 +114,20 @@ class PartitionAudit:
 
 @dataclass(slots=True)
 class AuditResult:
-    """The whole report. ``seconds``: how long it took, wall clock."""
+    """The whole report. ``seconds``: how long it took, wall clock. ``foreign``: files in the table's folders that no
+    export wrote."""
 
     partitions: list[PartitionAudit]
     table: str | None
     records: bool
     created_ms: int
     seconds: float
+    foreign: tuple[str, ...] = ()
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether any partition has a fault."""
-        return any(partition.is_wrong for partition in self.partitions)
+        """Return whether any partition has a fault, or the table a foreign file."""
+        return bool(self.foreign) or any(partition.is_wrong for partition in self.partitions)
 
     def total(self, name: str) -> int:
         """The sum of one of SUMMED over everything."""
@@ -146,7 +148,8 @@ def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress 
     if table is not None:
         compared = list(zip(partitions, audits, strict=True))
         _compare(spark, request.source, compared, table, progress)
-    return AuditResult(audits, request.table, request.records, created, time.monotonic() - began)
+    foreign = () if table is None else table.foreign
+    return AuditResult(audits, request.table, request.records, created, time.monotonic() - began, foreign)
 
 
 def _audit_logs(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidelog.pipeline.audit.table import ComparePlan, IcebergRows
 from tidelog.pipeline.errors import TopicRecreatedError
-from tidelog.pipeline.export.manifest import DATA, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
@@ -53,6 +53,10 @@ class AuditedTable(Protocol):
     @property
     def manifest(self) -> Manifest:
         """Topics, their ids, and the offsets that the table has of them."""
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Files that readers of the table take for its own, and that no export wrote."""
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         """Find the ranges that cover ``state`` of a partition, in order. Raises TopicRecreatedError."""
@@ -95,11 +99,20 @@ class _ParquetTable:
     name: str
     manifest: Manifest
     table: ExportTable
+    foreign: tuple[str, ...]
 
     @classmethod
     def open(cls, path: str) -> _ParquetTable:
         table = ExportTable(path)
-        return cls(path, table.read(), table)
+        there = {folder: table.names_in(folder) for folder in (DATA, DEAD_LETTER)}
+        manifest = table.read()  # after the listing: an export commits a file before it moves it there
+        own = {DATA: manifest.files, DEAD_LETTER: manifest.dead_letters}
+        foreign = [
+            table.directory(folder, name)
+            for folder, names in there.items()
+            for name in sorted(names - {file.name for file in own[folder]})
+        ]
+        return cls(path, manifest, table, tuple(foreign))
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         identity = (directory.topic, id_text(directory.topic_id), directory.partition)
@@ -122,6 +135,7 @@ class _IcebergTable:
     manifest: Manifest
     rows: IcebergRows
     files: tuple[str, ...]
+    foreign: tuple[str, ...] = ()  # a snapshot names its files: no reader opens others
 
     @classmethod
     def open(cls, target: IcebergTarget) -> _IcebergTable:

@@ -69,8 +69,14 @@ def summary(result: AuditResult) -> list[str]:
             lines.append(f"{partition.name}: and {len(faults) - SHOWN_FINDINGS} more")
     if result.table is not None:
         lines.append(f"table {result.table}: {agreement(c for p in result.partitions for c in p.comparisons)}")
+    lines += foreign_files(result)
     lines.append("something is wrong" if result.is_wrong else "everything is in order")
     return lines
+
+
+def foreign_files(result: AuditResult) -> list[str]:
+    """Say in a line each which files of the table no export wrote."""
+    return [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
 
 
 def findings(partition: PartitionAudit) -> list[str]:
@@ -114,6 +120,7 @@ def as_json(result: AuditResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "table": result.table,
         "in_order": not result.is_wrong,
+        "foreign_files": list(result.foreign),
         "totals": {name: result.total(name) for name in SUMMED},
         "partitions": [_partition_json(partition) for partition in result.partitions],
     }
@@ -206,7 +213,7 @@ def _told(result: AuditResult) -> list[str]:
     if result.table is not None:
         compared = agreement(c for p in result.partitions for c in p.comparisons)
         lines.append(f"Table {result.table}: {compared}.")
-    return lines
+    return lines + [f"{line}." for line in foreign_files(result)]
 
 
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:

@@ -334,6 +334,24 @@ def test_rows_that_are_missing_different_or_twice_are_told_by_offset(data: DataD
     )
 
 
+@pytest.mark.parametrize("place", ["data/mine.parquet", "data/t-0.parquet", "dead-letter/notes", "data/sub/x.parquet"])
+def test_a_foreign_file_in_a_tables_folder_is_told(data: DataDirectory, tmp_path: Path, place: str) -> None:
+    fill(data.log("orders"), 4)
+    table = exported(data)
+    path = Path(table, place)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(next(Path(table, "data").glob("orders*.parquet")).read_bytes())
+    result = run(data, table=table)
+    assert result.is_wrong
+    told = [line for line in summary(result) if "a foreign file" in line]
+    assert len(told) == 1
+    assert str(Path(*path.parts[: len(Path(table).parts) + 2])) in told[0]
+    write_report(result, str(tmp_path / "report"))
+    for name in ("report.md", "report.html"):
+        assert "a foreign file" in (tmp_path / "report" / name).read_text()
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["foreign_files"] == list(result.foreign)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 no more PAR1"], ids=["gone", "empty", "damaged"])
 def test_a_file_of_the_table_that_cannot_be_read_is_told(data: DataDirectory, content: bytes | None) -> None:
     fill(data.log("orders"), 4)

@@ -1,0 +1,47 @@
+"""The check of a batch's largest time: the header says one, its records have another.
+
+A time index and readers that choose by time trust the header, and no checksum shows that its writer was wrong. Of a
+batch with log append time the header's is the time of all its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tidelog.pipeline.engine import reference as at
+from tidelog.pipeline.engine.reference import IntegerArray
+
+_LOG_APPEND = 0x08
+
+#: Notes a finding: kind, byte position, offset, message.
+Find = Callable[[str, int, int, str], None]
+
+
+def check_batch_times(find: Find, rows: IntegerArray, timestamps: IntegerArray, position: int) -> None:
+    """Compare the largest times of batch rows with ``timestamps``, those of their records, one batch after another.
+
+    ``position``: byte of the file that the rows' positions count from.
+    """
+    largest = _largest_times(rows, timestamps)
+    by_producer = rows[:, at.ATTRIBUTES] & _LOG_APPEND == 0
+    for number in np.flatnonzero(by_producer & (rows[:, at.MAX_TIMESTAMP] != largest)).tolist():
+        row = rows[number].tolist()
+        place, offset = position + row[at.POSITION], row[at.BASE_OFFSET]
+        find_wrong_time(find, place, offset, said=row[at.MAX_TIMESTAMP], largest=int(largest[number]))
+
+
+def find_wrong_time(find: Find, position: int, offset: int, *, said: int, largest: int) -> None:
+    """Note that a batch says another largest time than its records'."""
+    find("timestamp", position, offset, f"the batch of offset {offset} says its largest time is {said}, not {largest}")
+
+
+def _largest_times(rows: IntegerArray, timestamps: IntegerArray) -> IntegerArray:
+    """The largest record time of each row; a row without records has its header's time."""
+    found: IntegerArray = rows[:, at.MAX_TIMESTAMP].copy()
+    has_records = rows[:, at.RECORD_COUNT] > 0
+    counts = rows[has_records, at.RECORD_COUNT]
+    if len(counts):
+        found[has_records] = np.maximum.reduceat(timestamps, np.cumsum(counts) - counts)
+    return found
