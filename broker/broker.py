@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
     from tidelog.broker.replica.replica_manager import ReplicaManager
+    from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.broker.services import LateServices
     from tidelog.log.manager import LogManager
     from tidelog.log.system.file_system import OpenFile
@@ -60,3 +61,5 @@ class Broker:
     """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""
     imports: LateImports
     """Modules that come with the first request for them."""
+    authorizer: Authorizer | None = None
+    """Decides what clients may do; None: every client may do everything."""

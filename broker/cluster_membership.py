@@ -16,6 +16,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log
@@ -43,7 +44,7 @@ def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetad
         place = os.path.join(directory, METADATA_DIRECTORY)
         try:
             if file_system.exists(place):
-                loaded = check_directory(file_system, place, config.node_id)
+                loaded = check_directory(file_system, place, config)
                 found = loaded if number == 0 else found
         except KafkaStorageError as error:
             raise StartError(
@@ -69,18 +70,19 @@ def check_configured_roles(config: BrokerConfig) -> None:
         )
 
 
-def check_directory(file_system: FileSystem, place: str, node_id: int) -> LoadedMetadata:
+def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -> LoadedMetadata:
     """Return what a metadata log holds.
 
     Raises StartError when it names other nodes or has what this broker does not serve, KafkaStorageError when it cannot
     be read.
     """
+    node_id = config.node_id
     state = read_quorum_state(file_system, place)
     voters = set() if state is None else {*state.voters, state.leader_id} - {NO_LEADER}
     refuse_others(place, voters - {node_id})
     loaded = read_metadata_log(file_system, place)
     refuse_others(place, members_of(loaded.image) - {node_id})
-    reason = refusal(loaded.image)
+    reason = refusal(loaded.image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"{place}: {reason}")
     if state is not None and not state.is_ours:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
 from tidelog.broker.controller.conversion import convert_store
@@ -51,6 +52,7 @@ from tidelog.protocol.types import random_uuid, uuid_to_str
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.broker.security.authorization.authorizer import Authorizer
 
 LOCK_FILE = ".lock"
 RECORD_THREADS = 2
@@ -132,6 +134,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         listener=replica_manager, in_thread=run_in_thread,
         call_soon=timers.turns.measure_callbacks("topic changes", loop.call_soon),
     )  # fmt: skip
+    authorizer = build_authorizer(config, controller, timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
         timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata,
@@ -140,6 +143,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         producer_ids=ProducerIdManager(controller),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
+        authorizer=authorizer,
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()
@@ -160,6 +164,17 @@ def build_controller(
     controller = open_controller(place, node_id, time, known)
     controller.commit(activation_records(controller.image, node_id), sync=False)
     return controller
+
+
+def build_authorizer(
+    config: BrokerConfig, controller: EmbeddedController, clock: Callable[[], float]
+) -> Authorizer | None:
+    """Build the authorizer that the configuration names, which follows the controller's ACLs; None without one."""
+    if not config.get_str(AUTHORIZER_CLASS):
+        return None
+    from tidelog.broker.security.authorization.authorizer import follow_acls
+
+    return follow_acls(config, controller, clock)
 
 
 def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 
 from tidelog.broker.config.admin_keys import ADMIN_KEYS
+from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
 from tidelog.broker.config.keys import (
     GROUP_KEYS,
     LOG_TIME_KEYS,
@@ -80,6 +81,7 @@ def page() -> str:
         topic_table(),
         table("Cleaner", CLEANER_CONFIG_DEF),
         table("Admin interface", ADMIN_KEYS),
+        table("Authorizer", AUTHORIZER_KEYS),
         table("Groups and offsets", GROUP_KEYS),
         table("Transactions and producers", TRANSACTION_KEYS),
         table("Configs of one group", GROUP_CONFIG_DEF, "Set with `kafka-configs.sh --entity-type groups`."),

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidelog.broker.config.admin_keys import ADMIN_KEYS
+from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
 from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
 from tidelog.broker.config.sources import (
     PropertiesError,
@@ -30,7 +31,7 @@ from tidelog.protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS))
+BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS))
 UNROUTABLE = ("0.0.0.0", "::")
 """Hosts that mean every interface: to listen on, not to be told."""
 MAX_PORT = 65535

@@ -334,7 +334,7 @@ BROKER_KEYS = _OWN_KEYS + server_keys_of_topics(frozenset(key.name for key in _O
 NO_EFFECT = frozenset(
     """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
-    alter.log.dirs.replication.quota.window.size.seconds authorizer.class.name auto.include.jmx.reporter
+    alter.log.dirs.replication.quota.window.size.seconds auto.include.jmx.reporter
     auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id.generation.enable
     broker.session.timeout.ms client.quota.callback.class connection.failed.authentication.delay.ms
     control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries

@@ -29,13 +29,16 @@ def activation_records(image: MetadataImage, node_id: int) -> Iterator[Versioned
                 yield VersionedRecord(change)
 
 
-def refusal(image: MetadataImage) -> str | None:
-    """Return what the metadata have and this broker has not, None where it can serve all they say."""
+def refusal(image: MetadataImage, *, enforces_acls: bool = False) -> str | None:
+    """Return what the metadata have and this broker has not, None where it can serve all they say.
+
+    ACLs need an authorizer: without it every client could do what they forbid.
+    """
     for name, level in image.features.items():
         if level > highest_level(name):
             return f"{name} is at level {level}, and this release knows up to {highest_level(name)}"
-    if image.acls:
-        return f"the metadata have {len(image.acls)} ACLs, and this broker would not enforce them"
+    if image.acls and not enforces_acls:
+        return f"the metadata have {len(image.acls)} ACLs, and without authorizer.class.name nothing would enforce them"
     if image.tokens:
         return f"the metadata have {len(image.tokens)} delegation tokens, which are not served"
     for (kind, name), texts in image.configs.items():

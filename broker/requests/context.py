@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.types import Part
+
+if TYPE_CHECKING:
+    from tidelog.broker.security.authorization.authorizer import Grants
 
 FIRST_PATIENCE = 2
 """So many requests a connection makes before the next one is expected to be like the last; each time it was not so for
@@ -48,6 +51,7 @@ class RequestContext:
         "client_id",
         "correlation_id",
         "frame_bytes",
+        "grants",
         "listener_name",
         "local_host",
         "local_port",
@@ -94,5 +98,7 @@ class RequestContext:
         self.local_host = local_host
         self.local_port = local_port
         self.principal = ANONYMOUS
+        self.grants: Grants | None = None
+        """What the authorizer has decided about this client so far."""
         self.token_authenticated = False
         """Whether the client logged in with a delegation token: such a one may not get further tokens."""

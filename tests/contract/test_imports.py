@@ -63,3 +63,17 @@ def test_importing_writes_nothing(package: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+
+
+def test_all_handlers_together_import_nothing_of_the_authorizer() -> None:
+    """A broker without ``authorizer.class.name`` pays nothing for it."""
+    program = (
+        "import importlib, sys\n"
+        "from tidelog.broker import startup\n"
+        "from tidelog.broker.requests.registry import REGISTRY\n"
+        "for entry in REGISTRY.values():\n"
+        "    importlib.import_module(entry.module)\n"
+        "print([name for name in sys.modules if 'security.authorization' in name])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
 from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.quorum_state import QuorumState, write_quorum_state
@@ -138,6 +139,13 @@ def test_what_cannot_be_served_is_refused_before_anything_is_written(
     with pytest.raises(StartError, match=text):
         claim_directories(FILE_SYSTEM, config(tmp_path))
     assert contents(tmp_path) == before
+
+
+def test_acls_are_served_where_they_are_enforced(tmp_path: Path) -> None:
+    metadata(tmp_path, (AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann"), 0))
+    loaded = check_is_alone(config(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER), FILE_SYSTEM)
+    assert loaded is not None
+    assert len(loaded.image.acls) == 1
 
 
 def test_a_refused_start_writes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""ACLs by the resources they name: literal names, the wildcard, and prefixes by their lengths.
+
+A resource is named by at most 2 + n entries: its own name, ``*``, and a prefix of each of the n lengths that any
+prefixed ACL of its type has. So a look-up costs the same with a hundred ACLs and with a hundred thousand. Where several
+match, they come in Kafka's order: the longest name first, the wildcard last. Rules are immutable, and a change replaces
+the tuples it touches. Loop thread only.
+
+Source: AclCache and the order of StandardAcl of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.protocol.acl import WILDCARD, PatternType
+
+_LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
+
+Rules = dict[str, tuple[AccessRule, ...]]
+"""Rules of one resource by principal, each principal's in Kafka's order."""
+
+
+class Acls:
+    """The ACLs in force. Loop thread only."""
+
+    __slots__ = ("_by_principal", "_by_resource", "_counts", "_lengths", "_prefixes")
+
+    def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
+        self._counts: Counter[AccessRule] = Counter()
+        """How often each rule is stored: a metadata log may hold one under two ids."""
+        self._by_resource: dict[tuple[int, int, str], Rules] = {}
+        self._by_principal: dict[tuple[int, str], dict[AccessRule, None]] = {}
+        self._prefixes: dict[int, Counter[int]] = {}
+        """Resource type -> length -> how many prefixes of that length have rules."""
+        self._lengths: dict[int, tuple[int, ...]] = {}
+        for rule in rules:
+            self.add(rule)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __contains__(self, rule: object) -> bool:
+        return rule in self._counts
+
+    def add(self, rule: AccessRule) -> None:
+        """Put a rule in force."""
+        self._counts[rule] += 1
+        if self._counts[rule] > 1:
+            return
+        key = (rule.resource_type, rule.pattern_type, rule.resource_name)
+        rules = self._by_resource.get(key)
+        if rules is None:
+            rules = self._by_resource[key] = {}
+            self._count_prefix(rule, 1)
+        rules[rule.principal] = tuple(sorted((*rules.get(rule.principal, ()), rule), key=_order))
+        self._by_principal.setdefault((rule.resource_type, rule.principal), {})[rule] = None
+
+    def remove(self, rule: AccessRule) -> None:
+        """Take a rule out of force, unless it is stored once more."""
+        self._counts[rule] -= 1
+        if self._counts[rule] > 0:
+            return
+        del self._counts[rule]
+        key = (rule.resource_type, rule.pattern_type, rule.resource_name)
+        rules = self._by_resource[key]
+        left = tuple(one for one in rules[rule.principal] if one != rule)
+        if left:
+            rules[rule.principal] = left
+        else:
+            del rules[rule.principal]
+        if not rules:
+            del self._by_resource[key]
+            self._count_prefix(rule, -1)
+        of_principal = self._by_principal[rule.resource_type, rule.principal]
+        del of_principal[rule]
+        if not of_principal:
+            del self._by_principal[rule.resource_type, rule.principal]
+
+    def _count_prefix(self, rule: AccessRule, change: int) -> None:
+        if rule.pattern_type != _PREFIXED:
+            return
+        counted = self._prefixes.setdefault(rule.resource_type, Counter())
+        counted[len(rule.resource_name)] += change
+        self._lengths[rule.resource_type] = tuple(sorted((n for n in counted if counted[n] > 0), reverse=True))
+
+    def matching(self, resource_type: int, name: str) -> Iterator[Rules]:
+        """Yield the rules of every entry that matches a resource, in Kafka's order."""
+        by_resource = self._by_resource
+        rules = by_resource.get((resource_type, _LITERAL, name))
+        if rules is not None and name != WILDCARD:
+            yield rules
+        for length in self._lengths.get(resource_type, ()):
+            if length <= len(name):
+                rules = by_resource.get((resource_type, _PREFIXED, name[:length]))
+                if rules is not None:
+                    yield rules
+        rules = by_resource.get((resource_type, _LITERAL, WILDCARD))
+        if rules is not None:
+            yield rules
+
+    def of_principal(self, resource_type: int, principal: str) -> Iterable[AccessRule]:
+        """Return all rules for resources of a type that name this principal."""
+        return self._by_principal.get((resource_type, principal), ())
+
+
+def _order(rule: AccessRule) -> tuple[int, str, int]:
+    return rule.operation, rule.host, rule.permission

@@ -1,0 +1,101 @@
+"""Audit lines of the authorizer, as Kafka writes them: logger ``kafka.authorizer.logger``.
+
+    denied, and asked for          INFO, at most LINES_PER_SECOND; a line says how many were left out
+    allowed, and asked for         DEBUG
+    asked to filter or to describe below DEBUG (Kafka's TRACE)
+
+Source: StandardAuthorizerData.buildAuditMessage of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.broker.security.authorization.decision import Client, Decision
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, known
+from tidelog.protocol.api_keys import ApiKey
+
+logger = logging.getLogger("kafka.authorizer.logger")
+
+TRACE = 5
+LINES_PER_SECOND = 100
+"""Denials beyond these are counted, not written: a client that is refused may ask without end."""
+
+
+class Audit:
+    """Writer of one authorizer's audit lines. Loop thread only."""
+
+    __slots__ = ("_clock", "_left_out", "_lines", "_second")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` is in milliseconds and monotonic."""
+        self._clock = clock
+        self._second = -1
+        self._lines = 0
+        self._left_out = 0
+
+    def note(self, level: int, client: Client, asked: Asked, decision: Decision) -> None:
+        """Write the line of one decision, if the level is wanted."""
+        if logger.isEnabledFor(level) and (decision.is_allowed or level < logging.INFO or self._has_room()):
+            logger.log(level, "%s", audit_line(client, asked, decision))
+
+    def _has_room(self) -> bool:
+        second = int(self._clock() // 1000)
+        if second != self._second:
+            if self._left_out:
+                logger.info("%d denials within one second were not written", self._left_out)
+            self._second, self._lines, self._left_out = second, 0, 0
+        self._lines += 1
+        self._left_out += self._lines > LINES_PER_SECOND
+        return self._lines <= LINES_PER_SECOND
+
+
+class Asked:
+    """The question: an operation on a resource, for a request that refers to it ``count`` times."""
+
+    __slots__ = ("api_key", "count", "name", "operation", "resource_type")
+
+    def __init__(self, operation: int, resource_type: int, name: str, api_key: int, count: int = 1) -> None:
+        self.operation = operation
+        self.resource_type = resource_type
+        self.name = name
+        self.api_key = api_key
+        self.count = count
+
+
+def audit_line(client: Client, asked: Asked, decision: Decision) -> str:
+    """Return Kafka's line about one decision. Control characters of names are escaped."""
+    resource_type = known(ResourceType, asked.resource_type)
+    return escape(
+        f"Principal = {client.principal} is {'Allowed' if decision.is_allowed else 'Denied'} "
+        f"operation = {known(AclOperation, asked.operation).name} from host = {client.host} "
+        f"on resource = {camel_case(resource_type.name)}:LITERAL:{asked.name} "
+        f"for request = {camel_case(ApiKey(asked.api_key).name)} with resourceRefCount = {asked.count} "
+        f"based on rule {rule_text(decision.rule)}"
+    )
+
+
+def rule_text(rule: AccessRule | str) -> str:
+    """Return a rule as Kafka prints it."""
+    if isinstance(rule, str):
+        return rule
+    return (
+        f"MatchingAcl(acl=StandardAcl(resourceType={known(ResourceType, rule.resource_type).name}, "
+        f"resourceName={rule.resource_name}, patternType={known(PatternType, rule.pattern_type).name}, "
+        f"principal={rule.principal}, host={rule.host}, operation={known(AclOperation, rule.operation).name}, "
+        f"permissionType={known(AclPermissionType, rule.permission).name}))"
+    )
+
+
+def camel_case(name: str) -> str:
+    """Return the name of a constant as Kafka prints it: LIST_OFFSETS as ListOffsets."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def escape(text: str) -> str:
+    """Return ``text`` without characters that would end or hide the line."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,0 +1,250 @@
+"""Authorizer of a broker: ACLs and super users asked, verdicts kept, decisions written to the audit log.
+
+Verdicts are kept by client (principal and host), because connections of one client ask the same over and over. A
+change of any ACL begins a new *generation*: an object that is compared by identity, so that nothing which was allowed
+before the change is taken for allowed after it. Every decision is written to the audit log, kept or not. Loop thread
+only.
+
+Source: StandardAuthorizer of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from tidelog.broker.config.authorizer_keys import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.broker.security.authorization.acls import Acls
+from tidelog.broker.security.authorization.audit import TRACE, Asked, Audit
+from tidelog.broker.security.authorization.audit import logger as audit_logger
+from tidelog.broker.security.authorization.decision import (
+    ANY_NAME,
+    DEFAULT_ALLOW,
+    DEFAULT_DENY,
+    SUPER_USER,
+    Client,
+    Decision,
+    decide,
+    is_allowed_on_any,
+)
+from tidelog.protocol.acl import ResourceType
+
+if TYPE_CHECKING:
+    from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.metadata.delta import MetadataDelta
+    from tidelog.broker.metadata.metadata_image import MetadataImage
+    from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.principal import Principal
+
+logger = logging.getLogger(__name__)
+
+MAX_KEPT = 10_000
+"""Verdicts kept for one client; beyond that it begins with none."""
+MANY_ACLS = 10_000
+_TYPES = 16
+
+
+class Grants:
+    """Verdicts on one client's questions in one generation."""
+
+    __slots__ = ("__weakref__", "any_of_type", "client", "generation", "is_super", "kept", "principal", "verdicts")
+
+    def __init__(self, principal: Principal, client: Client, generation: object, *, is_super: bool) -> None:
+        self.principal = principal
+        self.client = client
+        self.generation = generation
+        self.is_super = is_super
+        self.verdicts: dict[int, dict[str, Decision]] = {}
+        """Operation and resource type as one number -> name -> verdict."""
+        self.any_of_type: dict[int, bool] = {}
+        self.kept = 0
+
+    def begin(self, generation: object) -> None:
+        """Forget everything: the ACLs have changed, or too much is kept."""
+        self.generation = generation
+        self.verdicts = {}
+        self.any_of_type = {}
+        self.kept = 0
+
+
+class Authorizer:
+    """Answers what a client may do. Loop thread only."""
+
+    __slots__ = ("_acls", "_audit", "_grants", "_is_over_many", "_super_users", "_without_acl", "generation")
+
+    def __init__(
+        self,
+        rules: Iterable[AccessRule],
+        *,
+        super_users: Collection[str],
+        allows_without_acl: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock`` is in milliseconds and monotonic."""
+        self._acls = Acls(rules)
+        self._super_users = frozenset(super_users)
+        self._without_acl = DEFAULT_ALLOW if allows_without_acl else DEFAULT_DENY
+        self._audit = Audit(clock)
+        self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
+        self._is_over_many = False
+        self.generation = object()
+        """Identity of the ACLs in force; another object after each change."""
+        self._warn_of_many()
+
+    @property
+    def acl_count(self) -> int:
+        """Number of ACLs in force."""
+        return len(self._acls)
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over what a change of the metadata made of the ACLs."""
+        if not delta.acls.changed:
+            return
+        for acl_id, rule in delta.acls.changed.items():
+            former = delta.acls.old.get(acl_id)
+            if former is not None:
+                self._acls.remove(former)
+            if rule is not None:
+                self._acls.add(rule)
+        self.generation = object()
+        self._warn_of_many()
+
+    def _warn_of_many(self) -> None:
+        is_over = len(self._acls) > MANY_ACLS
+        if is_over and not self._is_over_many:
+            logger.warning(
+                "there are more than %d ACLs: rules for prefixes or for groups of users take less", MANY_ACLS
+            )
+        self._is_over_many = is_over
+
+    def authorize(
+        self,
+        context: RequestContext,
+        operation: int,
+        resource_type: int,
+        name: str,
+        *,
+        count: int = 1,
+        is_filter: bool = False,
+    ) -> bool:
+        """Return whether a client may do this. ``count`` is how often the request names the resource; ``is_filter``
+        says that a refusal only leaves the resource out."""
+        decision = self._decide(context, operation, resource_type, name)
+        if decision.is_allowed:
+            if audit_logger.isEnabledFor(logging.DEBUG):
+                self._note(logging.DEBUG, context, Asked(operation, resource_type, name, context.api_key, count))
+            return True
+        level = TRACE if is_filter else logging.INFO
+        if audit_logger.isEnabledFor(level):
+            self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
+        return False
+
+    def allowed(
+        self,
+        context: RequestContext,
+        operation: int,
+        resource_type: int,
+        names: Iterable[str],
+        *,
+        is_filter: bool = False,
+    ) -> set[str]:
+        """Return those of ``names`` with which a client may do this. A repeated name is one question."""
+        counted = Counter(names)
+        return {
+            name
+            for name, count in counted.items()
+            if self.authorize(context, operation, resource_type, name, count=count, is_filter=is_filter)
+        }
+
+    def authorize_any(self, context: RequestContext, operation: int, resource_type: ResourceType) -> bool:
+        """Return whether a client may do this with some resource of a type, whatever resources there are."""
+        if self.authorize(context, operation, resource_type, ANY_NAME, is_filter=True):
+            return True
+        grants = self._grants_of(context)
+        kind = operation * _TYPES + resource_type
+        found = grants.any_of_type.get(kind)
+        if found is None:
+            found = is_allowed_on_any(self._acls, grants.client, operation, resource_type)
+            grants.any_of_type[kind] = found
+        return found
+
+    def operations(self, context: RequestContext, supported: Iterable[int], resource_type: int, name: str) -> int:
+        """Return the bit field of those ``supported`` operations that a client may do (KIP-430)."""
+        bits = 0
+        for operation in supported:
+            decision = self._decide(context, operation, resource_type, name)
+            bits |= decision.is_allowed << operation
+            if audit_logger.isEnabledFor(TRACE):
+                self._note(TRACE, context, Asked(operation, resource_type, name, context.api_key))
+        return bits
+
+    def _decide(self, context: RequestContext, operation: int, resource_type: int, name: str) -> Decision:
+        grants = self._grants_of(context)
+        if grants.is_super:
+            return SUPER_USER
+        kind = operation * _TYPES + resource_type
+        verdicts = grants.verdicts.get(kind)
+        if verdicts is None:
+            verdicts = grants.verdicts[kind] = {}
+        decision = verdicts.get(name)
+        if decision is None:
+            decision = decide(self._acls, grants.client, operation, resource_type, name, self._without_acl)
+            self._keep(grants, kind, name, decision)
+        return decision
+
+    def _keep(self, grants: Grants, kind: int, name: str, decision: Decision) -> None:
+        if grants.kept >= MAX_KEPT:
+            grants.begin(self.generation)
+        grants.kept += 1
+        grants.verdicts.setdefault(kind, {})[name] = decision
+
+    def _grants_of(self, context: RequestContext) -> Grants:
+        """Return the verdicts of a context's client in the present generation, shared with its other connections."""
+        grants = context.grants
+        principal = context.principal
+        if grants is None or (grants.principal is not principal and grants.principal != principal):
+            grants = context.grants = self._shared_grants(principal, context.client_host)
+        if grants.generation is not self.generation:
+            grants.begin(self.generation)
+        return grants
+
+    def _shared_grants(self, principal: Principal, host: str) -> Grants:
+        client = Client(str(principal), host_text(host))
+        grants = self._grants.get(client)
+        if grants is None:
+            is_super = client.principal in self._super_users
+            grants = self._grants[client] = Grants(principal, client, self.generation, is_super=is_super)
+        return grants
+
+    def _note(self, level: int, context: RequestContext, asked: Asked) -> None:
+        decision = self._decide(context, asked.operation, asked.resource_type, asked.name)
+        self._audit.note(level, self._grants_of(context).client, asked, decision)
+
+
+def follow_acls(config: BrokerConfig, controller: EmbeddedController, clock: Callable[[], float]) -> Authorizer:
+    """Build the authorizer of a configuration; it takes over each change that the controller commits."""
+    authorizer = Authorizer(
+        controller.image.acls.values(),
+        super_users=principals_of(config.get_str(SUPER_USERS)),
+        allows_without_acl=config.get_bool(ALLOW_WITHOUT_ACL),
+        clock=clock,
+    )
+    controller.subscribe(authorizer.publish)
+    return authorizer
+
+
+def host_text(address: str) -> str:
+    """Return an address as Java writes it, which is how ACLs name hosts: IPv6 in full, mapped IPv4 as IPv4."""
+    if ":" not in address:
+        return address
+    plain, percent, scope = address.partition("%")
+    parsed = IPv6Address(plain)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return ":".join(f"{int(group, 16):x}" for group in parsed.exploded.split(":")) + percent + scope
