@@ -86,19 +86,13 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
     """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
     result: Deferred[T] = Deferred()
 
-    def settle(begun: Deferred[T]) -> None:
-        try:
-            result.complete(begun.result())
-        except KafkaError as error:
-            result.fail(error)
-
     def go(_: Deferred[Any]) -> None:
         try:
             begun = begin()
         except KafkaError as error:
             result.fail(error)
         else:
-            begun.on_done(settle)
+            begun.pass_to(result)
 
     under_way.on_done(go)
     return result

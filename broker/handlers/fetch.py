@@ -200,7 +200,7 @@ class DelayedFetch:
         if self._params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             converted = converted_response(self._broker, self._context, self._params, read)
             if isinstance(converted, Deferred):
-                converted.on_done(lambda done: self._deferred.complete(done.result()))
+                converted.pass_to(self._deferred)
             else:
                 self._deferred.complete(converted)
         else:
@@ -341,10 +341,8 @@ def converted_response(
 
     if fits_turn(conversions):
         return fill(convert_all(conversions))
-    deferred: Deferred[FetchResponse] = Deferred()
     work = in_thread(broker.loop, broker.record_executor, lambda: convert_all(conversions), broker.timers.turns)
-    work.on_done(lambda done: deferred.complete(fill(done.result())))
-    return deferred
+    return work.then(fill)
 
 
 def failed_partition(

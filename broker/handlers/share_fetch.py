@@ -149,10 +149,7 @@ def fetch(
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):
         return answer.response({**read, **errors})
-    deferred: Deferred[ShareFetchResponse] = Deferred()
-    read.on_done(lambda done: deferred.complete(answer.response({**done.result(), **errors})))
-    deferred.on_abandon(read.abandon)
-    return deferred
+    return read.then(lambda found: answer.response({**found, **errors}))
 
 
 def find_known_partitions(broker: Broker, session: ShareSession) -> tuple[list[PartitionKey], Results]:

@@ -5,14 +5,22 @@ a rebalance) returns a :class:`Deferred`. Invariants: it is settled once, by ``c
 then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that no client waits any more (the
 connection closed), so that parked state is dropped instead of waiting for its clock; ``hurry`` asks the owner to answer
 now with what there is, because the client has sent something else that waits for this answer.
+
+No waiter is forgotten. A Deferred fails with a KafkaError or a CloseConnectionError and with nothing else, which is all
+that waiters look for: any other exception, of a thread or of a ``then``, is logged whole and becomes
+UnknownServerError. A callback that raises is logged, and the callbacks after it run.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
-from tidelog.protocol.errors import KafkaError
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.protocol.errors import KafkaError, UnknownServerError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -55,9 +63,10 @@ class Deferred(Generic[T]):
         self._run_callbacks()
 
     def fail(self, error: BaseException) -> None:
-        """Settle with an exception, which the dispatcher turns into an error response."""
+        """Settle with an exception, which the dispatcher turns into an error response; see the module for others than
+        KafkaErrors."""
         assert not self.done, "deferred settled twice"
-        self._error = error
+        self._error = _answerable(error)
         self._run_callbacks()
 
     def result(self) -> T:
@@ -94,20 +103,28 @@ class Deferred(Generic[T]):
 
         return self._follow(value)
 
-    def _follow(self, value: Callable[[], U]) -> Deferred[U]:
-        following: Deferred[U] = Deferred()
+    def pass_to(self, following: Deferred[T]) -> None:
+        """Settle ``following`` as this one is."""
+        self._pass(following, self.result)
+
+    def _pass(self, following: Deferred[U], value: Callable[[], U]) -> None:
+        """Settle ``following`` with ``value()`` once this one is settled."""
 
         def settle(_: Deferred[T]) -> None:
             if following.abandoned:
                 return
             try:
                 found = value()
-            except KafkaError as error:
+            except Exception as error:  # noqa: BLE001 - logged by fail
                 following.fail(error)
             else:
                 following.complete(found)
 
         self.on_done(settle)
+
+    def _follow(self, value: Callable[[], U]) -> Deferred[U]:
+        following: Deferred[U] = Deferred()
+        self._pass(following, value)
         if not following.done:
             following.on_abandon(self.abandon)
         return following
@@ -138,7 +155,18 @@ class Deferred(Generic[T]):
         callbacks, self._callbacks = self._callbacks, None
         self._on_abandon = self._on_hurry = None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception:
+                logger.exception("one who waited for an answer failed with it")
+
+
+def _answerable(error: BaseException) -> BaseException:
+    """Return the error as waiters know it."""
+    if isinstance(error, KafkaError | CloseConnectionError):
+        return error
+    logger.error("an answer is not known for a fault of the broker", exc_info=error)
+    return UnknownServerError()
 
 
 def completed(value: T) -> Deferred[T]:
@@ -187,15 +215,15 @@ def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -
     open_ones = [deferred for deferred in waited_for if not deferred.done]
     if not open_ones:
         return build()
-    result: Deferred[T] = Deferred()
+    all_done: Deferred[None] = Deferred()
     outstanding = len(open_ones)
 
     def settle(_: Deferred[Any]) -> None:
         nonlocal outstanding
         outstanding -= 1
-        if not outstanding and not result.abandoned:
-            result.complete(build())
+        if not outstanding and not all_done.abandoned:
+            all_done.complete(None)
 
     for deferred in open_ones:
         deferred.on_done(settle)
-    return result
+    return all_done.then(lambda _: build())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -18,16 +18,19 @@ def in_thread(
 ) -> Deferred[T]:
     """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread.
 
+    Whatever it raises settles it: see :mod:`tidelog.broker.loop.deferred` for others than KafkaErrors.
+
     ``turns`` measures the turn in which the result is settled, with all that follows from it.
     """
     deferred: Deferred[T] = Deferred()
 
     def settle(future: Future[T]) -> None:
-        error = future.exception()
-        if error is None:
-            deferred.complete(future.result())
-        else:
+        if future.cancelled():
+            deferred.fail(CancelledError("the broker stops"))
+        elif (error := future.exception()) is not None:
             deferred.fail(error)
+        else:
+            deferred.complete(future.result())
 
     def settle_in_turn(future: Future[T]) -> None:
         if turns is None:

@@ -221,18 +221,11 @@ class CoordinatorRuntime(Generic[S]):
         held: Deferred[T] = Deferred()
         held.on_abandon(answer.abandon)
 
-        def settle(done: Deferred[T]) -> None:
-            if not held.abandoned:
-                try:
-                    held.complete(done.result())
-                except KafkaError as error:
-                    held.fail(error)
-
         def answered(done: Deferred[T]) -> None:
             try:
-                self._committed(partition, done.result()).on_done(settle)
+                self._committed(partition, done.result()).pass_to(held)
             except KafkaError:
-                settle(done)
+                done.pass_to(held)
 
         answer.on_done(answered)
         return held

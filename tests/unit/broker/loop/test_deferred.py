@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred, when_all_done
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownServerError
 
 
 def test_complete_calls_back_in_order() -> None:
@@ -24,10 +26,56 @@ def test_callback_of_a_settled_one_runs_at_once() -> None:
 
 def test_failure_is_raised_by_result() -> None:
     deferred: Deferred[int] = Deferred()
-    deferred.fail(KeyError("gone"))
+    deferred.fail(KafkaStorageError("gone"))
     assert deferred.done
-    with pytest.raises(KeyError):
+    with pytest.raises(KafkaStorageError):
         deferred.result()
+
+
+def test_what_waiters_do_not_know_is_an_unknown_server_error(caplog: pytest.LogCaptureFixture) -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.fail(KeyError("gone"))
+    with pytest.raises(UnknownServerError):
+        deferred.result()
+    assert "gone" in caplog.text
+
+
+def test_a_close_of_the_connection_is_passed_on() -> None:
+    deferred: Deferred[int] = Deferred()
+    deferred.fail(CloseConnectionError())
+    with pytest.raises(CloseConnectionError):
+        deferred.then(str).result()
+
+
+def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    deferred: Deferred[int] = Deferred()
+    deferred.on_done(lambda _: seen.append(1 // 0))
+    deferred.on_done(lambda d: seen.append(d.result()))
+    deferred.complete(1)
+    assert seen == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyError(), CloseConnectionError(), KafkaStorageError()])
+def test_who_waits_for_what_cannot_be_built_is_told(error: Exception) -> None:
+    def build(_: object = None) -> int:
+        raise error
+
+    first, second, waiting = Deferred[int](), Deferred[int](), Deferred[int]()
+    built = when_all_done([waiting], build)
+    assert isinstance(built, Deferred)
+    followers = [first.then(build), second.otherwise(build), built]
+    first.complete(1)
+    second.fail(KafkaStorageError())
+    waiting.complete(1)
+    for follower in followers:
+        with pytest.raises((KafkaError, CloseConnectionError)):
+            follower.result()
+    passed: Deferred[int] = Deferred()
+    second.pass_to(passed)
+    with pytest.raises(KafkaStorageError):
+        passed.result()
 
 
 def test_abandon_tells_the_owner_and_drops_callbacks() -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import in_thread
+from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 
 
 async def settled(deferred: Deferred[int]) -> int:
@@ -21,6 +24,22 @@ async def test_work_is_answered_on_the_loop() -> None:
         assert await settled(in_thread(asyncio.get_running_loop(), executor, lambda: 7)) == 7
 
 
-async def test_what_work_raises_is_passed_on() -> None:
-    with ThreadPoolExecutor(1) as executor, pytest.raises(ZeroDivisionError):
-        await settled(in_thread(asyncio.get_running_loop(), executor, lambda: 1 // 0))
+def refuse() -> int:
+    raise KafkaStorageError
+
+
+@pytest.mark.parametrize(("work", "error"), [(refuse, KafkaStorageError), (lambda: 1 // 0, UnknownServerError)])
+async def test_what_work_raises_is_passed_on(work: Callable[[], int], error: type[Exception]) -> None:
+    with ThreadPoolExecutor(1) as executor, pytest.raises(error):
+        await settled(in_thread(asyncio.get_running_loop(), executor, work))
+
+
+async def test_work_that_is_cancelled_is_answered() -> None:
+    held = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(held.wait)
+        deferred = in_thread(asyncio.get_running_loop(), executor, lambda: 7)
+        executor.shutdown(wait=False, cancel_futures=True)
+        held.set()
+        with pytest.raises(UnknownServerError):
+            await settled(deferred)
