@@ -1,13 +1,14 @@
 """The cost of one client's request to others: a bystander produces a record every 10 ms while it is served.
 
-    python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT]
+    python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT] [--rows FIRST-LAST]
 
 For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
 CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, the
 growth of the broker's resident memory, and whether the request was answered, refused by closing its connection, or not
 answered in ANSWER_S seconds. Each request goes to a broker that has answered the ones before; one that did not answer,
 or did not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka gets the same ones. The
-bystander's records are all there at the end, or this fails. ``--from`` begins with the first row of such a name.
+bystander's records are all there at the end, or this fails. ``--from`` begins with the first row of such a name,
+``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
 """
 
 from __future__ import annotations
@@ -288,6 +289,15 @@ def requests(only: str, first: str) -> list[Request]:
     return [request for request in found[begin:] if only.lower() in request.name.lower()]
 
 
+def row_range(text: str) -> slice:
+    """Return the rows of ``3``, ``3-7`` or ``3-``, the first being number 1. Raises ValueError."""
+    first, dash, last = text.partition("-")
+    begin = int(first) - 1
+    if begin < 0:
+        raise ValueError(text)
+    return slice(begin, int(last) if last else None if dash else begin + 1)
+
+
 def rows(
     new_broker: Callable[[], BrokerProcess], turn_ms: Callable[[BrokerProcess], float | None], left: list[Request]
 ) -> Iterator[Row]:
@@ -335,6 +345,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--broker", choices=("tidelog", "kafka", "both"), default="both")
     parser.add_argument("--only", default="", help="only requests whose name has this text")
     parser.add_argument("--from", dest="first", default="", help="from the first request on whose name has this text")
+    parser.add_argument("--rows", type=row_range, default=slice(None), help="of those, these by number: 3, 3-7 or 3-")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bystander-") as directory:
         numbers = itertools.count()
@@ -343,12 +354,12 @@ def main(arguments: list[str]) -> None:
             return Path(directory, str(next(numbers)))
 
         if options.broker != "kafka":
-            asked = requests(options.only, options.first)
+            asked = requests(options.only, options.first)[options.rows]
             print_table(
                 "Tidelog", rows(lambda: TidelogProcess(place()), lambda one: longest_turn_ms(one.bootstrap), asked)
             )
         if options.broker != "tidelog":
-            asked = requests(options.only, options.first)
+            asked = requests(options.only, options.first)[options.rows]
             print_table("Apache Kafka", rows(lambda: ApacheKafka(place()), lambda _: None, asked))
 
 
