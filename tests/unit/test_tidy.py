@@ -23,9 +23,10 @@ WIDE_PACKAGES = {
     "protocol/messages": "one module for each API",
     "benchmarks": "one module for each section, and what they share",
 }
-# The only two places that may catch everything: the dispatcher (unknown errors become UNKNOWN_SERVER_ERROR) and the
-# cleaner's supervision (a dying round quarantines its partition).
+# The only places that may catch everything: the dispatcher with its steps and answers (unknown errors become
+# UNKNOWN_SERVER_ERROR) and the cleaner's supervision (a dying round quarantines its partition).
 BROAD_EXCEPT_ALLOWED = {
+    "broker/loop/deferred.py",
     "broker/loop/steps.py",
     "broker/requests/dispatch.py",
     "broker/requests/route.py",

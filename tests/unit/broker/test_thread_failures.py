@@ -137,7 +137,7 @@ def describe_log_dirs(data: DataBroker, name: str) -> Message:
     return DescribeLogDirsRequest(topics=None)
 
 
-VERSIONS = {fetch: 2, produce: 9, produce_durably: 9, delete: 5}
+VERSIONS: dict[object, int] = {fetch: 2, produce: 9, produce_durably: 9, delete: 5}
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
