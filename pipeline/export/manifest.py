@@ -21,7 +21,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -132,8 +133,10 @@ def id_text(topic_id: bytes | None) -> str:
 class ExportTable:
     """A directory that exports write into. One thread; other processes may do the same at the same time."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, finish: Callable[[str, str], None] | None = None) -> None:
+        """``finish`` gets the name and the staging directory of each run that has died, before that is removed."""
         self.path = os.path.abspath(mounted(path, "table"))
+        self._finish = finish
         self._file_system = OsFileSystem()
         self._own = os.path.join(self.path, DIRECTORY)
 
@@ -160,7 +163,7 @@ class ExportTable:
                 os.makedirs(self.directory(*names), exist_ok=True)
         except OSError as error:
             raise BadRequestError(f"table {self.path} cannot be made: {error.strerror}") from error
-        with self._locked():
+        with self.locked():
             manifest = self.read()
             self._settle(manifest)
         return manifest
@@ -184,7 +187,8 @@ class ExportTable:
     def _path_of(self, version: int) -> str:
         return os.path.join(self._own, f"manifest-{version:08d}.json")
 
-    def _locked(self) -> _Lock:
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the table's lock: no other run commits or clears away meanwhile."""
         return _Lock(os.path.join(self._own, "commit.lock"))
 
     # ---- staging
@@ -192,7 +196,7 @@ class ExportTable:
     def begin_run(self, run: str) -> StagingRun:
         """A staging directory for this run. It is removed by the next one when its owner has died."""
         path = self.directory(DIRECTORY, STAGING, run)
-        with self._locked():  # without the lock another run could remove it before it is owned
+        with self.locked():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))
             os.makedirs(os.path.join(path, DEAD_LETTER))
             lock = self._file_system.lock_file(os.path.join(path, "owner.lock"))
@@ -207,7 +211,7 @@ class ExportTable:
 
         Raises ConflictError when a version of that number exists: another run was faster, nothing was changed.
         """
-        with self._locked():
+        with self.locked():
             if self.read().version != manifest.version - 1:
                 raise self._conflict(manifest)
             temporary = os.path.join(staged.path, "manifest.json")
@@ -237,16 +241,18 @@ class ExportTable:
                     os.replace(os.path.join(staged, name), self.directory(folder, name))
             self._file_system.sync_directory(self.directory(folder))
         for run in os.listdir(staging):
-            self._remove_dead(os.path.join(staging, run))
+            self._remove_dead(run, os.path.join(staging, run))
         for version in self._versions()[:-VERSIONS_KEPT]:
             os.unlink(self._path_of(version))
 
-    def _remove_dead(self, run: str) -> None:
-        lock = self._file_system.lock_file(os.path.join(run, "owner.lock"))
+    def _remove_dead(self, run: str, path: str) -> None:
+        lock = self._file_system.lock_file(os.path.join(path, "owner.lock"))
         if lock is None:
             return  # its owner lives
         lock.close()
-        self._file_system.remove_directory(run)
+        if self._finish is not None:
+            self._finish(run, path)
+        self._file_system.remove_directory(path)
 
 
 class _Lock:

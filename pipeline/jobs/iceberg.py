@@ -1,13 +1,14 @@
 """The export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
-The files are those of :mod:`tidelog.pipeline.jobs.export`, staged and named in the same way, moved to
-``<location>/data`` and added by one snapshot. Its summary holds the offset vector under ``tidelog.export``; a run goes
-on from the newest snapshot that has one, so that snapshots of others (compaction, deletes) may lie between. The commit
-asks that the table's main branch is still where the run found it, and automatic retries are switched off in the table's
-properties: a retry would add the files after another run's. Files are added and never taken out: small ones are put
-together by the maintenance of the catalog's owner, as for any Iceberg table.
+The files are those of :mod:`tidelog.pipeline.jobs.export`, staged and named in the same way, linked to
+``<location>/data`` and added by one snapshot for each commit. Its summary holds the offset vector under
+``tidelog.export``; a run goes on from the newest snapshot that has one, so that snapshots of others (compaction,
+deletes) may lie between. The commit asks that the table's main branch is still where the run found it, and automatic
+retries are switched off in the table's properties: a retry would add the files after another run's. Files are added and
+never taken out: small ones are put together by the maintenance of the catalog's owner, as for any Iceberg table.
 
-Damaged batches go to a second table, ``<name>_dead_letter``, before the commit; adding a file twice is a no-op there.
+Damaged batches go to a second table, ``<name>_dead_letter``, after the commit; of a run that was killed in between the
+next one adds them. Adding a file twice is a no-op there.
 Only tables on a local or mounted file system (``file:``): staging needs names and links.
 """
 
@@ -18,30 +19,23 @@ import importlib.util
 import json
 import os
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.export.file import dead_letter_schema, write_file
+from tidelog.pipeline.export.file import dead_letter_schema
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
-from tidelog.pipeline.jobs.export import (
-    ExportRequest,
-    ExportResult,
-    Look,
-    PartitionPlan,
-    next_version,
-    plan_files,
-    plan_partition,
-)
+from tidelog.pipeline.jobs.exporting.commits import export_into
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
+from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.progress import Progress
-from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.options.columns import Columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot as TableSnapshot
     from pyspark.sql import SparkSession
 
 STATE_KEY = "tidelog.export"
@@ -96,23 +90,101 @@ def _export(
     spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, catalog: Catalog, progress: Progress
 ) -> ExportResult:
     columns = Columns.all(headers=request.headers)
-    table = _table(catalog, target.name, columns.arrow_schema())
-    before, area = state_of(table), _staging_area(table)
-    looked = Look.at(request.source)
-    plans = [plan_partition(p, before, request, may_grow=False) for p in looked.partitions]
-    plans = [plan for plan in plans if plan.is_new]
-    if not plans:
-        return looked.unchanged(before)
-    staged = area.begin_run(uuid.uuid4().hex)
+    committing = _IcebergCommits(catalog, _table(catalog, target.name, columns.arrow_schema()))
+    before = committing.open()
     try:
-        _write(spark, request, plans, staged, progress)
-        after = next_version(before, plans, staged.run)
-        _add_dead_letters(catalog, target.name, area, staged, plans)
-        _commit(table, before, after, area, staged)
+        return export_into(spark, request, committing, before, progress)
     finally:
-        staged.close()
-        area.open()  # clears the staging away
-    return looked.result(after, plans)
+        committing.open()  # clears the staging away
+
+
+class _IcebergCommits:
+    """An Iceberg table as an export commits to it: each part is a snapshot.
+
+    Under the area's lock files get their names in the table and are committed. A staged file keeps its first name until
+    the run ends, so the names that a killed run has given away are known: what no snapshot has is taken away again.
+    """
+
+    may_grow = False
+
+    def __init__(self, catalog: Catalog, table: Table) -> None:
+        self._catalog = catalog
+        self._table = table
+        self._name = ".".join(table.name())
+        self._committed: set[str] = set()
+        self._area = ExportTable(table.location(), self._finish)
+        os.makedirs(self._area.directory(DIRECTORY), exist_ok=True)
+
+    def open(self) -> Manifest:
+        """Finish what killed runs left, and return the table's state. Raises JobError."""
+        self._area.open()
+        return state_of(self._table)
+
+    def begin_run(self, run: str) -> StagingRun:
+        """Make the staging directory of one part. Raises JobError."""
+        return self._area.begin_run(run)
+
+    def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
+        """Add one snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
+        with self._area.locked():
+            _commit(self._table, before, after, self._area, staged)
+            self._add_dead_letters(staged.path)
+        self._committed.add(staged.run)
+
+    def _add_dead_letters(self, staging: str) -> None:
+        """Add a run's dead letters to the table beside; adding them twice is a no-op."""
+        names = _names_in(os.path.join(staging, DEAD_LETTER))
+        if names:
+            table = _table(self._catalog, self._name + DEAD_LETTER_SUFFIX, dead_letter_schema())
+            known = _files_of(table)
+            paths = [path for path in _bring_in(self._area, staging, DEAD_LETTER, names) if path not in known]
+            if paths:
+                table.add_files(paths)
+
+    def _finish(self, run: str, staging: str) -> None:
+        """Finish what a killed run left: of one that has committed the dead letters, else take its files away."""
+        if run in self._committed:
+            return
+        self._table.refresh()
+        if run in _runs_of(self._table):
+            self._add_dead_letters(staging)
+            return
+        folder = os.path.join(staging, DATA)
+        orphans = [name for name in _names_in(folder) if self._is_brought_in(os.path.join(folder, name), name)]
+        known = _files_of(self._table) if orphans else set()
+        for name in orphans:
+            path = self._area.directory(DATA, name)
+            if f"file://{path}" not in known:
+                os.unlink(path)
+
+    def _is_brought_in(self, staged: str, name: str) -> bool:
+        path = self._area.directory(DATA, name)
+        return os.path.exists(path) and os.path.samefile(staged, path)
+
+
+def _files_of(table: Table) -> set[str]:
+    """The files of all snapshots."""
+    return {path for path in table.inspect.all_files().column("file_path").to_pylist() if path is not None}
+
+
+def _runs_of(table: Table) -> set[str]:
+    """The runs that have committed a snapshot, as far as snapshots are kept."""
+    texts = [_state_text(snapshot) for snapshot in table.snapshots()]
+    return {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
+
+
+def _state_text(snapshot: TableSnapshot) -> str | None:
+    """The state that an export left in a snapshot's summary, None where another writer made it."""
+    summary = snapshot.summary
+    return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
+
+
+def _names_in(folder: str) -> list[str]:
+    """The names in a folder of a staging directory; none where its run was killed before it made that."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +266,7 @@ def state_of(table: Table) -> Manifest:
     """The newest state that an export has left in a snapshot's summary. Raises JobError."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        text = snapshot.summary[STATE_KEY] if snapshot.summary is not None and STATE_KEY in snapshot.summary else None
+        text = _state_text(snapshot)
         if text is not None:
             return Manifest.from_json(text, f"the summary of snapshot {snapshot.snapshot_id}")
         parent = snapshot.parent_snapshot_id
@@ -202,48 +274,15 @@ def state_of(table: Table) -> Manifest:
     return Manifest()
 
 
-def _staging_area(table: Table) -> ExportTable:
-    area = ExportTable(table.location())
-    os.makedirs(area.directory(DIRECTORY), exist_ok=True)
-    area.open()
-    return area
-
-
-def _write(
-    spark: SparkSession | None,
-    request: ExportRequest,
-    plans: list[PartitionPlan],
-    staged: StagingRun,
-    progress: Progress,
-) -> None:
-    owned = [(plan, file) for plan in plans for file in plan_files(plan, request, staged.path)]
-    tasks = [Task(file.name, file.log_bytes, file) for _, file in owned]
-    for (plan, _), result in zip(owned, run_tasks(spark, tasks, write_file, progress), strict=True):
-        plan.results.append(result)
-
-
-def _bring_in(area: ExportTable, staged: StagingRun, folder: str, names: list[str]) -> list[str]:
+def _bring_in(area: ExportTable, staging: str, folder: str, names: Iterable[str]) -> list[str]:
     """Give staged files their names in the table. One that is there already holds the same range and stays."""
     paths = []
     for name in names:
         path = area.directory(folder, name)
         if not os.path.exists(path):
-            os.replace(os.path.join(staged.path, folder, name), path)
+            os.link(os.path.join(staging, folder, name), path)
         paths.append(f"file://{path}")
     return paths
-
-
-def _add_dead_letters(
-    catalog: Catalog, name: str, area: ExportTable, staged: StagingRun, plans: list[PartitionPlan]
-) -> None:
-    letters = [r.dead_letters.name for plan in plans for r in plan.results if r.dead_letters is not None]
-    if not letters:
-        return
-    table = _table(catalog, name + DEAD_LETTER_SUFFIX, dead_letter_schema())
-    known = {path for path in table.inspect.files().column("file_path").to_pylist() if path is not None}
-    paths = [path for path in _bring_in(area, staged, DEAD_LETTER, letters) if path not in known]
-    if paths:
-        table.add_files(paths)
 
 
 def _commit(table: Table, before: Manifest, after: Manifest, area: ExportTable, staged: StagingRun) -> None:
@@ -251,7 +290,7 @@ def _commit(table: Table, before: Manifest, after: Manifest, area: ExportTable, 
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     conflict = ConflictError(
-        f"another writer committed to {'.'.join(table.name())} meanwhile: nothing of this run was kept; "
+        f"another writer committed to {'.'.join(table.name())} meanwhile: this run kept what it had committed before; "
         "run it again to go on from there"
     )
     new = [file.name for file in after.files if file not in before.files]
@@ -260,7 +299,7 @@ def _commit(table: Table, before: Manifest, after: Manifest, area: ExportTable, 
     table.refresh()
     if state_of(table).version != before.version:
         raise conflict
-    paths = _bring_in(area, staged, DATA, new)
+    paths = _bring_in(area, staged.path, DATA, new)
     try:
         with table.transaction() as transaction:
             transaction.add_files(paths, snapshot_properties={STATE_KEY: text})

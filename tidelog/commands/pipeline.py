@@ -127,6 +127,9 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commit-files", metavar="N", type=int, default=64, help="commit after every N files; default: %(default)s"
     )
+    parser.add_argument(
+        "--commit-minutes", metavar="N", type=float, default=10, help="or after N minutes; default: %(default)s"
+    )
     parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
     parser.add_argument(
         "--restart-recreated",
@@ -289,6 +292,7 @@ def _export(arguments: argparse.Namespace) -> int:
         table=arguments.table,
         file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
         commit_files=max(1, arguments.commit_files),
+        commit_minutes=max(0.0, arguments.commit_minutes),
         headers=not arguments.no_headers,
         restart_recreated=arguments.restart_recreated,
         fail_on_data_loss=not arguments.accept_data_loss,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import replace
+import random
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
+from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.export.manifest import ExportTable
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
-from tidelog.pipeline.jobs import export as export_job
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
+from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.reports.export_report import report
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -212,14 +215,14 @@ def test_a_log_that_was_cut_is_refused(data: DataDirectory) -> None:
 
 def test_of_two_exports_one_wins_and_the_other_says_so(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     written = fill(data.log("orders"), 4)
-    real = export_job._write
+    real = commits._write
 
     def slow(*arguments: Any) -> None:
         real(*arguments)
-        monkeypatch.setattr(export_job, "_write", real)
+        monkeypatch.setattr(commits, "_write", real)
         run(data)
 
-    monkeypatch.setattr(export_job, "_write", slow)
+    monkeypatch.setattr(commits, "_write", slow)
     with pytest.raises(ConflictError, match="another export committed version 1"):
         run(data)
     assert shown(rows_of(request_for(data))) == expected(written)
@@ -413,3 +416,39 @@ def test_several_commits_of_one_run_say_all_that_it_did(data: DataDirectory) -> 
     result = run(data, file_bytes=2000, commit_files=3)
     assert (result.rows, result.manifest.version) == (len(written), -(-result.files // 3))
     assert sorted(row["offset"] for row in rows_of(request_for(data))) == sorted(record.offset for record in written)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_commits_come_every_few_minutes_too(data: DataDirectory, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = random.Random(seed)
+    written = [record for partition in range(3) for record in fill(data.log("orders", partition), 20)]
+    clock, moments = ManualClock(), [0.0]
+    real_commit = ExportTable.commit
+
+    def slowly(plan: FilePlan) -> FileResult:
+        clock.now += chance.choice((40, 60, 80))
+        return write_file(plan)
+
+    def commit(*arguments: Any) -> None:
+        real_commit(*arguments)
+        moments.append(clock.now)
+
+    monkeypatch.setattr("tidelog.pipeline.jobs.exporting.commits.write_file", slowly)
+    monkeypatch.setattr(commits, "FIRST_SPEED", 10)
+    monkeypatch.setattr(commits, "CommitPace", partial(commits.CommitPace, clock=clock))
+    monkeypatch.setattr(ExportTable, "commit", commit)
+    result = run(data, file_bytes=1000, commit_minutes=5)
+    assert shown(rows_of(request_for(data))) == [row for p in range(3) for row in expected(written[100 * p :][:100], p)]
+    between = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    assert max(between) <= 5 * 60 * 2, "no file takes more than twice as long as another"
+    assert len(between) < result.files, "there are not more commits than needed"
+
+
+@dataclass
+class ManualClock:
+    """Seconds that only pass where a test says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ServerError
+from pyiceberg.table import Transaction
 from sqlalchemy.exc import OperationalError
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
@@ -18,6 +20,7 @@ from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
 
 
@@ -82,14 +85,14 @@ def test_of_two_runs_one_wins_and_the_other_says_so(
     data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(data.log("orders"), 4)
-    real = iceberg_job._write
+    real = commits._write
 
     def slow(*arguments: Any) -> None:
         real(*arguments)
-        monkeypatch.setattr(iceberg_job, "_write", real)
+        monkeypatch.setattr(commits, "_write", real)
         run(data, target)
 
-    monkeypatch.setattr(iceberg_job, "_write", slow)
+    monkeypatch.setattr(commits, "_write", slow)
     with pytest.raises(ConflictError, match=r"another writer committed to lake\.events meanwhile"):
         run(data, target)
     assert offsets(target) == list(range(20))
@@ -146,25 +149,67 @@ def test_what_a_catalog_says_is_one_line(
         run(data, target)
 
 
-@pytest.mark.parametrize("step", ["_add_dead_letters", "_commit"])
-def test_a_run_that_was_killed_is_run_again(
-    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, step: str
+KILLS = {
+    "before the files have their names": (iceberg_job, "_commit"),
+    "before the snapshot": (Transaction, "add_files"),
+    "before the catalog knows": (SqlCatalog, "commit_table"),
+}
+
+
+@pytest.mark.parametrize("moment", KILLS)
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, moment: str, grows: bool
 ) -> None:
+    fill(data.log("orders"), 2)
+    run(data, target)
     fill(data.log("orders"), 4)
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg_job, step, killed)
+        patch.setattr(*KILLS[moment], killed)
         with pytest.raises(KeyboardInterrupt):
             run(data, target)
-    assert run(data, target).rows == 20
-    assert offsets(target) == list(range(20))
+    if grows:  # the killed run's files have other ranges than the next one's
+        fill(data.log("orders"), 4)
+    run(data, target, file_bytes=1000 if grows else 1 << 20)
+    rows = 50 if grows else 30
+    assert offsets(target) == list(range(rows))
     area = Path(table_of(target).location().removeprefix("file://"))
     assert os.listdir(area / "_tidelog" / "staging") == []
+    known = {task.file.file_path for task in table_of(target).scan().plan_files()}
+    assert {f"file://{path}" for path in (area / "data").glob("*.parquet")} == known
     fill(data.log("orders"), 1)
     run(data, target)
-    assert offsets(target) == list(range(25))
+    assert offsets(target) == list(range(rows + 5))
 
 
-def killed(*_: Any) -> None:
+def test_a_run_commits_on_its_way_and_one_that_is_killed_goes_on_there(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 30)
+    fields: dict[str, Any] = {"file_bytes": 1000, "commit_files": 2}
+    real, ends = iceberg_job._commit, [0]
+
+    def commit(table: Any, before: Any, after: Any, *rest: Any) -> None:
+        if len(ends) % 3 == 0:
+            ends.append(-1)
+            raise KeyboardInterrupt
+        real(table, before, after, *rest)
+        ends.append(after.topics["orders"].partitions[0].end)
+
+    monkeypatch.setattr(iceberg_job, "_commit", commit)
+    for _ in range(20):
+        with contextlib.suppress(KeyboardInterrupt):
+            if not run(data, target, **fields).committed:
+                break
+    committed = [end for end in ends if end >= 0]
+    assert committed == sorted(set(committed))
+    assert len(committed) > 4
+    assert committed[-1] == 150
+    assert len(table_of(target).snapshots()) == len(committed) - 1
+    assert offsets(target) == list(range(150))
+
+
+def killed(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -183,6 +228,26 @@ def test_damaged_batches_go_to_a_table_of_their_own_once(data: DataDirectory, ta
     letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
     assert [(letter["position"], letter["topic"]) for letter in letters] == [(0, "orders")]
     assert offsets(target) == list(range(5, 20))
+
+
+def test_dead_letters_of_a_run_that_was_killed_after_its_commit_are_added(
+    data: DataDirectory, target: IcebergTarget
+) -> None:
+    fill(data.log("orders"), 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(data, target)
+    assert run(data, target).committed is False
+    for _ in range(2):
+        letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
+        assert [letter["position"] for letter in letters] == [0]
+        run(data, target)
 
 
 def test_a_recreated_topic_is_refused(data: DataDirectory, target: IcebergTarget) -> None:

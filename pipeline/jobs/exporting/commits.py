@@ -1,0 +1,179 @@
+"""The parts of an export: files are written and committed, part after part, until nothing waits.
+
+    waiting files -> a part -> workers write it into staging -> one commit -> the next part
+
+A part ends with a commit, and a run that is killed goes on after its last one. So a part has at most ``commit_files``
+files, and no more of the log than the part before it shows to take ``commit_minutes``. Before the first,
+``FIRST_SPEED`` is expected of each worker, a tenth of what is usual.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog.pipeline.export.file import FilePlan, write_file
+from tidelog.pipeline.export.manifest import Manifest, StagingRun, id_text
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition
+from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Bytes of the log per second.
+FIRST_SPEED = 4e6
+
+Planned = tuple[PartitionPlan, list[FilePlan]]
+"""A plan and the files of its range, in order."""
+
+
+class ExportTarget(Protocol):
+    """A table that takes the commits of an export. ``may_grow``: its small last files get more rows."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Return whether a file that is in the table may be replaced by a longer one."""
+
+    def begin_run(self, run: str) -> StagingRun:
+        """Make the staging directory of one part. Raises JobError."""
+
+    def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
+        """Add what is staged, and make ``after`` the table's state, or do neither. Raises ConflictError, JobError."""
+
+
+@dataclass(slots=True)
+class CommitPace:
+    """Sizes of parts, from the speed of the part before. ``workers``: files that are written at the same time."""
+
+    files: int
+    seconds: float
+    workers: int = 1
+    clock: Callable[[], float] = time.monotonic
+    _began: float = 0.0
+    _bytes_per_second: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._bytes_per_second = FIRST_SPEED * self.workers
+
+    def begin(self) -> None:
+        """Note that a part begins."""
+        self._began = self.clock()
+
+    def committed(self, log_bytes: int) -> None:
+        """Note that the part is committed, and what of the log it had."""
+        self._bytes_per_second = log_bytes / max(self.clock() - self._began, 1e-3)
+
+    def has_room(self, files: int, log_bytes: int) -> bool:
+        """Return whether a part that has so much may get that; the last file is counted."""
+        if files <= self.workers:
+            return files <= self.files
+        return files <= self.files and log_bytes <= self._bytes_per_second * self.seconds
+
+
+def export_into(
+    spark: SparkSession | None,
+    request: ExportRequest,
+    target: ExportTarget,
+    before: Manifest,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Bring a table with the state ``before`` up to date. Raises what ``export`` raises."""
+    looked = Look.at(request.source)
+    plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
+    waiting = [(plan, plan_files(plan, request, "")) for plan in plans if plan.is_new]
+    if not waiting:
+        return looked.unchanged(before)
+    progress = progress or Progress("export", quiet=True)
+    pace = CommitPace(request.commit_files, request.commit_minutes * 60, _workers(spark))
+    total, done = _log_bytes(waiting), 0
+    after, written = before, list[PartitionPlan]()
+    while waiting:
+        part, waiting = _next_part(waiting, pace, after)
+        pace.begin()
+        after = _commit_part(spark, target, part, after, progress)
+        written += [plan for plan, _ in part]
+        pace.committed(_log_bytes(part))
+        done += _log_bytes(part)
+        progress.job = f"export, {100 * done // max(total, 1)} % committed"
+    return looked.result(after, (result for plan in written for result in plan.results))
+
+
+def _workers(spark: SparkSession | None) -> int:
+    return 1 if spark is None else max(1, context_of(spark).defaultParallelism)
+
+
+def _log_bytes(planned: list[Planned]) -> int:
+    return sum(file.log_bytes for _, files in planned for file in files)
+
+
+def _commit_part(
+    spark: SparkSession | None, target: ExportTarget, part: list[Planned], before: Manifest, progress: Progress
+) -> Manifest:
+    staged = target.begin_run(uuid.uuid4().hex)
+    try:
+        _write(spark, part, staged, progress)
+        plans = [plan for plan, _ in part]
+        after = next_version(before, plans, staged.run)
+        target.commit(before, after, plans, staged)
+    finally:
+        staged.close()
+    return after
+
+
+def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
+    """Split off the next part; the rest waits. Partition after partition, so that at most the first of those that
+    wait was begun, up to where ``manifest`` has it."""
+    part: list[Planned] = []
+    is_full = False
+    while waiting and not is_full:
+        (plan, files), waiting = waiting[0], waiting[1:]
+        some, rest = _split(files, pace, part)
+        is_full = bool(rest)
+        if not part:
+            plan = _continued(plan, manifest)
+        if rest and some:
+            end = some[-1].end
+            lost = tuple(one for one in plan.lost if one[0] < end)
+            part.append((replace(plan, end=end, lost=lost), some))
+            plan = replace(plan, start=end, grows=None, results=[])
+        elif not rest:
+            part.append((plan, some))
+        if rest:
+            waiting = [(plan, rest), *waiting]
+    return part, waiting
+
+
+def _split(files: list[FilePlan], pace: CommitPace, part: list[Planned]) -> tuple[list[FilePlan], list[FilePlan]]:
+    """The files that still fit into a part, and the others."""
+    count, size = sum(len(some) for _, some in part), _log_bytes(part)
+    for number, file in enumerate(files):
+        size += file.log_bytes
+        if not pace.has_room(count + number + 1, size):
+            return files[:number], files[number:]
+    return files, []
+
+
+def _continued(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
+    """The plan with the state that an earlier commit of this run gave its partition."""
+    directory = plan.partition.directory
+    topic = manifest.topics.get(directory.topic)
+    if topic is None or topic.topic_id != id_text(directory.topic_id):
+        return plan
+    state = topic.partitions.get(directory.partition)
+    known = () if state is None else state.lost
+    return replace(plan, before=state, lost=tuple(dict.fromkeys((*known, *plan.lost))))
+
+
+def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, progress: Progress) -> None:
+    tasks, owners = [], []
+    for plan, files in part:
+        for file_plan in files:
+            tasks.append(Task(file_plan.name, file_plan.log_bytes, replace(file_plan, staging=staged.path)))
+            owners.append(plan)
+    for plan, result in zip(owners, run_tasks(spark, tasks, write_file, progress), strict=True):
+        plan.results.append(result)

@@ -1,0 +1,157 @@
+"""The plan of an export: new offsets of each partition, the files they make, and the state when those are there.
+
+Names of files follow from topic id, partition and offsets alone: a run that is repeated plans the same ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
+from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_slices
+from tidelog.pipeline.export.manifest import (
+    DATA,
+    ExportTable,
+    Manifest,
+    PartitionState,
+    TableFile,
+    TopicState,
+    id_text,
+)
+from tidelog.pipeline.job_errors import JobError
+from tidelog.pipeline.jobs.exporting.request import ExportRequest
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.plan.selection import PartitionDirectory
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the
+    first rows; ``may_grow`` says whether this table's files grow."""
+
+    partition: Partition
+    before: PartitionState | None
+    start: int
+    end: int
+    lost: tuple[tuple[int, int], ...] = ()
+    grows: TableFile | None = None
+    may_grow: bool = True
+    results: list[FileResult] = field(default_factory=list)
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the state changes."""
+        return self.before is None or self.end > self.before.end or self.lost != self.before.lost
+
+    def state(self) -> PartitionState:
+        """The partition's state when the results are in the table."""
+        known = -1 if self.before is None else self.before.complete_timestamp
+        largest = max((result.largest_timestamp for result in self.results), default=-1)
+        begin = self.start if self.before is None else self.before.start
+        found = [(lost.start, lost.end) for result in self.results for lost in result.lost]
+        return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found))
+
+
+def plan_partition(
+    partition: Partition, before: Manifest, request: ExportRequest, *, may_grow: bool = True
+) -> PartitionPlan:
+    """Plan the additions to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
+    directory, bounds = partition.directory, partition.bounds
+    name, number = directory.topic, directory.partition
+    topic = before.topics.get(name)
+    if topic is not None and topic.topic_id != id_text(directory.topic_id):
+        if not request.restart_recreated:
+            raise TopicRecreatedError(
+                f"topic {name} was deleted and created again: the table holds id {topic.topic_id}, the log has "
+                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows"
+            )
+        topic = None
+    state = None if topic is None else topic.partitions.get(number)
+    if state is None:
+        return PartitionPlan(partition, None, bounds.start, partition.end, may_grow=may_grow)
+    if state.end > bounds.end:
+        raise JobError(
+            f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was cut; "
+            "expected the log that was exported before"
+        )
+    lost = state.lost
+    if state.end < bounds.start:
+        if request.fail_on_data_loss:
+            raise DataLossError(
+                f"{name}-{number} begins at offset {bounds.start}, the table ends at {state.end}: the records between "
+                "are gone; --accept-data-loss goes on and notes the gap"
+            )
+        lost = (*lost, (state.end, bounds.start))
+    start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
+    last = _growing(before, directory, start, request.file_bytes) if may_grow and end > start else None
+    return PartitionPlan(partition, state, start, end, lost, last, may_grow)
+
+
+def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:
+    """The partition's last file, where it is small, ends at ``start`` and has a name that says no end."""
+    identity = (directory.topic, id_text(directory.topic_id), directory.partition)
+    mine = (file for file in before.files if (file.topic, file.topic_id, file.partition) == identity)
+    last = max(mine, key=lambda file: file.end, default=None)
+    if last is None or last.end != start or last.log_bytes * 2 > file_bytes:
+        return None
+    name = file_name(directory.topic, directory.topic_id, directory.partition, (last.start,))
+    return last if last.name == name else None
+
+
+def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
+    """The files of a partition's new range: they cover it without a gap."""
+    read = ReadRequest(
+        (),
+        request.file_bytes,
+        fail_on_data_loss=request.fail_on_data_loss,
+    )
+    wanted = OffsetRange(plan.partition.directory, plan.start, plan.end)
+    groups = group_slices(plan_range(wanted, read), request.file_bytes)
+    plan.lost = (*plan.lost, *((lost.start, lost.end) for lost in read.lost))
+    starts = [plan.start, *(group[0].start_offset for group in groups[1:]), plan.end]
+    files = [
+        FilePlan(
+            group,
+            staging,
+            starts[number],
+            starts[number + 1],
+            ends_in_name=not plan.may_grow,
+            headers=request.headers,
+            read_committed=request.source.read_committed,
+            keep_damaged=request.keep_damaged,
+            fail_on_data_loss=request.fail_on_data_loss,
+        )
+        for number, group in enumerate(groups)
+    ]
+    if plan.grows is not None and files:
+        path = ExportTable(request.table).directory(DATA, plan.grows.name)
+        files[0] = replace(files[0], grows=(path, plan.grows))
+    return files
+
+
+def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
+    """The version in which the plans' results are in the table."""
+    topics: dict[str, TopicState] = dict(before.topics)
+    for plan in plans:
+        directory = plan.partition.directory
+        topic_id = id_text(directory.topic_id)
+        known: Mapping[int, PartitionState] = {}
+        if directory.topic in topics and topics[directory.topic].topic_id == topic_id:
+            known = topics[directory.topic].partitions
+        topics[directory.topic] = TopicState(topic_id, {**known, directory.partition: plan.state()})
+    results = [result for plan in plans for result in plan.results]
+    new = [result.file for result in results if result.file is not None]
+    names = {file.name for file in new}
+    letters = [result.dead_letters for result in results if result.dead_letters is not None]
+    return replace(
+        before,
+        version=before.version + 1,
+        run=run,
+        created_ms=time.time_ns() // 1_000_000,
+        topics=topics,
+        files=(*(file for file in before.files if file.name not in names), *new),
+        dead_letters=(*before.dead_letters, *letters),
+    )

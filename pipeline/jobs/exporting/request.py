@@ -1,0 +1,114 @@
+"""The request of an export, what it looked at, and its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.pipeline.export.file import FileResult
+from tidelog.pipeline.export.manifest import Manifest
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.plan.log_watch import Partition
+
+DEFAULT_FILE_BYTES = 256 * 1024 * 1024
+#: 16 GB of the log, or ten minutes of work: what a run that is killed has to do again at most.
+DEFAULT_COMMIT_FILES = 64
+DEFAULT_COMMIT_MINUTES = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """Request of an export: ``table`` is a directory.
+
+    ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
+    batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit, and about
+    ``commit_minutes`` of work.
+    """
+
+    source: LogSource
+    table: str
+    file_bytes: int = DEFAULT_FILE_BYTES
+    headers: bool = True
+    restart_recreated: bool = False
+    fail_on_data_loss: bool = True
+    keep_damaged: bool = True
+    commit_files: int = DEFAULT_COMMIT_FILES
+    commit_minutes: float = DEFAULT_COMMIT_MINUTES
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
+
+    ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
+    up to there, which those are not that have an open transaction.
+    """
+
+    manifest: Manifest
+    committed: bool
+    looked_ms: int
+    exhausted: frozenset[tuple[str, int]]
+    files: int = 0
+    rows: int = 0
+    size: int = 0
+    dead_letters: int = 0
+
+    def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Topic -> partition -> (largest record time in ms, offset): every committed record below is in the table."""
+        return {
+            name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}
+            for name, topic in self.manifest.topics.items()
+        }
+
+    def incomplete(self, before_ms: int) -> list[str]:
+        """The partitions of the table that may still get a record with a time before ``before_ms``: none once the day
+        is complete that ends then.
+
+        A partition is complete when this run read it to its end at that time or later, or when the table has a record
+        of that time or later. With LogAppendTime no earlier record can follow; with CreateTime producers choose their
+        times, so leave them as long as they may be late.
+        """
+        return [
+            f"{name}-{partition}"
+            for name, partitions in sorted(self.complete_through().items())
+            for partition, (timestamp, _) in sorted(partitions.items())
+            if timestamp < before_ms and not (self.looked_ms >= before_ms and (name, partition) in self.exhausted)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ends of the logs of an export's source, and the time of asking, in ms."""
+
+    partitions: list[Partition]
+    when_ms: int
+
+    @classmethod
+    def at(cls, source: LogSource) -> Look:
+        """Look now. Raises PipelineError."""
+        now = time.time_ns() // 1_000_000
+        return cls(source.partitions(), now)
+
+    def unchanged(self, manifest: Manifest) -> ExportResult:
+        """The result of a run that found nothing new."""
+        return ExportResult(manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted())
+
+    def result(self, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
+        """The result of a run that committed ``after``."""
+        results = list(results)
+        files = [result.file for result in results if result.file is not None]
+        letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
+        return ExportResult(
+            after,
+            committed=True,
+            looked_ms=self.when_ms,
+            exhausted=self._exhausted(),
+            files=len(files),
+            rows=sum(file.rows for file in files),
+            size=sum(file.size for file in files),
+            dead_letters=letters,
+        )
+
+    def _exhausted(self) -> frozenset[tuple[str, int]]:
+        return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)
