@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tidelog.broker.admin.connections import Connections
 from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 from tidelog.broker.admin.prometheus import rest, snapshot
 from tidelog.broker.cleaning import cleaner_of, config_of, open_for_cleaning, statuses
+from tidelog.broker.config.admin_keys import ADMIN_MAX_CONNECTIONS
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaError
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STOP_TIMEOUT_S = 1.0
+BACKLOG = 64
+"""Clients that wait to be accepted; they are taken in one turn of the loop."""
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
@@ -61,16 +65,17 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
         auto_decompress=False,
     )  # fmt: skip
     await runner.setup()
-    await GuardedSite(runner, listener).start()
+    await GuardedSite(runner, listener, Connections(broker.config.get_int(ADMIN_MAX_CONNECTIONS))).start()
     return runner
 
 
 class GuardedSite(web.BaseSite):
-    """The listening socket, with a clock on every connection."""
+    """The listening socket, with a clock on every connection, and a limit of connections."""
 
-    def __init__(self, runner: web.AppRunner, listener: socket.socket) -> None:
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, connections: Connections) -> None:
         super().__init__(runner)
         self._listener = listener
+        self._connections = connections
 
     @property
     def name(self) -> str:
@@ -83,7 +88,9 @@ class GuardedSite(web.BaseSite):
         make = self._runner.server
         assert make is not None
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: RequestClock(make()), sock=self._listener)
+        self._server = await loop.create_server(
+            lambda: RequestClock(make(), self._connections), sock=self._listener, backlog=BACKLOG
+        )
 
 
 async def healthz(_request: web.Request) -> web.Response:

@@ -12,10 +12,11 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
+from tidelog.broker.admin.connections import Activity, Connections
 from tidelog.broker.config.admin_keys import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
 
 if TYPE_CHECKING:
@@ -134,11 +135,26 @@ class RequestClock(asyncio.Protocol):
     connection that is kept open has ``KEEPALIVE_S`` until its next header is whole, if part of it came earlier.
     """
 
-    def __init__(self, inner: asyncio.Protocol) -> None:
+    def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
         self._inner = inner
-        self._transport: asyncio.BaseTransport | None = None
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_new = True
         self._is_busy = False
+        self._is_stuck = False
+
+    @property
+    def activity(self) -> Activity:
+        """Its activity at the moment."""
+        if self._is_stuck:
+            return Activity.STUCK
+        return Activity.BUSY if self._is_busy else Activity.NEW if self._is_new else Activity.IDLE
+
+    def abort(self) -> None:
+        """Close at once, and send no more."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _close_in(self, seconds: float) -> None:
         """Close in so many seconds, or earlier if that was said before."""
@@ -151,7 +167,7 @@ class RequestClock(asyncio.Protocol):
 
     def stop(self) -> None:
         """A header is whole: its handler runs."""
-        self._is_busy = True
+        self._is_busy, self._is_new = True, False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +178,8 @@ class RequestClock(asyncio.Protocol):
         self._close_in(KEEPALIVE_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
         self._close_in(REQUEST_TIMEOUT_S)
         self._inner.connection_made(transport)
 
@@ -177,10 +194,13 @@ class RequestClock(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop()
         self._transport = None
+        self._connections.remove(self)
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
+        self._is_stuck = True
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self._is_stuck = False
         self._inner.resume_writing()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance
-
-if TYPE_CHECKING:
-    pass
-
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between
 
 ADMIN_LISTENER = "admin.listener"
 
 
 ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
+
+
+ADMIN_MAX_CONNECTIONS = "admin.max.connections"
 
 
 ADMIN_KEYS = (
@@ -34,5 +31,15 @@ ADMIN_KEYS = (
         Importance.LOW,
         "More names under which the HTTP interface may be asked (the Host header), separated by commas. Its own "
         "address, localhost and the advertised hosts need no mention; other names are answered 421. Tidelog's own key.",
+    ),
+    ConfigKey(
+        ADMIN_MAX_CONNECTIONS,
+        ConfigType.INT,
+        100,
+        between(1),
+        Importance.LOW,
+        "Most connections of the HTTP interface. One too many closes the oldest whose request has not come, then one "
+        "whose client takes no answer, then one that waits for its next request; where all are being answered, itself. "
+        "Tidelog's own key.",
     ),
 )

@@ -3,10 +3,12 @@ of deleted topics come back."""
 
 from __future__ import annotations
 
+import http.client
 import os
+import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 from tests.support import raw_client
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
+from tidelog.broker.network.acceptor import RESERVED_MINIMUM
+from tidelog.commands.compaction import admin_address
 
 DESCRIPTORS = 256
 
@@ -128,3 +132,58 @@ def test_max_connections_leaves_the_next_in_the_backlog(tmp_path: Path) -> None:
             waiting.settimeout(raw_client.TIMEOUT_S)
             assert raw_client.receive_frame(waiting)
         second.close()
+
+
+def silent(address: tuple[str, int]) -> bytes:
+    return b""
+
+
+def half_a_request(address: tuple[str, int]) -> bytes:
+    return b"GET /metrics HTTP/1.1\r\nHost: local"
+
+
+def answered(address: tuple[str, int]) -> bytes:
+    return b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def never_reads(address: tuple[str, int]) -> bytes:
+    return answered(address) * 5000
+
+
+@pytest.mark.parametrize("sent", [silent, half_a_request, answered, never_reads])
+def test_a_flood_of_admin_connections_costs_others_nothing(
+    broker: TidelogProcess, sent: Callable[[tuple[str, int]], bytes]
+) -> None:
+    """They give way to one another: descriptors stay bounded, clients of the broker and a new admin client are
+    served."""
+    address = admin_address(broker.bootstrap)
+    flood: list[socket.socket] = []
+    try:
+        with raw_client.connect(broker.port) as client:
+            for number in range(DESCRIPTORS + 100):
+                connection = socket.create_connection(address, timeout=raw_client.TIMEOUT_S)
+                flood.append(connection)
+                connection.setblocking(False)
+                with suppress(OSError):  # it has given way already
+                    connection.send(sent(address))
+                if number % 50 == 0:
+                    assert status_of(address, "/readyz") == 200
+                    client.sendall(raw_client.produce("new", b"value"))
+                    assert raw_client.receive_produced(client)[1] == 0
+        with raw_client.connect(broker.port) as late:
+            late.sendall(raw_client.api_versions())
+            raw_client.receive_frame(late)
+        assert len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) < DESCRIPTORS - RESERVED_MINIMUM
+    finally:
+        for connection in flood:
+            connection.close()
+
+
+def status_of(address: tuple[str, int], path: str) -> int:
+    """The status of a GET."""
+    connection = http.client.HTTPConnection(*address, timeout=raw_client.TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
