@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidelog.client import ClientError, parse_bootstrap
-from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.client.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.commit import Publication, publish

@@ -29,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.pipeline.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.client.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.produce import Producer, TopicPartition, produce, sequenced

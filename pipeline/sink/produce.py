@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tidelog.client import ClientError
-from tidelog.pipeline.cluster import Address, Cluster, Trouble, raise_for_code, version_for
+from tidelog.client.cluster import Address, Cluster, Trouble, raise_for_code, version_for
 from tidelog.pipeline.sink.staging import BatchAddress, StagedFile, StagingError, in_order
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.cluster import Cluster, Trouble, is_passing
+from tidelog.client.cluster import Cluster, Trouble, is_passing
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.rows import BatchBuilder

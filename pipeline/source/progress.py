@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.pipeline.cluster import GROUP, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.client.cluster import GROUP, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.errors import OptionError, PipelineError
 from tidelog.pipeline.options.offset_json import PartitionOffsets
 from tidelog.pipeline.options.options import SourceOptions

@@ -16,7 +16,7 @@ from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.kafka_python import kafka
-from tidelog.pipeline.cluster import TRANSACTION, Cluster, ask
+from tidelog.client.cluster import TRANSACTION, Cluster, ask
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.commit import Publication, PublishError, publish
 from tidelog.pipeline.sink.produce import MAX_IN_FLIGHT

@@ -1,0 +1,29 @@
+"""The blocking client of the commands, the pipeline and tests: any Kafka broker, over ``tidelog.protocol``.
+
+``connection`` is one connection to one broker; ``cluster`` finds leaders and coordinators and keeps a connection for
+each broker. Applications use a Kafka client of their language.
+
+Imports: tidelog.protocol.
+"""
+
+from tidelog.client.connection import (
+    CLIENT_ID,
+    DEFAULT_BOOTSTRAP,
+    DEFAULT_PORT,
+    DEFAULT_TIMEOUT_S,
+    MAX_RESPONSE_BYTES,
+    Client,
+    ClientError,
+    parse_bootstrap,
+)
+
+__all__ = [
+    "CLIENT_ID",
+    "DEFAULT_BOOTSTRAP",
+    "DEFAULT_PORT",
+    "DEFAULT_TIMEOUT_S",
+    "MAX_RESPONSE_BYTES",
+    "Client",
+    "ClientError",
+    "parse_bootstrap",
+]
