@@ -1,8 +1,6 @@
-"""The ``tidelog`` command line: a table of sub-commands, each a module that is imported when it is asked for.
+"""The ``tidelog`` command line: a table of commands, each a module that is imported when it is called.
 
-A command module has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments) -> int`` (the exit code).
-Exit codes: 0 done, 1 the thing asked for failed, 2 the command line or the configuration is wrong, 141 the reader of
-standard output closed it early, as ``head`` does.
+The frame is ``tidelog/commands/frame``; docs/internals/command-line.md has the rules that all commands follow.
 """
 
 from __future__ import annotations
@@ -12,25 +10,36 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
+
+import click
+
+from tidelog.commands.frame.commands import LazyGroup, Listed
+from tidelog.commands.frame.errors import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, describe_error
 
 COMMANDS = {
-    "serve": "tidelog.commands.serve",
-    "format": "tidelog.commands.format",
-    "ping": "tidelog.commands.ping",
-    "dump-log": "tidelog.commands.dump_log",
-    "check": "tidelog.commands.check",
-    "adopt": "tidelog.commands.adopt",
-    "metadata": "tidelog.commands.metadata",
-    "compaction": "tidelog.commands.compaction",
-    "find": "tidelog.commands.find",
-    "pipeline": "tidelog.commands.pipeline",
-    "version": "tidelog.commands.version",
+    "serve": Listed("tidelog.commands.serve", "Run a broker."),
+    "format": Listed("tidelog.commands.format", "Give a node's log directories to a cluster."),
+    "ping": Listed("tidelog.commands.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
+    "find": Listed("tidelog.commands.find", "Find records by key, tag and time, newest first."),
+    "compaction": Listed("tidelog.commands.compaction", "Show what the cleaner does, or clean a topic now."),
+    "metadata": Listed("tidelog.commands.metadata", "Describe the metadata of a KRaft cluster."),
+    "dump-log": Listed("tidelog.commands.dump_log", "Print segment files: batches, records, index entries."),
+    "check": Listed("tidelog.commands.check", "Verify the logs of a stopped broker."),
+    "adopt": Listed("tidelog.commands.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
+    "pipeline": Listed("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
+    "completion": Listed("tidelog.commands.completion", "Print the script that completes commands in a shell."),
+    "version": Listed("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
+    "help": Listed("tidelog.commands.help", "Show the help of a command."),
 }
-EXIT_USAGE = 2
-#: 128 + SIGPIPE, as a shell reports other programs whose output was closed.
-EXIT_OUTPUT_CLOSED = 141
+COMPLETION_VARIABLE = "_TIDELOG_COMPLETE"
+
+root = LazyGroup(
+    name="tidelog",
+    listed=COMMANDS,
+    help="A Kafka broker in Python, and commands for any Kafka broker.",
+    epilog="tidelog COMMAND --help lists a command's options.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,47 +72,25 @@ def is_output_closed() -> bool:
 
 
 def dispatch(argv: Sequence[str] | None) -> int:
-    """Find the command that the arguments name and run it. Returns the exit code."""
+    """Run the command that the arguments name, with one line for what is wrong. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["help"] and len(words) == 2 and words[1] in COMMANDS:
-        words = [words[1], "--help"]
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if words else EXIT_USAGE
-    if words[0] == "--version":
+    if words[:1] == ["--version"]:
         words[0] = "version"
-    if words[0] not in COMMANDS:
-        print(f"tidelog: no command {words[0]!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return EXIT_USAGE
-    return run_command(words[0], words[1:])
-
-
-def run_command(name: str, words: Sequence[str]) -> int:
-    """Parse one command's arguments and run it. Returns the exit code."""
-    import argparse
-
-    module = load(name)
-    parser = argparse.ArgumentParser(prog=f"tidelog {name}", description=module.HELP, allow_abbrev=False)
-    module.add_arguments(parser)
+    if COMPLETION_VARIABLE in os.environ:
+        root.main(words, prog_name="tidelog", complete_var=COMPLETION_VARIABLE)
     try:
-        arguments = parser.parse_args(words)
-    except SystemExit as exit_request:  # argparse's way to end after --help and after wrong arguments
-        return int(exit_request.code or 0)
-    code: int = module.run(arguments)
-    return code
-
-
-def load(name: str) -> ModuleType:
-    """Import the module of a command."""
-    return import_module(COMMANDS[name])
-
-
-def usage() -> str:
-    """Build the text that ``tidelog --help`` prints."""
-    lines = ["usage: tidelog COMMAND [OPTIONS]", "", "A Kafka broker in Python.", "", "commands:"]
-    lines += [f"  {name:<10} {load(name).HELP}" for name in COMMANDS]
-    lines += ["", "tidelog COMMAND --help lists a command's options."]
-    return "\n".join(lines)
+        with root.make_context("tidelog", words) as context:
+            return root.invoke(context) or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return error.exit_code
+    except click.ClickException as error:
+        print(describe_error(error), file=sys.stderr)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

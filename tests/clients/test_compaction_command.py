@@ -79,7 +79,7 @@ def test_unknown_topic_and_absent_broker_are_one_line(
     broker: TidelogProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compaction", "run", "nothing", "--bootstrap", broker.bootstrap]) == 1
-    assert capsys.readouterr().err == "tidelog compaction: there is no topic nothing\n"
+    assert capsys.readouterr().err == "tidelog compaction run: there is no topic nothing\n"
 
     assert main(["compaction", "status", "--bootstrap", "127.0.0.1:1"]) == 1
     assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err

@@ -9,7 +9,6 @@ Imports: tidelog.protocol.
 from tidelog.client.connection import (
     CLIENT_ID,
     DEFAULT_BOOTSTRAP,
-    DEFAULT_PORT,
     DEFAULT_TIMEOUT_S,
     MAX_RESPONSE_BYTES,
     Client,
@@ -20,7 +19,6 @@ from tidelog.client.connection import (
 __all__ = [
     "CLIENT_ID",
     "DEFAULT_BOOTSTRAP",
-    "DEFAULT_PORT",
     "DEFAULT_TIMEOUT_S",
     "MAX_RESPONSE_BYTES",
     "Client",

@@ -19,7 +19,6 @@ from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import Buffer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 CLIENT_ID = "tidelog"
@@ -33,10 +32,8 @@ class ClientError(Exception):
 
 
 def parse_bootstrap(text: str, option: str = "--bootstrap") -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``; the port may be left out. Raises ClientError, which names the option."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(DEFAULT_PORT)
+    """Host and port of ``HOST:PORT``. Raises ClientError, which names the option."""
+    host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ClientError(f"{option} {text!r}: expected HOST:PORT with a port from 1 to 65535")
     return host.strip("[]"), int(port)

@@ -6,44 +6,54 @@ way. Exit codes: 0 taken over (or nothing left to do); 1 something stands agains
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
+from tidelog.commands.frame.commands import Command
+
 if TYPE_CHECKING:
-    from tidelog.broker.adoption.plan import AdoptionOptions, AdoptionPlan
+    from collections.abc import Mapping
 
-HELP = "take over the topics, offsets and transactions of a stopped Apache Kafka"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="+", metavar="DIR", help="log.dirs of the stopped broker; give all of them")
-    parser.add_argument("--data-dir", required=True, metavar="DATA", help="Tidelog's data directory; made if missing")
-    parser.add_argument(
-        "--copy", dest="link", action="store_false", help="copy everything; DIR stays as it is (the default)"
-    )
-    parser.add_argument(
-        "--link",
-        action="store_true",
-        help="share the files that never change again by hard links: no room, no time, same file system",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="check and tell what would be done; write nothing")
-    parser.add_argument("--node-id", type=int, default=1, metavar="N", help="Tidelog's node.id; default: %(default)s")
-    parser.add_argument(
-        "--leave-out", action="append", default=[], metavar="TOPIC", help="go without this topic; may be repeated"
-    )
-    parser.add_argument(
-        "--topic-configs",
-        metavar="FILE",
-        help="what kafka-configs --describe --entity-type topics printed: for brokers that used ZooKeeper",
-    )
-    parser.set_defaults(link=False)
+    from tidelog.broker.adoption.plan import AdoptionPlan
 
 
-def run(arguments: argparse.Namespace) -> int:
+@click.command(cls=Command)
+@click.argument("sources", metavar="DIR...", nargs=-1, required=True)
+@click.option("--data-dir", required=True, metavar="DATA", help="Tidelog's data directory; made if missing")
+@click.option(
+    "--copy/--link",
+    "copy",
+    default=True,
+    help="copy everything, so that DIR stays as it is (the default); or share the files that never change again by "
+    "hard links: no room, no time, same file system",
+)
+@click.option("--dry-run", is_flag=True, help="check and tell what would be done; write nothing")
+@click.option("--node-id", type=int, default=1, metavar="N", show_default=True, help="Tidelog's node.id")
+@click.option("--leave-out", multiple=True, metavar="TOPIC", help="go without this topic; may be repeated")
+@click.option(
+    "--topic-configs",
+    metavar="FILE",
+    help="what kafka-configs --describe --entity-type topics printed: for brokers that used ZooKeeper",
+)
+def command(
+    *,
+    sources: tuple[str, ...],
+    data_dir: str,
+    copy: bool,
+    dry_run: bool,
+    node_id: int,
+    leave_out: tuple[str, ...],
+    topic_configs: str | None,
+) -> int:
+    """Take over the topics and offsets of a stopped Apache Kafka.
+
+    DIR are the log.dirs of the stopped broker; give all of them.
+    """
     from tidelog.broker.adoption.adopt import carry_out
-    from tidelog.broker.adoption.plan import AdoptionError, make_plan
+    from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, make_plan
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.log.system.time import SystemTime
     from tidelog.protocol.errors import KafkaStorageError
@@ -51,14 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
     os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)
     file_system, time = OsFileSystem(), SystemTime()
     try:
-        plan = make_plan(file_system, time, options_of(arguments))
+        options = AdoptionOptions(
+            sources,
+            data_dir,
+            node_id=node_id,
+            link=not copy,
+            leave_out=frozenset(leave_out),
+            topic_configs=None if topic_configs is None else read_topic_configs(topic_configs),
+        )
+        plan = make_plan(file_system, time, options)
         try:
             report(plan)
             if plan.problems:
                 print("nothing was taken over", file=sys.stderr)
                 return 1
-            if arguments.dry_run or not plan.topics:
-                print("dry run: nothing was written" if arguments.dry_run else "nothing to do")
+            if dry_run or not plan.topics:
+                print("dry run: nothing was written" if dry_run else "nothing to do")
                 return 0
             carry_out(file_system, time, plan, print)
         finally:
@@ -66,27 +84,16 @@ def run(arguments: argparse.Namespace) -> int:
     except (AdoptionError, KafkaStorageError, OSError) as error:
         print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
         return 1
-    print(f"done: tidelog serve --data-dir {arguments.data_dir}")
+    print(f"done: tidelog serve --data-dir {data_dir}")
     return 0
 
 
-def options_of(arguments: argparse.Namespace) -> AdoptionOptions:
-    """The command line as options. Raises OSError when the file of configs cannot be read."""
-    from tidelog.broker.adoption.plan import AdoptionOptions
+def read_topic_configs(path: str) -> Mapping[str, Mapping[str, str]]:
+    """Read the topics' configurations from what Kafka's tool printed. Raises OSError."""
     from tidelog.broker.metadata.topic_descriptions import parse_topic_configs
 
-    configs = None
-    if arguments.topic_configs is not None:
-        with open(arguments.topic_configs, encoding="utf-8") as file:
-            configs = parse_topic_configs(file.read())
-    return AdoptionOptions(
-        tuple(arguments.sources),
-        arguments.data_dir,
-        node_id=arguments.node_id,
-        link=arguments.link,
-        leave_out=frozenset(arguments.leave_out),
-        topic_configs=configs,
-    )
+    with open(path, encoding="utf-8") as file:
+        return parse_topic_configs(file.read())
 
 
 def report(plan: AdoptionPlan) -> None:

@@ -4,22 +4,26 @@ directory.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from collections.abc import Sequence
+
+import click
+
+from tidelog.commands.frame.commands import Command
 
 LOCK_FILE = ".lock"
-HELP = (
-    "verify the logs of a stopped broker: checksums, offsets, indices, snapshots; exit code 1 when something is wrong"
-)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="a partition directory or a whole log directory")
-    parser.add_argument("--quiet", action="store_true", help="print findings only")
+@click.command(cls=Command)
+@click.argument("directories_given", metavar="DIR...", nargs=-1, required=True)
+@click.option("--quiet", is_flag=True, help="print findings only")
+def command(*, directories_given: tuple[str, ...], quiet: bool) -> int:
+    """Verify the logs of a stopped broker.
 
-
-def run(arguments: argparse.Namespace) -> int:
+    Checksums, offsets, indices and snapshots of a partition directory, or of a whole log directory. The exit code is 1
+    when something is wrong.
+    """
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.protocol.errors import KafkaStorageError
@@ -28,21 +32,21 @@ def run(arguments: argparse.Namespace) -> int:
     wrong = 0
     locks = []
     try:
-        for path in lock_files(arguments.directories):
+        for path in lock_files(directories_given):
             lock = file_system.lock_file(path, shared=True)
             if lock is None:
                 print(f"tidelog check: a broker runs on {os.path.dirname(path)}: stop it first", file=sys.stderr)
                 return 2
             locks.append(lock)
-        directories = partition_directories(arguments.directories)
-        if not directories and not arguments.quiet:
+        directories = partition_directories(directories_given)
+        if not directories and not quiet:
             print("no partitions")
         for directory in directories:
             findings = check_directory(file_system, directory)
             wrong += len(findings)
             for finding in findings:
                 print(finding)
-            if not findings and not arguments.quiet:
+            if not findings and not quiet:
                 print(f"{directory}: in order")
     except KafkaStorageError as error:
         print(f"tidelog check: {error}", file=sys.stderr)
@@ -53,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def lock_files(paths: list[str]) -> list[str]:
+def lock_files(paths: Sequence[str]) -> list[str]:
     """The lock files of a running broker: in a log directory its own, for a partition directory the one beside it."""
     places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
     return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
 
 
-def partition_directories(paths: list[str]) -> list[str]:
+def partition_directories(paths: Sequence[str]) -> list[str]:
     """The partition directories below each log directory, and each other path itself."""
     found = []
     for path in paths:

@@ -5,13 +5,16 @@ Talks to the broker's admin interface, whose address the broker itself tells (De
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from typing import Any
 
-from tidelog.client import DEFAULT_BOOTSTRAP, Client, ClientError, parse_bootstrap
+import click
+
+from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.output import print_json
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -19,35 +22,48 @@ from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 
-HELP = "show what the cleaner does, or clean a topic now"
 BROKER_RESOURCE = 4
 WAIT_S = 24 * 3600.0
 CONNECT_S = 10.0
 ANY_HOST = ("", "0.0.0.0", "::")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", required=True)
-    status = commands.add_parser("status", help="state of every compacted partition")
-    status.add_argument("--json", action="store_true", help="everything, as JSON")
-    run_now = commands.add_parser("run", help="clean a topic's partitions now, due or not")
-    run_now.add_argument("topic", metavar="TOPIC")
-    run_now.add_argument("--wait", action="store_true", help="wait until it is done and print the results")
-    run_now.add_argument("--dry-run", action="store_true", help="change nothing, print what would be removed (waits)")
-    for command in (status, run_now):
-        command.add_argument("--bootstrap", default=DEFAULT_BOOTSTRAP, metavar="HOST:PORT", help="default: %(default)s")
+@click.group(cls=Group)
+def command() -> None:
+    """Show what the cleaner does, or clean a topic now."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    try:
-        if arguments.action == "status":
-            return show_status(arguments.bootstrap, as_json=arguments.json)
-        return run_topic(arguments)
-    except BrokenPipeError:
-        raise  # standard output was closed: the command line ends with its own exit code
-    except (ClientError, OSError) as error:
-        print(f"tidelog compaction: {error}", file=sys.stderr)
-        return 1
+@command.command("status")
+@json_option
+@client_options()
+def status(*, settings: ClientSettings, as_json: bool) -> None:
+    """Show the state of every compacted partition."""
+    show_status(settings.bootstrap, as_json=as_json)
+
+
+@command.command("run")
+@click.argument("topic", metavar="TOPIC")
+@click.option("--wait", is_flag=True, help="wait until it is done and print the results")
+@click.option("--dry-run", is_flag=True, help="change nothing, print what would be removed (waits)")
+@json_option
+@client_options()
+def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, as_json: bool) -> int:
+    """Clean a topic's partitions now, due or not."""
+    from urllib.parse import quote
+
+    waits = wait or dry_run
+    path = f"/compaction/{quote(topic, safe='')}?wait={int(waits)}&dry_run={int(dry_run)}"
+    code, answer = ask(settings.bootstrap, "POST", path)
+    if "error" in answer:
+        raise ClientError(answer["error"])
+    if as_json:
+        print_json(answer)
+    elif not waits:
+        print(f"{topic}: {answer['requested']} partitions will be cleaned")
+    else:
+        for entry in answer:
+            print(result_line(entry))
+    return 0 if code == 200 or not waits else 1
 
 
 def admin_address(bootstrap: str) -> tuple[str, int]:
@@ -84,18 +100,17 @@ def ask(bootstrap: str, method: str, path: str) -> tuple[int, Any]:
         connection.close()
 
 
-def show_status(bootstrap: str, *, as_json: bool) -> int:
+def show_status(bootstrap: str, *, as_json: bool) -> None:
     """Print one line per partition."""
     status, partitions = ask(bootstrap, "GET", "/compaction")
     if status != 200:
         raise ClientError(f"the admin interface answered {status}")
     if as_json:
-        print(json.dumps(partitions, indent=2))
-        return 0
+        print_json(partitions)
+        return
     print(f"{'PARTITION':<40} {'STATE':<12} {'DIRTY':>6} {'DIRTY BYTES':>14} {'FROM OFFSET':>12} {'LAG MS':>10}  LAST")
     for entry in partitions:
         print(status_line(entry))
-    return 0
 
 
 def status_line(entry: dict[str, Any]) -> str:
@@ -126,23 +141,6 @@ def unreadable(done: dict[str, Any]) -> str:
     if not count:
         return ""
     return f"; {count} unreadable {'batch' if count == 1 else 'batches'} kept, first: {done['unreadable'][0]}"
-
-
-def run_topic(arguments: argparse.Namespace) -> int:
-    """Ask for rounds over a topic's partitions and print their results."""
-    from urllib.parse import quote
-
-    wait = arguments.wait or arguments.dry_run
-    path = f"/compaction/{quote(arguments.topic, safe='')}?wait={int(wait)}&dry_run={int(arguments.dry_run)}"
-    status, answer = ask(arguments.bootstrap, "POST", path)
-    if "error" in answer:
-        raise ClientError(answer["error"])
-    if not wait:
-        print(f"{arguments.topic}: {answer['requested']} partitions will be cleaned")
-        return 0
-    for entry in answer:
-        print(result_line(entry))
-    return 0 if status == 200 else 1
 
 
 def result_line(entry: dict[str, Any]) -> str:

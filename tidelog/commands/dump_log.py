@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tidelog.commands.frame.commands import Command
 
 if TYPE_CHECKING:
     from tidelog.log.segment.batch_scan import BatchHeader
     from tidelog.log.system.file_system import OpenFile
 
-HELP = "print segment files: .log, .index, .timeindex, .txnindex and .snapshot"
-
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="segment files, in the order to print them")
-    parser.add_argument("--print-data-log", action="store_true", help="print keys and values too")
-    parser.add_argument("--deep-iteration", action="store_true", help="print every record, not only batches")
-    parser.add_argument(
-        "--index-sanity-check", action="store_true", help="only check indices against their segment, print no entries"
-    )
+class Shown(NamedTuple):
+    """What is printed: keys and values, every record, or only whether indices fit their segment."""
+
+    print_data_log: bool
+    deep_iteration: bool
+    index_sanity_check: bool
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from tidelog.protocol.errors import KafkaError
+@click.command(cls=Command)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--print-data-log", is_flag=True, help="print keys and values too")
+@click.option("--deep-iteration", is_flag=True, help="print every record, not only batches")
+@click.option("--index-sanity-check", is_flag=True, help="only check indices against their segment, print no entries")
+def command(*, files: tuple[str, ...], print_data_log: bool, deep_iteration: bool, index_sanity_check: bool) -> int:
+    """Print segment files: batches, records, index entries.
 
+    The form is that of Kafka's DumpLogSegments, for .log, .index, .timeindex, .txnindex and .snapshot files.
+    """
+    shown = Shown(print_data_log, deep_iteration, index_sanity_check)
     complaints = 0
-    try:
-        for path in arguments.files:
-            print(f"Dumping {path}")
-            complaints += _dump(path, arguments)
-    except KafkaError as error:
-        print(f"tidelog dump-log: {error}", file=sys.stderr)
-        return 1
+    for path in files:
+        print(f"Dumping {path}")
+        complaints += _dump(path, shown)
     return 1 if complaints else 0
 
 
-def _dump(path: str, arguments: argparse.Namespace) -> int:
+def _dump(path: str, shown: Shown) -> int:
     name, suffix = os.path.splitext(os.path.basename(path))
     if not (len(name) == 20 and name.isdigit()) or suffix not in (
         ".log",
@@ -52,12 +56,12 @@ def _dump(path: str, arguments: argparse.Namespace) -> int:
         print(f"tidelog dump-log: {path}: {reason}", file=sys.stderr)
         return 1
     if suffix == ".log":
-        return _dump_log(path, int(name), arguments)
+        return _dump_log(path, int(name), shown)
     if suffix == ".snapshot":
         return _dump_snapshot(path)
     if suffix == ".txnindex":
         return _dump_transactions(path, int(name))
-    return _dump_index(path, int(name), arguments)
+    return _dump_index(path, int(name), shown)
 
 
 def _open(path: str) -> OpenFile:
@@ -66,7 +70,7 @@ def _open(path: str) -> OpenFile:
     return OsFileSystem().open_file(path, writable=False)
 
 
-def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
+def _dump_log(path: str, base_offset: int, shown: Shown) -> int:
     from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 
     print(f"Log starting offset: {base_offset}")
@@ -76,8 +80,8 @@ def _dump_log(path: str, base_offset: int, arguments: argparse.Namespace) -> int
         is_valid = crc_matches(header, batch)
         damaged += not is_valid
         _print_batch(header, batch, is_valid=is_valid)
-        if is_valid and (arguments.deep_iteration or arguments.print_data_log):
-            _print_records(batch, with_data=arguments.print_data_log)
+        if is_valid and (shown.deep_iteration or shown.print_data_log):
+            _print_records(batch, with_data=shown.print_data_log)
         valid = header.position + header.size
     file.close()
     if valid < size:
@@ -178,7 +182,7 @@ def _dump_transactions(path: str, base_offset: int) -> int:
     return 0
 
 
-def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> int:
+def _dump_index(path: str, base_offset: int, shown: Shown) -> int:
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
 
@@ -186,7 +190,7 @@ def _dump_index(path: str, base_offset: int, arguments: argparse.Namespace) -> i
                 if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
     for finding in findings:
         print(finding, file=sys.stderr)
-    if arguments.index_sanity_check:
+    if shown.index_sanity_check:
         if not findings:
             print(f"{path} passed sanity check.")
         return len(findings)

@@ -6,20 +6,21 @@ Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``clus
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
 from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.errors import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.log.files.checkpoints import MetaProperties
     from tidelog.log.system.file_system import FileSystem
 
-HELP = "write a node's meta.properties: its cluster, its id, an id for each log directory"
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 CLUSTER_ID_BYTES = 16
 
 
@@ -27,29 +28,27 @@ class FormatError(Exception):
     """The directories cannot be formatted as asked."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-t", "--cluster-id", required=True, metavar="ID", help="the cluster's id, as kafka-storage random-uuid prints"
-    )
-    parser.add_argument("-c", "--config", required=True, metavar="FILE", help="the node's server.properties")
-    parser.add_argument(
-        "-g", "--ignore-formatted", action="store_true", help="leave directories as they are that are formatted already"
-    )
+@click.command(cls=Command)
+@click.option(
+    "-t", "--cluster-id", required=True, metavar="ID", help="the cluster's id, as kafka-storage random-uuid prints"
+)
+@click.option("-c", "--config", "config_file", required=True, metavar="FILE", help="the node's server.properties")
+@click.option("-g", "--ignore-formatted", is_flag=True, help="leave directories as they are that are formatted already")
+def command(*, cluster_id: str, config_file: str, ignore_formatted: bool) -> int:
+    """Give a node's log directories to a cluster.
 
-
-def run(arguments: argparse.Namespace) -> int:
+    Writes meta.properties: the cluster, the node's id, and an id for each log directory.
+    """
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.protocol.config_def import ConfigError
     from tidelog.protocol.errors import KafkaStorageError
 
     try:
-        config = BrokerConfig.load(arguments.config, os.environ)
-        check_cluster_id(arguments.cluster_id, config)
-        check_node_id(arguments.config, config)
-        formatted = format_directories(
-            OsFileSystem(), config, arguments.cluster_id, ignore_formatted=arguments.ignore_formatted
-        )
+        config = BrokerConfig.load(config_file, os.environ)
+        check_cluster_id(cluster_id, config)
+        check_node_id(config_file, config)
+        formatted = format_directories(OsFileSystem(), config, cluster_id, ignore_formatted=ignore_formatted)
     except ConfigError as error:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_FAILED
     for directory in formatted:
-        print(f"formatted {directory} for node {config.node_id} of cluster {arguments.cluster_id}")
+        print(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
     if not formatted:
         print("all log directories are formatted already")
     return 0

@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from tidelog.client import ClientError, parse_bootstrap
+from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.options import Seconds, json_option
+from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import MetadataImage
 
-HELP = "describe the metadata of a KRaft cluster: brokers, topics, configs, users, ACLs"
 DEFAULT_TIMEOUT_S = 10.0
-EXIT_FAILED = 1
 _LISTS = ("replicas", "isr", "adding", "removing", "elr", "lastKnownElr")
 _ALWAYS_SHOWN = ("replicas", "isr")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="describe")
-    describe = actions.add_parser("describe", help="print the metadata image", allow_abbrev=False)
-    source = describe.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--bootstrap-controller", metavar="HOST:PORT", help="controllers of a running cluster, separated by commas"
-    )
-    source.add_argument("--directory", metavar="PATH", help="a __cluster_metadata-0, or the log directory it is in")
-    describe.add_argument("--json", action="store_true", help="one JSON object")
-    describe.add_argument(
-        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="give up after this; default: 10"
-    )
+@click.group(cls=Group)
+def command() -> None:
+    """Describe the metadata of a KRaft cluster."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command.command("describe")
+@click.option(
+    "--bootstrap-controller", metavar="HOST:PORT[,...]", help="controllers of a running cluster, separated by commas"
+)
+@click.option("--directory", metavar="PATH", help="a __cluster_metadata-0, or the log directory it is in")
+@json_option
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default=DEFAULT_TIMEOUT_S,
+    metavar="SECONDS",
+    show_default=True,
+    help="give up after this",
+)
+def describe(*, bootstrap_controller: str | None, directory: str | None, as_json: bool, timeout: float) -> None:
+    """Print brokers, topics, configs, users and ACLs."""
+    if (bootstrap_controller is None) == (directory is None):
+        raise click.UsageError("expected one of --bootstrap-controller and --directory")
+    description = describe_source(bootstrap_controller, directory, timeout)
+    if as_json:
+        print_json(description)
+        return
+    for line in text_lines(description):
+        print(line)
+
+
+def describe_source(controllers: str | None, directory: str | None, timeout_s: float) -> dict[str, Any]:
+    """Build the description of the image in a directory or at controllers. Raises ClientError, KafkaError, OSError."""
     from tidelog.broker.cluster.metadata_tail import MetadataLostError
     from tidelog.broker.cluster.observer import ObserverError
     from tidelog.broker.metadata.image_description import describe_image
     from tidelog.metadata_follower import CatchUpError, NotAControllerError
-    from tidelog.protocol.errors import KafkaError
 
+    if directory is not None:
+        return describe_image(read_directory(directory))
     try:
-        image = read_directory(arguments.directory) if arguments.directory is not None else ask_controllers(arguments)
-    except (
-        KafkaError, ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, OSError,
-    ) as error:  # fmt: skip
-        print(f"tidelog metadata: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    description = describe_image(image)
-    if arguments.json:
-        print(json.dumps(description, indent=2))
-    else:
-        for line in text_lines(description):
-            print(line)
-    return 0
+        return describe_image(ask_controllers(controllers or "", timeout_s))
+    except (ObserverError, MetadataLostError, CatchUpError, NotAControllerError) as error:
+        raise ClientError(str(error)) from error
 
 
 def read_directory(path: str) -> MetadataImage:
@@ -74,7 +83,7 @@ def read_directory(path: str) -> MetadataImage:
     return read_metadata_image(OsFileSystem(), directory)
 
 
-def ask_controllers(arguments: argparse.Namespace) -> MetadataImage:
+def ask_controllers(controllers: str, timeout_s: float) -> MetadataImage:
     """Follow the controllers until the image is theirs.
 
     Raises ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, KafkaError.
@@ -83,10 +92,10 @@ def ask_controllers(arguments: argparse.Namespace) -> MetadataImage:
     from tidelog.broker.cluster.quorum import Address
     from tidelog.metadata_follower import MetadataFollower
 
-    listed = arguments.bootstrap_controller.split(",")
+    listed = controllers.split(",")
     bootstrap = tuple(Address(*parse_bootstrap(one.strip(), "--bootstrap-controller")) for one in listed)
     with MetadataFollower(ObserverConfig(bootstrap)) as follower:
-        return follower.catch_up(arguments.timeout)
+        return follower.catch_up(timeout_s)
 
 
 def text_lines(description: dict[str, Any]) -> Iterator[str]:

@@ -8,14 +8,18 @@ Exit codes: 0 done; 1 the job failed, an audit found something, or a table is no
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.commands.frame.commands import Command, Group
+from tidelog.commands.frame.errors import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -25,9 +29,6 @@ if TYPE_CHECKING:
     from tidelog.pipeline.jobs.source import LogSource
     from tidelog.pipeline.jobs.writing import Target
 
-HELP = "jobs over logs on Spark: export, audit, index, compact, replay, backfill"
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 IN_PROCESS = "none"
 DEFAULT_MASTER = "local[*]"
 FLAGS = {
@@ -46,164 +47,161 @@ _OPTION = "|".join(map(re.escape, sorted(FLAGS, key=len, reverse=True)))
 _NAMED = re.compile(rf"^(?P<first>{_OPTION})(?:=|(?=[: ]))|(?<=\()(?P<inside>{_OPTION})(?=\))")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-EXPORT_HELP = "export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once"
-AUDIT_HELP = "check logs on disk: checksums, gaps, duplicates, indices; and against an exported table"
-INDEX_HELP = "build key, tag, offset and time indices of a stopped broker's logs, as the broker would"
-COMPACT_HELP = "compact a stopped broker's logs, as its cleaner would"
-REPLAY_HELP = "write a range of a log into a topic again, once, however often it is run"
-BACKFILL_HELP = "write the rows of Parquet files into a topic, once, however often it is run"
+
+@click.group(cls=Group)
+def command() -> None:
+    """Export, audit, index, compact, replay and backfill logs."""
 
 
-class _JobParser(argparse.ArgumentParser):
-    """The parser of a job's options. It refuses unknown ones itself, with its own usage: argparse would leave that to
-    the parser above, whose usage lists none of them."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
-            hint = f"; the nearest is {near[0]}" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return found, unknown
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True, parser_class=_JobParser)
-    for name, help_text, add in (
-        ("export", EXPORT_HELP, _add_export),
-        ("audit", AUDIT_HELP, _add_audit),
-        ("index", INDEX_HELP, _add_index),
-        ("compact", COMPACT_HELP, _add_compact),
-        ("replay", REPLAY_HELP, _add_replay),
-        ("backfill", BACKFILL_HELP, _add_backfill),
-    ):
-        job = jobs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
-                              allow_abbrev=False)  # fmt: skip
-        add(job)
-        job.add_argument(
-            "--master",
-            default=DEFAULT_MASTER,
-            metavar="URL",
-            help=f"Spark master; {IN_PROCESS} runs in this process without Spark; default: %(default)s",
-        )
-        job.add_argument("--quiet", action="store_true", help="no progress, only the result")
-
-
-def _add_source(parser: argparse.ArgumentParser, *, is_written: bool = False) -> None:
-    """Add the options that choose logs; logs that a job writes lie in directories."""
+def source_options(*, is_written: bool = False) -> list[click.Parameter]:
+    """Build the options that choose logs; logs that a job writes lie in directories."""
     copies = "" if is_written else ", or their copies in an object store: s3://BUCKET/PREFIX"
-    parser.add_argument(
-        "--path", required=True, metavar="DIR[,DIR]", help=f"the broker's data directories (log.dirs){copies}"
-    )
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--topic", metavar="NAME[,NAME]", help="topics; default: all but the broker's own")
-    choice.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches")
-    choice.add_argument("--assign", metavar="JSON", help='partitions, such as {"orders":[0,1]}')
+    return [
+        click.Option(
+            ["--path"], required=True, metavar="DIR[,DIR]", help=f"the broker's data directories (log.dirs){copies}"
+        ),
+        click.Option(["--topic"], metavar="NAME[,NAME]", help="topics; default: all but the broker's own"),
+        click.Option(["--pattern"], metavar="REGEX", help="topics whose whole name matches"),
+        click.Option(["--assign"], metavar="JSON", help='partitions, such as {"orders":[0,1]}'),
+    ]
 
 
-def _add_committed_source(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="ask this broker where the logs end, not the files")
-    parser.add_argument(
-        "--isolation",
-        choices=("read_committed", "read_uncommitted"),
-        default="read_committed",
-        help="whether records of open and aborted transactions are left out; default: %(default)s",
-    )
+def committed_source_options() -> list[click.Parameter]:
+    """Build the options that choose logs and the records of them that count."""
+    return [
+        *source_options(),
+        click.Option(["--bootstrap"], metavar="HOST:PORT", help="ask this broker where the logs end, not the files"),
+        click.Option(
+            ["--isolation"],
+            type=click.Choice(["read_committed", "read_uncommitted"]),
+            default="read_committed",
+            show_default=True,
+            help="whether records of open and aborted transactions are left out",
+        ),
+    ]
 
 
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    _add_committed_source(parser)
-    parser.add_argument("table", metavar="TABLE", help="a directory, made if missing; with --catalog an Iceberg name")
-    parser.add_argument("--catalog", metavar="URI", help="Iceberg: a catalog, such as sqlite:////data/catalog.db")
-    parser.add_argument("--warehouse", metavar="DIR", help="Iceberg: where a new table's files go")
-    parser.add_argument(
-        "--complete-before",
-        metavar="TIME",
-        help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
-    )
-    parser.add_argument("--file-bytes", metavar="SIZE", default="256m", help="log bytes per file; default: %(default)s")
-    parser.add_argument(
-        "--commit-files", metavar="N", type=int, default=64, help="commit after every N files; default: %(default)s"
-    )
-    parser.add_argument(
-        "--commit-minutes", metavar="N", type=float, default=10, help="or after N minutes; default: %(default)s"
-    )
-    parser.add_argument("--no-headers", action="store_true", help="leave the headers column out")
-    parser.add_argument(
-        "--restart-recreated",
-        action="store_true",
-        help="export a re-created topic from its start; its old rows stay",
-    )
-    parser.add_argument(
-        "--accept-data-loss", action="store_true", help="go on when retention took records before they were exported"
-    )
-    parser.add_argument(
-        "--fail-on-damage", action="store_true", help="stop at a damaged batch; default: put it into dead-letter"
-    )
+def export_options() -> list[click.Parameter]:
+    """Build the options of ``export``."""
+    return [
+        *committed_source_options(),
+        click.Argument(["table"], metavar="TABLE"),
+        click.Option(["--catalog"], metavar="URI", help="Iceberg: a catalog, such as sqlite:////data/catalog.db"),
+        click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
+        click.Option(
+            ["--complete-before"],
+            metavar="TIME",
+            help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
+        ),
+        click.Option(["--file-bytes"], metavar="SIZE", default="256m", show_default=True, help="log bytes per file"),
+        click.Option(
+            ["--commit-files"], metavar="N", type=int, default=64, show_default=True, help="commit after every N files"
+        ),
+        click.Option(
+            ["--commit-minutes"], metavar="N", type=float, default=10, show_default=True, help="or after N minutes"
+        ),
+        click.Option(["--no-headers"], is_flag=True, help="leave the headers column out"),
+        click.Option(
+            ["--restart-recreated"], is_flag=True, help="export a re-created topic from its start; its old rows stay"
+        ),
+        click.Option(
+            ["--accept-data-loss"], is_flag=True, help="go on when retention took records before they were exported"
+        ),
+        click.Option(
+            ["--fail-on-damage"], is_flag=True, help="stop at a damaged batch; default: put it into dead-letter"
+        ),
+    ]
 
 
-def _add_audit(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
-    parser.add_argument(
-        "--table",
-        metavar="TABLE",
-        help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
-    )
-    parser.add_argument("--catalog", metavar="URI", help="TABLE is Iceberg's, of this catalog")
-    parser.add_argument("--report", metavar="DIR", help="write report.md, report.html, report.json and pictures there")
-    parser.add_argument("--quick", action="store_true", help="batches only: no records per ten minutes, no checksums")
+def audit_options() -> list[click.Parameter]:
+    """Build the options of ``audit``."""
+    return [
+        *source_options(),
+        click.Option(
+            ["--table"],
+            metavar="TABLE",
+            help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
+        ),
+        click.Option(["--catalog"], metavar="URI", help="TABLE is Iceberg's, of this catalog"),
+        click.Option(["--report"], metavar="DIR", help="write report.md, report.html, report.json and pictures there"),
+        click.Option(["--quick"], is_flag=True, help="batches only: no records per ten minutes, no checksums"),
+    ]
 
 
-def _add_index(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, is_written=True)
-    _add_configs(parser)
-    parser.add_argument("--rebuild", action="store_true", help="build all indices again, even those in order")
-
-
-def _add_compact(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser, is_written=True)
-    _add_configs(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be removed; change nothing")
-
-
-def _add_configs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
+def config_option() -> click.Parameter:
+    """Build the option that gives topic configurations."""
+    return click.Option(
+        ["--config"],
+        multiple=True,
         metavar="KEY=VALUE",
         help="a topic configuration, over what the broker's metadata says; may be repeated",
     )
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write to")
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the broker to write to")
-    parser.add_argument(
-        "--name", metavar="NAME", help="name of the run: a stopped run goes on under its name; default: TOPIC"
-    )
-    parser.add_argument("--rate", type=float, metavar="N", help="records per second, all tasks together")
-    parser.add_argument(
-        "--compression", choices=CODECS, default="none", help="codec of the batches; default: %(default)s"
-    )
+def target_options() -> list[click.Parameter]:
+    """Build the options that say which topic is written, and how."""
+    return [
+        click.Option(["--to"], required=True, metavar="TOPIC", help="the topic to write to"),
+        click.Option(["--bootstrap"], required=True, metavar="HOST:PORT", help="the broker to write to"),
+        click.Option(
+            ["--name"], metavar="NAME", help="name of the run: a stopped run goes on under its name; default: TOPIC"
+        ),
+        click.Option(["--rate"], type=float, metavar="N", help="records per second, all tasks together"),
+        click.Option(
+            ["--compression"], type=click.Choice(CODECS), default="none", show_default=True, help="codec of the batches"
+        ),
+    ]
 
 
-def _add_replay(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
-    _add_target(parser)
-    parser.add_argument("--from", dest="begin", metavar="WHERE", help="earliest, a time in ms or ISO 8601, or JSON")
-    parser.add_argument("--until", dest="end", metavar="WHERE", help="latest, a time, or JSON {topic:{partition:N}}")
-    parser.add_argument("--by-key", action="store_true", help="partitions by key; default: those the records come from")
+def index_options() -> list[click.Parameter]:
+    """Build the options of ``index``."""
+    rebuild = click.Option(["--rebuild"], is_flag=True, help="build all indices again, even those in order")
+    return [*source_options(is_written=True), config_option(), rebuild]
 
 
-def _add_backfill(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="PATH", help="Parquet files, or directories of them")
-    _add_target(parser)
+def compact_options() -> list[click.Parameter]:
+    """Build the options of ``compact``."""
+    dry_run = click.Option(["--dry-run"], is_flag=True, help="print what would be removed; change nothing")
+    return [*source_options(is_written=True), config_option(), dry_run]
 
 
-def run(arguments: argparse.Namespace) -> int:
+def replay_options() -> list[click.Parameter]:
+    """Build the options of ``replay``."""
+    return [
+        *source_options(),
+        *target_options(),
+        click.Option(["--from", "begin"], metavar="WHERE", help="earliest, a time in ms or ISO 8601, or JSON"),
+        click.Option(["--until", "end"], metavar="WHERE", help="latest, a time, or JSON {topic:{partition:N}}"),
+        click.Option(["--by-key"], is_flag=True, help="partitions by key; default: those the records come from"),
+    ]
+
+
+def backfill_options() -> list[click.Parameter]:
+    """Build the options of ``backfill``."""
+    return [click.Argument(["files"], nargs=-1, required=True, metavar="PATH..."), *target_options()]
+
+
+def add_job(name: str, help_text: str, parameters: list[click.Parameter]) -> None:
+    """Add a job of ``JOBS`` to the command, with the options that every job has."""
+    common: list[click.Parameter] = [
+        click.Option(
+            ["--master"],
+            default=DEFAULT_MASTER,
+            metavar="URL",
+            show_default=True,
+            help=f"Spark master; {IN_PROCESS} runs in this process without Spark",
+        ),
+        click.Option(["--quiet"], is_flag=True, help="no progress, only the result"),
+    ]
+
+    def start(**values: object) -> int:
+        return run(SimpleNamespace(job=name, **values))
+
+    command.add_command(Command(name, params=[*parameters, *common], callback=start, help=help_text))
+
+
+def run(arguments: SimpleNamespace) -> int:
+    """Run a job and print what went wrong, in one line. Returns the exit code."""
     from tidelog.pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
     from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
     from tidelog.protocol.config_def import ConfigError
@@ -211,7 +209,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     bad_input = (OptionError, SelectionError, OffsetRangeError, BadRequestError, MissingPackageError, ConfigError)
     try:
-        code: int = JOBS[arguments.job](arguments)
+        return JOBS[arguments.job](arguments)
     except bad_input as error:
         _complain(arguments, error)
         return EXIT_USAGE
@@ -221,7 +219,6 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         _complain(arguments, _missing_package(error))
         return EXIT_USAGE
-    return code
 
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
@@ -234,7 +231,7 @@ def _missing_package(error: ModuleNotFoundError) -> Exception:
     return missing(package, PACKAGES[package])
 
 
-def _complain(arguments: argparse.Namespace, error: Exception) -> None:
+def _complain(arguments: SimpleNamespace, error: Exception) -> None:
     print(f"tidelog pipeline {arguments.job}: {in_flags(str(error))}", file=sys.stderr)
 
 
@@ -250,7 +247,7 @@ def in_flags(message: str) -> str:
     return _NAMED.sub(flag, message)
 
 
-def _source(arguments: argparse.Namespace) -> LogSource:
+def _source(arguments: SimpleNamespace) -> LogSource:
     """Raises OptionError, BadRequestError."""
     from tidelog.pipeline.jobs.source import LogSource, choose
     from tidelog.pipeline.jobs.writing import check_addresses
@@ -265,20 +262,20 @@ def _source(arguments: argparse.Namespace) -> LogSource:
     )
 
 
-def _spark(arguments: argparse.Namespace) -> SparkSession | None:
+def _spark(arguments: SimpleNamespace) -> SparkSession | None:
     from tidelog.pipeline.jobs.runner import require_arrow, start_spark
 
     require_arrow()
     return None if arguments.master == IN_PROCESS else start_spark(arguments.job, arguments.master)
 
 
-def _progress(arguments: argparse.Namespace) -> Progress:
+def _progress(arguments: SimpleNamespace) -> Progress:
     from tidelog.pipeline.jobs.progress import Progress
 
     return Progress(arguments.job, quiet=arguments.quiet)
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.export import ExportRequest, export
     from tidelog.pipeline.jobs.replay import moment
@@ -314,7 +311,7 @@ def _export(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if result.incomplete(before_ms) else 0
 
 
-def _audit(arguments: argparse.Namespace) -> int:
+def _audit(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.audit import AuditRequest, audit
     from tidelog.pipeline.jobs.reports.audit_report import make_report_directory, summary, write_report
 
@@ -328,7 +325,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if found.is_wrong else 0
 
 
-def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
+def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
     """Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
@@ -340,7 +337,7 @@ def _audited_iceberg(arguments: argparse.Namespace) -> IcebergTarget | None:
     return IcebergTarget(arguments.catalog, arguments.table)
 
 
-def _configuration(arguments: argparse.Namespace) -> Configuration:
+def _configuration(arguments: SimpleNamespace) -> Configuration:
     """Read topic configurations from the broker's metadata, and lay --config over them. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.offline_logs import Configuration
@@ -389,7 +386,7 @@ def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     return {name: texts for (kind, name), texts in image.configs.items() if kind == TOPIC_RESOURCE}
 
 
-def _index(arguments: argparse.Namespace) -> int:
+def _index(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.index import IndexRequest, index, report
 
     request = IndexRequest(_source(arguments), _configuration(arguments), rebuild=arguments.rebuild)
@@ -397,7 +394,7 @@ def _index(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _compact(arguments: argparse.Namespace) -> int:
+def _compact(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.compact import CompactRequest, compact, report
 
     request = CompactRequest(_source(arguments), _configuration(arguments), dry_run=arguments.dry_run)
@@ -406,7 +403,7 @@ def _compact(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _target(arguments: argparse.Namespace) -> Target:
+def _target(arguments: SimpleNamespace) -> Target:
     """Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.writing import Target
@@ -416,7 +413,7 @@ def _target(arguments: argparse.Namespace) -> Target:
     return Target(arguments.bootstrap, arguments.to, CODECS.index(arguments.compression), arguments.rate)
 
 
-def _replay(arguments: argparse.Namespace) -> int:
+def _replay(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.replay import ReplayRequest, replay, replay_source, report
     from tidelog.pipeline.jobs.source import ALL_PATTERN
 
@@ -428,7 +425,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _backfill(arguments: argparse.Namespace) -> int:
+def _backfill(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill, report
 
     request = BackfillRequest(tuple(arguments.files), _target(arguments), arguments.name or arguments.to)
@@ -436,7 +433,7 @@ def _backfill(arguments: argparse.Namespace) -> int:
     return 0
 
 
-JOBS = {
+JOBS: dict[str, Callable[[SimpleNamespace], int]] = {
     "export": _export,
     "audit": _audit,
     "index": _index,
@@ -444,3 +441,23 @@ JOBS = {
     "replay": _replay,
     "backfill": _backfill,
 }
+add_job(
+    "export",
+    "Export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once.\n\n"
+    "TABLE is a directory, made if missing; with --catalog an Iceberg name.",
+    export_options(),
+)
+add_job(
+    "audit", "Check logs on disk: checksums, gaps, duplicates, indices; and against an exported table.", audit_options()
+)
+add_job(
+    "index", "Build key, tag, offset and time indices of a stopped broker's logs, as the broker would.", index_options()
+)
+add_job("compact", "Compact a stopped broker's logs, as its cleaner would.", compact_options())
+add_job("replay", "Write a range of a log into a topic again, once, however often it is run.", replay_options())
+add_job(
+    "backfill",
+    "Write the rows of Parquet files into a topic, once, however often it is run.\n\n"
+    "PATH are Parquet files, or directories of them.",
+    backfill_options(),
+)

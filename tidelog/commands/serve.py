@@ -14,58 +14,69 @@ Imports here are few on purpose: the time from exec to the first answer is count
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.errors import EXIT_FAILED, EXIT_USAGE
+
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
     from tidelog.broker.server import Server
 
-HELP = "run a broker"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 STANDARD_ERROR = 2
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="where partitions and metadata live; default: log.dirs, or data"
-    )
-    parser.add_argument("--host", metavar="HOST", help="the address to listen on; default: listeners, or 127.0.0.1")
-    parser.add_argument(
-        "--port", type=int, metavar="N", help="the port; 0 takes a free one; default: listeners, or 9092"
-    )
-    parser.add_argument("--config", metavar="FILE", help="a server.properties file")
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one configuration key; may be given many times; wins over --config and KAFKA_* variables",
-    )
-    parser.add_argument(
-        "--until-stdin-closes",
-        action="store_true",
-        help="stop, too, when standard input closes: a broker that must not outlive its starter",
-    )
-    parser.add_argument(
-        "--log-level",
-        choices=LOG_LEVELS,
-        default=environment_level(),
-        help="default: KAFKA_LOG4J_ROOT_LOGLEVEL, or info",
-    )
+def environment_level() -> str:
+    """Translate the log level of Apache's image into this command's names."""
+    level = os.environ.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").lower()
+    return LOG4J_LEVELS.get(level, level if level in LOG_LEVELS else "info")
 
 
-def run(arguments: argparse.Namespace) -> int:
+@click.command(cls=Command)
+@click.option("--data-dir", metavar="DIR", help="where partitions and metadata live; default: log.dirs, or data")
+@click.option("--host", metavar="HOST", help="the address to listen on; default: listeners, or 127.0.0.1")
+@click.option("--port", type=int, metavar="N", help="the port; 0 takes a free one; default: listeners, or 9092")
+@click.option("--config", "config_file", metavar="FILE", help="a server.properties file")
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="one configuration key; may be given many times; wins over --config and KAFKA_* variables",
+)
+@click.option(
+    "--until-stdin-closes",
+    is_flag=True,
+    help="stop, too, when standard input closes: a broker that must not outlive its starter",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default=environment_level,
+    help="default: KAFKA_LOG4J_ROOT_LOGLEVEL, or info",
+)
+def command(
+    *,
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+    config_file: str | None,
+    overrides: tuple[str, ...],
+    until_stdin_closes: bool,
+    log_level: str,
+) -> int:
+    """Run a broker."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_before_start)
     fill_standard_descriptors()
-    configure_logging(arguments.log_level)
+    configure_logging(log_level)
     if os.environ.get("TIDELOG_DEBUG") == "1":
         from tidelog.broker.loop.thread_rule import install
 
@@ -73,24 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
     from tidelog.protocol.config_def import ConfigError
 
-    options = ServeOptions(arguments.data_dir, arguments.host, arguments.port)
     try:
-        config = BrokerConfig.load(arguments.config, os.environ, arguments.override, options)
-    except ConfigError as error:
+        config = BrokerConfig.load(config_file, os.environ, overrides, ServeOptions(data_dir, host, port))
+        config.log_unknown_keys()
+        return serve(config, until_stdin_closes=until_stdin_closes)
+    except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
-    config.log_unknown_keys()
-    try:
-        return serve(config, until_stdin_closes=arguments.until_stdin_closes)
-    except ConfigError as error:  # the admin API stored it, and this version does not accept it
-        print(f"tidelog serve: {error}", file=sys.stderr)
-        return EXIT_USAGE
-
-
-def environment_level() -> str:
-    """Translate the log level of Apache's image into this command's names."""
-    level = os.environ.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").lower()
-    return LOG4J_LEVELS.get(level, level if level in LOG_LEVELS else "info")
 
 
 def stop_before_start(number: int, frame: object) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import click
 
-HELP = "print the versions of Tidelog, its dependencies and Python"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No options."""
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.output import print_json
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each component."""
+@click.command(cls=Command)
+@json_option
+def command(*, as_json: bool) -> None:
+    """Print the versions of Tidelog, its dependencies and Python."""
     import platform
     from importlib.metadata import version
 
     from tidelog.log.records.engine import IS_COMPILED
 
-    for name in ("tidelog", "uvloop", "numpy"):
-        print(f"{name} {version(name)}")
+    versions = {name: version(name) for name in ("tidelog", "uvloop", "numpy")}
+    if as_json:
+        print_json({**versions, "compiled": IS_COMPILED, "python": platform.python_version()})
+        return
+    for name, number in versions.items():
+        print(f"{name} {number}")
     print(f"compiled: {'yes' if IS_COMPILED else 'no'}")
     print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
-    return 0

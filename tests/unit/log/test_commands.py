@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from types import ModuleType
@@ -10,14 +9,13 @@ from types import ModuleType
 import pytest
 
 from tests.support.logs import LogBench, append, batch, marker, producer_batch
+from tidelog.cli import main
 from tidelog.commands import check, dump_log
 from tidelog.log.validation.validator import AppendOrigin
 
 
 def run(command: ModuleType, *arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return int(command.run(parser.parse_args(arguments)))
+    return main([command.__name__.rpartition(".")[2].replace("_", "-"), *arguments])
 
 
 @pytest.fixture

@@ -5,12 +5,36 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 
 from tidelog import cli
+from tidelog.commands.frame.errors import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
+
+
+def command_of(*words: str) -> click.Command:
+    """The declaration of a command."""
+    found: click.Command = cli.root
+    for word in words:
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), word)
+        assert inner is not None, words
+        found = inner
+    return found
+
+
+def every_command(*words: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command, groups included."""
+    found = command_of(*words)
+    if words:
+        yield words
+    if isinstance(found, click.Group):
+        for name in found.list_commands(click.Context(found)):
+            yield from every_command(*words, name)
 
 
 def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,12 +46,12 @@ def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[st
 
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "ping"]) == 0
-    assert capsys.readouterr().out.startswith("usage: tidelog ping")
+    assert capsys.readouterr().out.startswith("Usage: tidelog ping")
 
 
 def test_without_a_command_the_help_is_shown_and_the_code_says_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
-    assert "commands:" in capsys.readouterr().out
+    assert "Commands:" in capsys.readouterr().out
 
 
 def test_arguments_default_to_the_command_line(
@@ -44,20 +68,70 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert "serve" in error
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_every_command_has_its_three_parts_and_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = cli.load(name)
-    assert "\n" not in module.HELP
-    assert callable(module.add_arguments)
-    assert callable(module.run)
-    assert cli.main([name, "--help"]) == 0
-    assert f"usage: tidelog {name}" in capsys.readouterr().out
+@pytest.mark.parametrize("words", [["help", "pingg"], ["help", "compaction", "runn"], ["help", "ping", "x"]])
+def test_help_of_what_is_no_command_is_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"has no command {words[-1]!r}" in line
+
+
+@pytest.mark.parametrize("path", sorted(map(" ".join, every_command())))
+def test_every_command_explains_itself(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*path.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Usage: tidelog {path}")
+    assert cli.main(["help", *path.split()]) == 0
+    assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_an_unknown_option_is_wrong_usage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--no-such-option"]) == 2
-    assert f"usage: tidelog {name}" in capsys.readouterr().err
+def test_the_line_in_the_list_is_the_commands_own(name: str) -> None:
+    assert command_of(name).get_short_help_str(limit=200) == cli.COMMANDS[name].help
+
+
+@pytest.mark.parametrize("path", sorted(map(" ".join, every_command())))
+def test_every_option_and_command_has_a_help(path: str) -> None:
+    command = command_of(*path.split())
+    assert command.help, path
+    unexplained = [one.name for one in command.params if isinstance(one, click.Option) and not one.help]
+    assert not unexplained
+
+
+@pytest.mark.parametrize("path", sorted(map(" ".join, every_command())))
+def test_an_unknown_option_is_wrong_usage_in_one_line(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*path.split(), "--no-such-option"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tidelog {path}: no such option '--no-such-option'")
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    script = "import sys; from tidelog import cli; cli.main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("tidelog.commands.")}
+    assert {name for name in loaded if not name.startswith("tidelog.commands.frame")} == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert "_TIDELOG_COMPLETE" in capsys.readouterr().out
+
+
+def test_the_script_of_bash_completes_commands_and_options() -> None:
+    def completed(*words: str) -> set[str]:
+        environment = {
+            **os.environ,
+            "_TIDELOG_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["tidelog", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog"], env=environment, capture_output=True, text=True, check=False
+        )
+        return set(done.stdout.split())
+
+    assert completed("comp") == {"plain,compaction", "plain,completion"}
+    assert "plain,--wait" in completed("compaction", "run", "--w")
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
@@ -150,37 +224,41 @@ def run_with_closed_output(script: str, **environment: str) -> subprocess.Comple
 def test_a_closed_standard_output_ends_a_command_quietly(words: list[str], unbuffered: str) -> None:
     script = f"import sys; from tidelog.cli import main; sys.exit(main({words!r}))"
     ended = run_with_closed_output(script, PYTHONUNBUFFERED=unbuffered)
-    assert ended.returncode == cli.EXIT_OUTPUT_CLOSED
+    assert ended.returncode == EXIT_OUTPUT_CLOSED
     assert "Broken pipe" not in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["find", "compaction"])
-def test_commands_that_report_system_errors_do_not_report_a_closed_output(name: str) -> None:
-    words = {"find": ["find", "topic", "--key", "k"], "compaction": ["compaction", "status"]}[name]
-    function = {"find": "ask", "compaction": "show_status"}[name]
-    script = f"""
+def test_a_command_that_reports_system_errors_does_not_report_a_closed_output() -> None:
+    script = """
 import sys
 from tidelog import cli
-from tidelog.commands import {name} as command
+from tidelog.commands import compaction
 
 def print_much(*arguments, **options):
     for number in range(100_000):
         print(number)
-    return 0
 
-command.{function} = print_much
-sys.exit(cli.main({words!r}))
+compaction.show_status = print_much
+sys.exit(cli.main(["compaction", "status"]))
 """
     ended = run_with_closed_output(script)
     assert ended.stderr == ""
-    assert ended.returncode == cli.EXIT_OUTPUT_CLOSED
+    assert ended.returncode == EXIT_OUTPUT_CLOSED
 
 
 def test_another_broken_pipe_is_an_error_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_off(arguments: Any) -> int:
+    def break_off(*arguments: Any, **options: Any) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(cli.load("version"), "run", break_off)
+    monkeypatch.setattr(command_of("version"), "callback", break_off)
     with pytest.raises(BrokenPipeError):
         cli.main(["version"])
+
+
+def test_an_interrupted_command_ends_as_a_shell_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_of("version"), "callback", interrupt)
+    assert cli.main(["version"]) == EXIT_INTERRUPTED

@@ -101,7 +101,7 @@ def one_line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str
     assert cli.main(["metadata", "describe", *arguments]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("tidelog metadata: ")
+    assert printed.err.startswith("tidelog metadata describe: ")
     assert printed.err.count("\n") == 1
     return printed.err
 

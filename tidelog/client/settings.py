@@ -1,0 +1,70 @@
+"""Settings of a client: the addresses to begin with, the security keys of Kafka's clients, and how long to wait.
+
+A profile file is a properties file with Kafka's own client keys, so that one written for Kafka's tools
+(``--command-config``) serves here too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.broker.config.sources import PropertiesError, parse_properties
+from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, ClientError
+
+PROFILE_VARIABLE = "TIDELOG_PROFILE"
+PROFILE_PATH = "tidelog/profile.properties"
+"""Path of the profile below ``$XDG_CONFIG_HOME`` or ``~/.config``."""
+BOOTSTRAP_KEY = "bootstrap.servers"
+PROTOCOL_KEY = "security.protocol"
+SECURITY_PREFIXES = ("sasl.", "ssl.")
+PROTOCOLS = ("PLAINTEXT",)
+
+
+class ClientSettings(NamedTuple):
+    """Addresses (``HOST:PORT``, separated by commas), security properties and the time-out of each answer."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    properties: Mapping[str, str] = {}
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+def load_settings(
+    bootstrap: str | None, profile: str | None, timeout_s: float, environment: Mapping[str, str]
+) -> ClientSettings:
+    """Settings of a command: what it was given wins over the profile. Raises ClientError, OSError."""
+    properties = read_profile(profile, environment)
+    chosen = bootstrap or properties.pop(BOOTSTRAP_KEY, None) or DEFAULT_BOOTSTRAP
+    properties.pop(BOOTSTRAP_KEY, None)
+    protocol = properties.get(PROTOCOL_KEY, "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise ClientError(f"{PROTOCOL_KEY}={protocol}: expected one of {', '.join(PROTOCOLS)}")
+    return ClientSettings(chosen, properties, timeout_s)
+
+
+def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
+    """Read the profile that is named, or the user's own if there is one. Raises ClientError, OSError."""
+    named = path or environment.get(PROFILE_VARIABLE)
+    place = named or default_profile(environment)
+    try:
+        with open(place, encoding="utf-8") as file:
+            properties = parse_properties(file.read())
+    except FileNotFoundError:
+        if named is None:
+            return {}
+        raise ClientError(f"profile {place}: there is no such file") from None
+    except (PropertiesError, UnicodeDecodeError) as error:
+        raise ClientError(f"profile {place}: {error}") from error
+    for key in properties:
+        if key not in (BOOTSTRAP_KEY, PROTOCOL_KEY) and not key.startswith(SECURITY_PREFIXES):
+            raise ClientError(
+                f"profile {place}: unknown key {key!r}; expected {BOOTSTRAP_KEY}, {PROTOCOL_KEY}, sasl.* and ssl.*"
+            )
+    return properties
+
+
+def default_profile(environment: Mapping[str, str]) -> str:
+    """The path of the user's own profile."""
+    home = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME", "/"), ".config")
+    return os.path.join(home, PROFILE_PATH)

@@ -1,0 +1,90 @@
+"""Commands and groups of the command line.
+
+A ``LazyGroup`` knows the name, the help line and the module of each command, and imports the module when the command is
+called: ``tidelog --help`` imports none. A ``Command`` turns what clients and files raise into one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from tidelog.commands.frame.errors import CommandFailedError
+
+
+class Listed(NamedTuple):
+    """The module of a command, whose ``command`` is the command, and the line in the list of commands."""
+
+    module: str
+    help: str
+
+
+class Command(click.Command):
+    """A command whose failures are one line each: no broker, an error that a broker answers, a file."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises CommandFailedError, and BrokenPipeError when standard output was closed."""
+        from tidelog.client import ClientError
+        from tidelog.protocol.errors import KafkaError
+
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # standard output was closed: the command line ends with its own exit code
+        except (ClientError, KafkaError, OSError) as error:
+            raise CommandFailedError(ctx.command_path, str(error)) from error
+
+
+class Group(click.Group):
+    """A group whose commands are ``Command``s; without a command it shows its help and ends as wrong usage."""
+
+    command_class = Command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands, one whole line each."""
+        names = self.list_commands(ctx)
+        commands = [(name, self.help_line(ctx, name)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl(commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the words call. Raises UsageError, which names the commands."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            raise click.UsageError(f"no command {args[0]!r}; the commands are {', '.join(names)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def help_line(self, ctx: click.Context, name: str) -> str:
+        """Return the line for a command in the list."""
+        command = self.get_command(ctx, name)
+        assert command is not None, name
+        return command.get_short_help_str(limit=120)
+
+
+class LazyGroup(Group):
+    """A group whose commands are modules, imported when they are called."""
+
+    def __init__(self, *, listed: Mapping[str, Listed], **options: Any) -> None:
+        super().__init__(**options)
+        self.listed = listed
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self.listed)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None when there is none of this name."""
+        entry = self.listed.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(entry.module).command
+        return command
+
+    def help_line(self, ctx: click.Context, name: str) -> str:
+        """Return the line of the table, which needs no import."""
+        return self.listed[name].help

@@ -1,0 +1,34 @@
+"""The ends of a command: exit codes, and one line on standard error for each failure.
+
+Exit codes: 0 done, 1 the thing asked for failed, 2 the command line or the configuration is wrong, 130 interrupted, 141
+the reader of standard output closed it early, as ``head`` does.
+"""
+
+from __future__ import annotations
+
+import click
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+#: 128 + SIGINT and 128 + SIGPIPE, as a shell reports programs that these signals end.
+EXIT_INTERRUPTED = 130
+EXIT_OUTPUT_CLOSED = 141
+
+
+class CommandFailedError(click.ClickException):
+    """The thing asked for failed; ``path`` is the command as it was called, such as ``tidelog topic create``."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def describe_error(error: click.ClickException) -> str:
+    """Build the line for a failure: the command and what is wrong; for wrong usage also where the options stand."""
+    if isinstance(error, CommandFailedError):
+        return f"{error.path}: {error.message}"
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "tidelog"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    hint = f"; see {path} --help" if isinstance(error, click.UsageError) else ""
+    return f"{path}: {message[:1].lower()}{message[1:]}{hint}"

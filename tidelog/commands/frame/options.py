@@ -1,0 +1,80 @@
+"""Options that commands share: the broker to talk to, ``--json``, and parameter types with clear errors."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+
+from tidelog.client.settings import ClientSettings, load_settings
+
+BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
+DEFAULT_TIMEOUT_S = 30.0
+MAX_TIMEOUT_S = 86_400.0
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON in place of text")
+
+
+class Seconds(click.ParamType[float]):
+    """A time-out in seconds, above 0."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a number of seconds. Raises BadParameter."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= MAX_TIMEOUT_S:
+            self.fail(f"{value!r}: expected seconds above 0, at most {MAX_TIMEOUT_S:g}", param, ctx)
+        return seconds
+
+
+def bootstrap_option(function: _Function) -> _Function:
+    """Add ``--bootstrap``, whose value is None where neither the option nor the variable is given."""
+    return click.option(
+        "-b",
+        "--bootstrap",
+        "--bootstrap-server",
+        "bootstrap",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT[,...]",
+        help=f"the brokers to begin with; default: ${BOOTSTRAP_VARIABLE}, the profile, or 127.0.0.1:9092",
+    )(function)
+
+
+def client_options(default_timeout_s: float = DEFAULT_TIMEOUT_S) -> Callable[[_Function], _Function]:
+    """Add ``--bootstrap``, ``--profile`` and ``--timeout``; the function gets them as ``settings``."""
+
+    def decorate(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def with_settings(*, bootstrap: str | None, profile: str | None, timeout: float, **given: Any) -> Any:
+            return function(settings=load_settings(bootstrap, profile, timeout, os.environ), **given)
+
+        decorated = click.option(
+            "--timeout",
+            type=Seconds(),
+            default=default_timeout_s,
+            metavar="SECONDS",
+            help="wait this long for an answer",
+            show_default=True,
+        )(with_settings)
+        decorated = click.option(
+            "--profile",
+            "--command-config",
+            "profile",
+            metavar="FILE",
+            help="client properties; default: $TIDELOG_PROFILE, or tidelog/profile.properties in ~/.config",
+        )(decorated)
+        return bootstrap_option(cast(_Function, decorated))
+
+    return decorate
+
+
+__all__ = ["ClientSettings", "Seconds", "bootstrap_option", "client_options", "json_option"]
