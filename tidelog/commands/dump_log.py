@@ -18,7 +18,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Shown(NamedTuple):
-    """What is printed: keys and values, every record, or only whether indices fit their segment."""
+    """Choice of what is printed: keys and values, every record, or only whether indices fit their segment."""
 
     print_data_log: bool
     deep_iteration: bool
