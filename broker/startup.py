@@ -134,7 +134,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         listener=replica_manager, in_thread=run_in_thread,
         call_soon=timers.turns.measure_callbacks("topic changes", loop.call_soon),
     )  # fmt: skip
-    authorizer = build_authorizer(config, controller, timers.monotonic_ms)
+    authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
         timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata,
@@ -167,14 +167,14 @@ def build_controller(
 
 
 def build_authorizer(
-    config: BrokerConfig, controller: EmbeddedController, clock: Callable[[], float]
+    config: BrokerConfig, controller: EmbeddedController, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer | None:
     """Build the authorizer that the configuration names, which follows the controller's ACLs; None without one."""
     if not config.get_str(AUTHORIZER_CLASS):
         return None
     from tidelog.broker.security.authorization.authorizer import follow_acls
 
-    return follow_acls(config, controller, clock)
+    return follow_acls(config, controller, metadata, clock)
 
 
 def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:

@@ -1,12 +1,33 @@
-"""CreateAcls: without an authorizer none can be made: SECURITY_DISABLED, as Kafka answers. Versions 0 to 3."""
+"""CreateAcls: add access rules (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka answers.
+
+Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). What is valid is created though other
+rules of the request are not. What was created holds at once and is answered when it is durable.
+"""
 
 from __future__ import annotations
 
+import logging
+import random
+
 from tidelog.broker.broker import Broker
+from tidelog.broker.controller.acls import check_acl, plan_creation
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.acl import ResourceType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
-from tidelog.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from tidelog.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from tidelog.protocol.types import random_uuid
+
+logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.CREATE_ACLS
 MIN_VERSION = 0
@@ -14,12 +35,54 @@ MAX_VERSION = 3
 Request = CreateAclsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Raises SecurityDisabledError."""
-    raise SecurityDisabledError("No Authorizer is configured.")
+def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) -> Steps[CreateAclsResponse]:
+    """Create the rules that are valid, in one batch.
+
+    Raises SecurityDisabledError, PolicyViolationError; CloseConnectionError for a rule with UNKNOWN in it.
+    """
+    authorizer = broker.authorizer
+    if authorizer is None:
+        raise SecurityDisabledError("No Authorizer is configured.")
+    rules: list[AccessRule] = []
+    results: list[AclCreationResult] = []
+    for creation in request.creations:
+        try:
+            rules.append(rule_of(creation))
+            results.append(AclCreationResult())
+        except KafkaError as error:
+            results.append(result_of(without_traceback(error)))
+        yield None
+    generator = random.SystemRandom()
+    records = plan_creation(rules, authorizer.rules, lambda: random_uuid(generator))
+    yield from settled(broker.topics.changes.commit(None, lambda: broker.controller.commit(records, sync=False)))
+    return CreateAclsResponse(results=results)
+
+
+def rule_of(creation: AclCreation) -> AccessRule:
+    """Return the rule that is to be created. Raises InvalidRequestError, CloseConnectionError."""
+    numbers = (creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
+    if not all(numbers):
+        raise CloseConnectionError("CreateAcls with UNKNOWN in an ACL")
+    rule = AccessRule(
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
+    )
+    check_acl(rule)
+    if rule.resource_type == ResourceType.TOPIC and base_name(rule.resource_name) != rule.resource_name:
+        logger.warning("an ACL names the virtual topic %r: it has no effect, its topic's ACLs hold", rule.resource_name)
+    return rule
+
+
+def result_of(error: KafkaError) -> AclCreationResult:
+    """One rule that was not created."""
+    return AclCreationResult(error_code=error.code, error_message=error.message)
 
 
 def error_response(request: CreateAclsRequest, error: KafkaError) -> CreateAclsResponse:
     """Every creation with the error."""
-    result = AclCreationResult(error_code=error.code, error_message=error.message)
-    return CreateAclsResponse(results=[result] * len(request.creations))
+    return CreateAclsResponse(results=[result_of(error)] * len(request.creations))

@@ -1,12 +1,30 @@
-"""DeleteAcls: without an authorizer there are none: SECURITY_DISABLED, as Kafka answers. Versions 0 to 3."""
+"""DeleteAcls: remove the access rules that filters find, and report them (KIP-290). SECURITY_DISABLED without an
+authorizer, as Kafka answers.
+
+Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). The rules of all filters are removed in
+one batch, and hold no more from that moment; the answer comes when that is durable. Unlike Kafka, a request that finds
+more than may be removed at once removes nothing.
+"""
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.controller.acls import AclFilter, check_filter, find_acls
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.acl import PatternType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
-from tidelog.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from tidelog.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from tidelog.protocol.messages.describe_acls import DescribeAclsRequest
 
 API_KEY = ApiKey.DELETE_ACLS
 MIN_VERSION = 0
@@ -14,12 +32,66 @@ MAX_VERSION = 3
 Request = DeleteAclsRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Raises SecurityDisabledError."""
-    raise SecurityDisabledError("No Authorizer is configured.")
+def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> Steps[DeleteAclsResponse]:
+    """Remove what the filters find. Raises SecurityDisabledError, PolicyViolationError, CloseConnectionError."""
+    if broker.authorizer is None:
+        raise SecurityDisabledError("No Authorizer is configured.")
+    filters: list[AclFilter] = []
+    outcomes: list[int | KafkaError] = []
+    for given in request.filters:
+        wanted = filter_of(given, context.api_version)
+        try:
+            check_filter(wanted)
+            outcomes.append(len(filters))
+            filters.append(wanted)
+        except KafkaError as error:
+            outcomes.append(without_traceback(error))
+        yield None
+    found = yield from find_acls(broker.controller.image.acls, filters)
+    records = found.removal_records(broker.controller.image.acls)
+    yield from settled(broker.topics.changes.commit(None, lambda: broker.controller.commit(records, sync=False)))
+    results = []
+    for outcome in outcomes:
+        results.append(result_of(outcome if isinstance(outcome, KafkaError) else found.by_filter[outcome]))
+        yield None
+    return DeleteAclsResponse(filter_results=results)
+
+
+def filter_of(given: DeleteAclsFilter | DescribeAclsRequest, version: int) -> AclFilter:
+    """Return a filter of a request. Version 0 has literal names alone. Raises CloseConnectionError for UNKNOWN."""
+    pattern_type = PatternType.LITERAL if version == 0 else given.pattern_type_filter
+    if not all((given.resource_type_filter, pattern_type, given.operation, given.permission_type)):
+        raise CloseConnectionError("a filter of ACLs with UNKNOWN in it")
+    return AclFilter(
+        given.resource_type_filter,
+        given.resource_name_filter,
+        pattern_type,
+        given.principal_filter,
+        given.host_filter,
+        given.operation,
+        given.permission_type,
+    )
+
+
+def result_of(outcome: list[AccessRule] | KafkaError) -> DeleteAclsFilterResult:
+    """One filter's answer."""
+    if isinstance(outcome, KafkaError):
+        return DeleteAclsFilterResult(error_code=outcome.code, error_message=outcome.message)
+    removed = [
+        DeleteAclsMatchingAcl(
+            resource_type=rule.resource_type,
+            resource_name=rule.resource_name,
+            pattern_type=rule.pattern_type,
+            principal=rule.principal,
+            host=rule.host,
+            operation=rule.operation,
+            permission_type=rule.permission,
+        )
+        for rule in outcome
+    ]
+    return DeleteAclsFilterResult(matching_acls=removed)
 
 
 def error_response(request: DeleteAclsRequest, error: KafkaError) -> DeleteAclsResponse:
     """Every filter with the error."""
-    result = DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
-    return DeleteAclsResponse(filter_results=[result] * len(request.filters))
+    return DeleteAclsResponse(filter_results=[result_of(error)] * len(request.filters))

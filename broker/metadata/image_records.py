@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.broker.metadata.metadata_image import (
+    AccessRule,
     BrokerRegistration,
     ControllerRegistration,
     Endpoint,
@@ -131,21 +132,24 @@ def _quota_records(image: MetadataImage) -> Iterator[VersionedRecord]:
             yield VersionedRecord(records.ClientQuotaRecord(entity=parts, key=key, value=value))
 
 
+def acl_record(acl_id: bytes, rule: AccessRule) -> records.AccessControlEntryRecord:
+    """Return the record that sets one ACL."""
+    return records.AccessControlEntryRecord(
+        id=acl_id,
+        resource_type=rule.resource_type,
+        resource_name=rule.resource_name,
+        pattern_type=rule.pattern_type,
+        principal=rule.principal,
+        host=rule.host,
+        operation=rule.operation,
+        permission_type=rule.permission,
+    )
+
+
 def _access_records(image: MetadataImage) -> Iterator[VersionedRecord]:
     """Yield ACLs, SCRAM credentials and delegation tokens."""
     for acl_id, rule in image.acls.items():
-        yield VersionedRecord(
-            records.AccessControlEntryRecord(
-                id=acl_id,
-                resource_type=rule.resource_type,
-                resource_name=rule.resource_name,
-                pattern_type=rule.pattern_type,
-                principal=rule.principal,
-                host=rule.host,
-                operation=rule.operation,
-                permission_type=rule.permission,
-            )
-        )
+        yield VersionedRecord(acl_record(acl_id, rule))
     for (user, mechanism), credential in image.scram.items():
         yield VersionedRecord(
             records.UserScramCredentialRecord(

@@ -52,6 +52,18 @@ def split_name(name: str) -> tuple[str, dict[str, bytes]]:
     return topic, dict(fields)
 
 
+def base_name(name: str) -> str:
+    """The name of the topic whose ACLs hold for ``name``: the base of a virtual one, whatever its query is."""
+    if MARK in name:
+        return name.partition(MARK)[0]
+    if PLAIN_MARK not in name:
+        return name
+    try:
+        return split_name(name)[0]
+    except InvalidTopicError:  # an ordinary name with three dots in it
+        return name
+
+
 def unescape(text: str) -> bytes:
     """Plain letters back to bytes."""
     return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode())

@@ -37,6 +37,7 @@ MAX_ELEMENTS: dict[int, int] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 10_000,  # each request stores all partitions of the transaction in one record
     ApiKey.WRITE_TXN_MARKERS: PARTITIONS,
     ApiKey.TXN_OFFSET_COMMIT: PARTITIONS,
+    ApiKey.CREATE_ACLS: 20_000,  # twice what may be created at once: what is there already counts in the request
     ApiKey.DESCRIBE_CONFIGS: NAMES,
     ApiKey.ALTER_CONFIGS: 50_000,
     ApiKey.ALTER_REPLICA_LOG_DIRS: PARTITIONS,

@@ -29,7 +29,7 @@ class Acls:
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
         self._counts: Counter[AccessRule] = Counter()
-        """How often each rule is stored: a metadata log may hold one under two ids."""
+        """Rule -> number of ids it is stored under: a metadata log may hold one twice."""
         self._by_resource: dict[tuple[int, int, str], Rules] = {}
         self._by_principal: dict[tuple[int, str], dict[AccessRule, None]] = {}
         self._prefixes: dict[int, Counter[int]] = {}
@@ -43,6 +43,9 @@ class Acls:
 
     def __contains__(self, rule: object) -> bool:
         return rule in self._counts
+
+    def __iter__(self) -> Iterator[AccessRule]:
+        return iter(self._counts)
 
     def add(self, rule: AccessRule) -> None:
         """Put a rule in force."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.broker.controller.embedded import EmbeddedController
     from tidelog.broker.metadata.delta import MetadataDelta
+    from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.metadata_image import MetadataImage
     from tidelog.broker.requests.context import RequestContext
     from tidelog.broker.security.principal import Principal
@@ -48,6 +49,7 @@ MAX_KEPT = 10_000
 """Verdicts kept for one client; beyond that it begins with none."""
 MANY_ACLS = 10_000
 _TYPES = 16
+_TOPIC = int(ResourceType.TOPIC)
 
 
 class Grants:
@@ -76,7 +78,16 @@ class Grants:
 class Authorizer:
     """Answers what a client may do. Loop thread only."""
 
-    __slots__ = ("_acls", "_audit", "_grants", "_is_over_many", "_super_users", "_without_acl", "generation")
+    __slots__ = (
+        "_acls",
+        "_audit",
+        "_grants",
+        "_is_over_many",
+        "_is_topic",
+        "_super_users",
+        "_without_acl",
+        "generation",
+    )
 
     def __init__(
         self,
@@ -85,12 +96,14 @@ class Authorizer:
         super_users: Collection[str],
         allows_without_acl: bool,
         clock: Callable[[], float],
+        is_topic: Callable[[str], bool],
     ) -> None:
-        """``clock`` is in milliseconds and monotonic."""
+        """``clock`` is in milliseconds and monotonic; ``is_topic`` tells the names of topics from virtual ones."""
         self._acls = Acls(rules)
         self._super_users = frozenset(super_users)
         self._without_acl = DEFAULT_ALLOW if allows_without_acl else DEFAULT_DENY
         self._audit = Audit(clock)
+        self._is_topic = is_topic
         self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
         self._is_over_many = False
         self.generation = object()
@@ -98,9 +111,9 @@ class Authorizer:
         self._warn_of_many()
 
     @property
-    def acl_count(self) -> int:
-        """Number of ACLs in force."""
-        return len(self._acls)
+    def rules(self) -> Collection[AccessRule]:
+        """The ACLs in force."""
+        return self._acls
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over what a change of the metadata made of the ACLs."""
@@ -194,9 +207,18 @@ class Authorizer:
             verdicts = grants.verdicts[kind] = {}
         decision = verdicts.get(name)
         if decision is None:
-            decision = decide(self._acls, grants.client, operation, resource_type, name, self._without_acl)
+            resource = self._base_topic(name) if resource_type == _TOPIC else name
+            decision = decide(self._acls, grants.client, operation, resource_type, resource, self._without_acl)
             self._keep(grants, kind, name, decision)
         return decision
+
+    def _base_topic(self, name: str) -> str:
+        """Return the topic whose ACLs hold for a name: that of a virtual topic is its base, whatever its query is."""
+        if ("?" not in name and "..." not in name) or self._is_topic(name):
+            return name
+        from tidelog.broker.metadata.virtual_names import base_name  # only names of virtual topics need it
+
+        return base_name(name)
 
     def _keep(self, grants: Grants, kind: int, name: str, decision: Decision) -> None:
         if grants.kept >= MAX_KEPT:
@@ -227,13 +249,16 @@ class Authorizer:
         self._audit.note(level, self._grants_of(context).client, asked, decision)
 
 
-def follow_acls(config: BrokerConfig, controller: EmbeddedController, clock: Callable[[], float]) -> Authorizer:
+def follow_acls(
+    config: BrokerConfig, controller: EmbeddedController, metadata: MetadataCache, clock: Callable[[], float]
+) -> Authorizer:
     """Build the authorizer of a configuration; it takes over each change that the controller commits."""
     authorizer = Authorizer(
         controller.image.acls.values(),
         super_users=principals_of(config.get_str(SUPER_USERS)),
         allows_without_acl=config.get_bool(ALLOW_WITHOUT_ACL),
         clock=clock,
+        is_topic=metadata.topics.__contains__,
     )
     controller.subscribe(authorizer.publish)
     return authorizer

@@ -18,7 +18,7 @@ from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.services import LateServices
-from tidelog.broker.startup import build_controller
+from tidelog.broker.startup import build_authorizer, build_controller
 from tidelog.log.config import LogConfig
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
@@ -113,6 +113,7 @@ class AdminBroker:
             node_id=self.config.node_id,
             cluster_id=CLUSTER_ID,
             locks=[],
+            authorizer=build_authorizer(self.config, self.controller, self.metadata, self.time.monotonic_ms),
         )
 
     def set_listener(self, listener: TopicListener, in_thread: InThread = run_now) -> None:

@@ -114,7 +114,13 @@ def context_of(name: str = "x", host: str = "127.0.0.1") -> RequestContext:
 
 
 def authorizer_of(*stored: AccessRule, super_users: Iterable[str] = (), without_acl: bool = False) -> Authorizer:
-    return Authorizer(stored, super_users=set(super_users), allows_without_acl=without_acl, clock=lambda: 0.0)
+    return Authorizer(
+        stored,
+        super_users=set(super_users),
+        allows_without_acl=without_acl,
+        clock=lambda: 0.0,
+        is_topic={"old...key.topic"}.__contains__,
+    )
 
 
 def rule(
@@ -170,7 +176,7 @@ def test_decisions_are_those_of_a_naive_model(
             assert found == naive(kept, question, without_acl=without_acl)
             found = store.authorizer.authorize_any(contexts[name, host], operation, resource_type)
             assert found == naive_any(kept, question, without_acl=without_acl)
-    assert store.authorizer.acl_count == len(set(store.image.acls.values()))
+    assert len(store.authorizer.rules) == len(set(store.image.acls.values()))
 
 
 def test_all_rules_of_a_resource_stand_when_one_of_them_is_removed() -> None:
@@ -228,6 +234,22 @@ def test_a_context_that_has_logged_in_is_another_client() -> None:
     assert not authorizer.authorize(context, READ, TOPIC, "a")
     context.principal = Principal("User", "x")
     assert authorizer.authorize(context, READ, TOPIC, "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("orders?key=1", "orders"),
+        ("orders?no query at all", "orders"),
+        ("orders...key.1", "orders"),
+        ("orders...ordinary", "orders...ordinary"),
+        ("old...key.topic", "old...key.topic"),
+    ],
+)
+def test_a_virtual_topic_is_authorized_as_its_base(name: str, base: str) -> None:
+    assert authorizer_of(rule(base)).authorize(context_of(), READ, TOPIC, name)
+    for other in {name, "orders", "old"} - {base}:
+        assert not authorizer_of(rule(other)).authorize(context_of(), READ, TOPIC, name)
 
 
 def test_kept_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
