@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -42,7 +43,7 @@ def admin(tmp_path: Path) -> AdminBroker:
 
 
 def creation(name: str = "orders", **more: object) -> AclCreation:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "resource_type": ResourceType.TOPIC, "resource_name": name, "resource_pattern_type": PatternType.LITERAL,
         "principal": "User:ann", "host": "*", "operation": AclOperation.READ,
         "permission_type": AclPermissionType.ALLOW,
@@ -56,7 +57,8 @@ def create(admin: AdminBroker, *creations: AclCreation, version: int = 3) -> lis
 
 def create_rules(admin: AdminBroker, rules: Iterable[AccessRule]) -> None:
     fields = ("resource_type", "resource_name", "resource_pattern_type", "principal", "host", "operation")
-    made = [AclCreation(**dict(zip((*fields, "permission_type"), rule, strict=True))) for rule in rules]
+    named: list[dict[str, Any]] = [dict(zip((*fields, "permission_type"), rule, strict=True)) for rule in rules]
+    made = [AclCreation(**values) for values in named]
     assert {result.error_code for result in create(admin, *made)} <= {0}
 
 
