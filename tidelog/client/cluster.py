@@ -1,4 +1,4 @@
-"""Connections to the brokers of ``kafka.bootstrap.servers``, for the few requests the pipeline makes of them.
+"""Connections to the brokers of a cluster: any of them, leaders of partitions, coordinators.
 
 Asks any of the servers that answers; finds leaders by Metadata and coordinators by FindCoordinator; one connection per
 broker, kept until ``close``. Errors in answers are raised as the KafkaError of their code, so that a caller sees
@@ -7,11 +7,13 @@ broker, kept until ``close``. Errors in answers are raised as the KafkaError of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from tidelog.client.connection import Client, ClientError
+from tidelog.client.settings import ClientSettings
 from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -21,6 +23,9 @@ GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 _METADATA_BY_NAME = 9
 _SINGLE_KEY = 3
+_NEWEST = 2**15 - 1
+_PAUSE_S = 0.1
+_Result = TypeVar("_Result")
 _Response = TypeVar("_Response", bound=Message)
 Address = tuple[str, int]
 
@@ -35,7 +40,7 @@ def raise_for_code(code: int, what: str, message: str | None = None) -> None:
 def version_for(client: Client, request: type[Message], highest: int) -> int:
     """The newest version of a request that the broker serves up to ``highest``. Raises ClientError."""
     lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
-    version = min(highest, highest_served)
+    version = min(highest, highest_served, request.VERSIONS.highest)
     if version < max(lowest_served, request.VERSIONS.lowest):
         raise ClientError(f"{client.bootstrap} serves {request.__name__} from version {lowest_served} on")
     return version
@@ -56,6 +61,11 @@ class Cluster:
         self._any = self._first_of([server.strip() for server in servers.split(",") if server.strip()])
         self._leaders: dict[str, list[Address]] = {}
 
+    @classmethod
+    def open(cls, settings: ClientSettings) -> Self:
+        """Connect as the settings say. Raises ClientError."""
+        return cls(settings.bootstrap, settings.timeout_s)
+
     def __enter__(self) -> Self:
         return self
 
@@ -69,6 +79,30 @@ class Cluster:
         self._any.close()
         for client in self._clients.values():
             client.close()
+
+    def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
+        """Ask any broker, in the newest version both sides know up to ``highest``. Raises ClientError."""
+        return ask(self._any, request, response_type, highest)
+
+    def brokers(self) -> dict[int, Address]:
+        """Ask for the addresses of all brokers, by node id. Raises ClientError."""
+        answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)
+        return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+
+    def until_settled(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return what ``attempt`` returns; an error that Kafka calls retriable is tried again within the time-out.
+
+        Raises ClientError, KafkaError.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return attempt()
+            except KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+            self._leaders.clear()
+            time.sleep(_PAUSE_S)
 
     def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
         """The address of each partition's leader, by partition. With ``create`` a topic that is not there is made where
@@ -103,7 +137,7 @@ class Cluster:
         return self.client_for((answer.host, answer.port))
 
     def _first_of(self, servers: Iterable[str]) -> Client:
-        failure = ClientError("kafka.bootstrap.servers names no server: expected HOST:PORT")
+        failure = ClientError("no bootstrap server is named: expected HOST:PORT")
         for server in servers:
             try:
                 return _connected(server, self._timeout_s)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import click
 
 from tidelog.client.settings import ClientSettings, load_settings
+from tidelog.commands.frame.errors import EXIT_FAILED
 
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
 DEFAULT_TIMEOUT_S = 30.0
@@ -77,4 +79,40 @@ def client_options(default_timeout_s: float = DEFAULT_TIMEOUT_S) -> Callable[[_F
     return decorate
 
 
-__all__ = ["ClientSettings", "Seconds", "bootstrap_option", "client_options", "json_option"]
+def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE`` texts. Raises UsageError, which names the option."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} {pair!r}: expected KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
+    """Do something for each name, and tell of each failure in a line of its own. Returns the exit code.
+
+    A broker that cannot be reached ends it: the rest would fail as well.
+    """
+    from tidelog.protocol.errors import KafkaError
+
+    code = 0
+    for name in names:
+        try:
+            act(name)
+        except KafkaError as error:
+            print(f"{click.get_current_context().command_path}: {error}", file=sys.stderr)
+            code = EXIT_FAILED
+    return code
+
+
+__all__ = [
+    "ClientSettings",
+    "Seconds",
+    "bootstrap_option",
+    "client_options",
+    "each_of",
+    "json_option",
+    "key_values",
+]

@@ -1,0 +1,127 @@
+"""Configurations of topics, brokers, groups and client metrics: described and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.client.connection import ClientError
+from tidelog.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from tidelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
+"""Names of resource types and their numbers in the protocol."""
+SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "file",
+    5: "default",
+    6: "broker logger",
+    7: "client metrics",
+    8: "group",
+}
+"""Where a value comes from, by the number in the protocol (KIP-226)."""
+OWN_SOURCES = {
+    "topic": ("topic",),
+    "broker": ("broker", "all brokers"),
+    "broker-logger": ("broker logger",),
+    "client-metrics": ("client metrics",),
+    "group": ("group",),
+}
+"""Sources of values that were set for the resource itself, by its type."""
+_NODE_RESOURCES = ("broker", "broker-logger")
+_SET, _DELETE = 0, 1
+_EMPTY_NAME = ""
+
+
+class Resource(NamedTuple):
+    """A thing that has a configuration; the empty name of a broker means all brokers."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name or '(all)'}"
+
+
+class ConfigEntry(NamedTuple):
+    """One key; ``value`` is None where it is sensitive or has none."""
+
+    key: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+
+def describe_configs(
+    cluster: Cluster, resource: Resource, keys: Sequence[str] | None = None, *, documentation: bool = False
+) -> list[ConfigEntry]:
+    """Ask for these keys of a resource, or for all, sorted. Raises ClientError, KafkaError."""
+    asked = DescribeConfigsResource(
+        resource_type=RESOURCE_TYPES[resource.kind],
+        resource_name=resource.name,
+        configuration_keys=None if keys is None else list(keys),
+    )
+    request = DescribeConfigsRequest(resources=[asked], include_documentation=documentation)
+    client = cluster.client_for(address_for(cluster, resource)) if is_of_one_node(resource) else None
+    if client is None:
+        (answer,) = cluster.ask(request, DescribeConfigsResponse).results
+    else:
+        (answer,) = ask(client, request, DescribeConfigsResponse, DescribeConfigsResponse.VERSIONS.highest).results
+    raise_for_code(answer.error_code, f"configuration of {resource}", answer.error_message)
+    return sorted(map(_entry_of, answer.configs))
+
+
+def alter_configs(
+    cluster: Cluster, resource: Resource, values: Mapping[str, str | None], *, validate_only: bool = False
+) -> None:
+    """Set keys, or unset those whose value is None; the others stay. Raises ClientError, KafkaError."""
+    changes = [
+        AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+        for key, value in values.items()
+    ]
+    altered = AlterConfigsResource(
+        resource_type=RESOURCE_TYPES[resource.kind], resource_name=resource.name, configs=changes
+    )
+    request = IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only)
+    if is_of_one_node(resource):
+        client = cluster.client_for(address_for(cluster, resource))
+        highest = IncrementalAlterConfigsResponse.VERSIONS.highest
+        (answer,) = ask(client, request, IncrementalAlterConfigsResponse, highest).responses
+    else:
+        (answer,) = cluster.ask(request, IncrementalAlterConfigsResponse).responses
+    raise_for_code(answer.error_code, f"configuration of {resource}", answer.error_message)
+
+
+def is_of_one_node(resource: Resource) -> bool:
+    """Return whether one broker alone knows the resource's configuration."""
+    return resource.kind in _NODE_RESOURCES and resource.name != _EMPTY_NAME
+
+
+def address_for(cluster: Cluster, resource: Resource) -> Address:
+    """The address of the broker that a resource is. Raises ClientError."""
+    brokers = cluster.brokers()
+    if not resource.name.isdecimal() or int(resource.name) not in brokers:
+        raise ClientError(f"no broker {resource.name!r}; there are {', '.join(map(str, sorted(brokers)))}")
+    return brokers[int(resource.name)]
+
+
+def _entry_of(entry: DescribeConfigsResourceResult) -> ConfigEntry:
+    source = SOURCES.get(entry.config_source, "default" if entry.is_default else "unknown")
+    return ConfigEntry(
+        entry.name, entry.value, source, entry.read_only, entry.is_sensitive, entry.documentation or None
+    )

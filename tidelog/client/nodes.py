@@ -1,0 +1,95 @@
+"""The nodes of a cluster, and the log directories of its brokers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.client.cluster import Cluster, ask, raise_for_code
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+_SOFTWARE = ("tidelog", "1")
+
+
+class Broker(NamedTuple):
+    """One broker and the address that clients are told."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class ClusterDescription(NamedTuple):
+    """The cluster's id, the broker that clients take for the controller, the brokers and finalized features."""
+
+    id: str
+    controller: int
+    brokers: list[Broker]
+    features: dict[str, int]
+
+
+class LogDirPartition(NamedTuple):
+    """A partition's replica in a log directory; sizes in bytes."""
+
+    broker: int
+    directory: str
+    topic: str
+    partition: int
+    size: int
+    offset_lag: int
+    future: bool
+
+
+class LogDir(NamedTuple):
+    """A log directory of a broker; total and usable bytes of its volume are -1 where a broker does not say."""
+
+    broker: int
+    directory: str
+    total: int
+    usable: int
+    partitions: list[LogDirPartition]
+
+
+def describe_cluster(cluster: Cluster) -> ClusterDescription:
+    """Ask who belongs to the cluster. Raises ClientError, KafkaError."""
+    answer = cluster.ask(DescribeClusterRequest(), DescribeClusterResponse)
+    raise_for_code(answer.error_code, "cluster", answer.error_message)
+    brokers = sorted(Broker(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers)
+    name, version = _SOFTWARE
+    versions = cluster.ask(
+        ApiVersionsRequest(client_software_name=name, client_software_version=version), ApiVersionsResponse, 3
+    )
+    features = {one.name: one.max_version_level for one in versions.finalized_features}
+    return ClusterDescription(answer.cluster_id, answer.controller_id, brokers, dict(sorted(features.items())))
+
+
+def describe_log_dirs(cluster: Cluster, topics: list[str] | None = None) -> list[LogDir]:
+    """Ask each broker for its log directories, and what these topics (None: all) take there.
+
+    Raises ClientError, KafkaError.
+    """
+    asked = None
+    if topics is not None:
+        numbers = {topic: list(range(len(cluster.leaders(topic)))) for topic in topics}
+        asked = [DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
+    found = []
+    for node, address in sorted(cluster.brokers().items()):
+        request = DescribeLogDirsRequest(topics=asked)
+        highest = DescribeLogDirsRequest.VERSIONS.highest
+        answer = ask(cluster.client_for(address), request, DescribeLogDirsResponse, highest)
+        raise_for_code(answer.error_code, f"log directories of broker {node}")
+        for result in answer.results:
+            raise_for_code(result.error_code, f"log directory {result.log_dir} of broker {node}")
+            partitions = [
+                LogDirPartition(node, result.log_dir, topic.name, one.partition_index, one.partition_size,
+                                one.offset_lag, one.is_future_key)
+                for topic in result.topics for one in topic.partitions
+            ]  # fmt: skip
+            found.append(LogDir(node, result.log_dir, result.total_bytes, result.usable_bytes, sorted(partitions)))
+    return found

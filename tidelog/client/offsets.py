@@ -1,0 +1,79 @@
+"""Offsets of partitions, by ListOffsets to each partition's leader."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST = -1
+EARLIEST = -2
+"""Timestamps that ask for the end and the start of a log."""
+READ_COMMITTED = 1
+_LIST_OFFSETS = 9
+
+TopicPartition = tuple[str, int]
+
+
+def list_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], *, isolation_level: int = 0
+) -> dict[TopicPartition, int]:
+    """Ask for the first offset at or after each time (ms, LATEST, EARLIEST); -1 where no record is that late.
+
+    Raises ClientError, KafkaError.
+    """
+    return cluster.until_settled(lambda: _list_offsets(cluster, times, isolation_level))
+
+
+def log_ends(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, isolation_level: int = 0
+) -> dict[TopicPartition, int]:
+    """Ask for the end of each log. Raises ClientError, KafkaError."""
+    return list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation_level=isolation_level)
+
+
+def log_starts(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ask for the start of each log. Raises ClientError, KafkaError."""
+    return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+
+
+def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:
+    """Ask for the partitions of a topic. Raises ClientError, KafkaError."""
+    return [(topic, number) for number in range(len(cluster.leaders(topic)))]
+
+
+def by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[Address, dict[str, list[int]]]:
+    """Group partitions by the broker that leads them, then by topic. Raises ClientError, KafkaError."""
+    grouped: dict[Address, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for topic, partition in partitions:
+        grouped[cluster.leader(topic, partition)][topic].append(partition)
+    return grouped
+
+
+def _list_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for address, topics in by_leader(cluster, times).items():
+        asked = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(partition_index=number, timestamp=times[name, number]) for number in numbers
+                ],
+            )
+            for name, numbers in topics.items()
+        ]
+        request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=asked)
+        for topic in ask(cluster.client_for(address), request, ListOffsetsResponse, _LIST_OFFSETS).topics:
+            for entry in topic.partitions:
+                raise_for_code(entry.error_code, f"offsets of {topic.name}-{entry.partition_index}")
+                found[topic.name, entry.partition_index] = entry.offset
+    return found

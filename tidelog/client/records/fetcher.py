@@ -1,0 +1,128 @@
+"""A fetcher: records of chosen partitions from chosen offsets on, in the order of each log.
+
+Each round asks the leaders of all partitions that have a position. Control batches and, under ``read_committed``,
+records of aborted transactions are left out. One thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.client.offsets import READ_COMMITTED, TopicPartition
+from tidelog.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from tidelog.protocol.record.message_set import LegacyRecordBatch
+from tidelog.protocol.record.record_batch import Buffer, Record, RecordBatch, iter_batches
+
+PARTITION_BYTES = 1024 * 1024
+RESPONSE_BYTES = 16 * 1024 * 1024
+_FETCH = 12
+"""The newest Fetch that names topics; 13 takes ids."""
+
+
+class FetchedRecord(NamedTuple):
+    """A record and the partition it lies in. ``timestamp`` in ms."""
+
+    topic: str
+    partition: int
+    record: Record
+
+
+class Fetcher:
+    """Positions in partitions, moved by what is read. ``positions`` may be changed between rounds."""
+
+    def __init__(self, cluster: Cluster, positions: Mapping[TopicPartition, int], isolation_level: int = 0) -> None:
+        self._cluster = cluster
+        self._isolation_level = isolation_level
+        self.positions = dict(positions)
+
+    def fetch(self, wait_ms: int) -> Iterator[FetchedRecord]:
+        """Yield the records of one round; without any, the round waits up to ``wait_ms``.
+
+        The position of a partition moves past a record when the next one is asked for. Raises ClientError, KafkaError.
+        """
+        by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
+        for place in list(self.positions):
+            by_leader[self._cluster.leader(*place)].append(place)
+        for address, places in by_leader.items():
+            request = self._request(places, wait_ms // len(by_leader))
+            answer = ask(self._cluster.client_for(address), request, FetchResponse, _FETCH)
+            raise_for_code(answer.error_code, "fetch")
+            for topic in answer.responses:
+                for data in topic.partitions:
+                    yield from self._records(topic.topic, data)
+
+    def _request(self, places: list[TopicPartition], wait_ms: int) -> FetchRequest:
+        topics: dict[str, FetchTopic] = {}
+        for name, number in places:
+            topic = topics.setdefault(name, FetchTopic(topic=name, partitions=[]))
+            topic.partitions.append(
+                FetchPartition(
+                    partition=number,
+                    fetch_offset=self.positions[name, number],
+                    partition_max_bytes=PARTITION_BYTES,
+                )
+            )
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=RESPONSE_BYTES,
+            isolation_level=self._isolation_level,
+            topics=list(topics.values()),
+        )
+
+    def _records(self, topic: str, data: PartitionData) -> Iterator[FetchedRecord]:
+        place = (topic, data.partition_index)
+        raise_for_code(data.error_code, f"fetch from {topic}-{data.partition_index}")
+        start = self.positions.get(place)
+        if start is None or not data.records:
+            return
+        aborted = _Aborted(data.aborted_transactions or []) if self._isolation_level == READ_COMMITTED else None
+        for batch in iter_batches(cast(Buffer, data.records)):
+            if batch.next_offset <= start:
+                continue
+            if isinstance(batch, RecordBatch) and (batch.is_control or (aborted and aborted.hides(batch))):
+                if aborted and batch.is_control:
+                    aborted.end(batch)
+            else:
+                yield from self._batch_records(place, batch, start)
+            if place not in self.positions:
+                return
+            self.positions[place] = batch.next_offset
+
+    def _batch_records(
+        self, place: TopicPartition, batch: RecordBatch | LegacyRecordBatch, start: int
+    ) -> Iterator[FetchedRecord]:
+        for record in batch.records():
+            if record.offset >= start and place in self.positions:
+                yield FetchedRecord(*place, record)
+                self.positions[place] = record.offset + 1
+
+
+class _Aborted:
+    """Producers in an aborted transaction, as a partition's batches go by in their order."""
+
+    def __init__(self, transactions: list[AbortedTransaction]) -> None:
+        self._coming = sorted(transactions, key=lambda one: one.first_offset, reverse=True)
+        self._open: set[int] = set()
+
+    def hides(self, batch: RecordBatch) -> bool:
+        """Return whether the batch belongs to an aborted transaction."""
+        while self._coming and self._coming[-1].first_offset <= batch.last_offset:
+            self._open.add(self._coming.pop().producer_id)
+        return batch.is_transactional and batch.producer_id in self._open
+
+    def end(self, batch: RecordBatch) -> None:
+        """Note the marker that ends a transaction."""
+        while self._coming and self._coming[-1].first_offset <= batch.last_offset:
+            self._open.add(self._coming.pop().producer_id)
+        self._open.discard(batch.producer_id)

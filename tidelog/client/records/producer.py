@@ -1,0 +1,159 @@
+"""An idempotent producer: records wait in a batch for each partition, and a flush sends all batches and waits.
+
+One batch of a partition is under way at a time, and a batch that may have been appended is sent again with the sequence
+numbers it had: the broker takes it once (KIP-98). One thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.client.records.partitioner import partition_for_key
+from tidelog.protocol.errors import DuplicateSequenceNumberError
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, increment_sequence
+
+BATCH_BYTES = 256 * 1024
+"""Bytes of keys, values and headers that a batch may hold before it is sent; brokers take 1 MiB by default."""
+RECORD_OVERHEAD = 24
+_ACKS_ALL = -1
+_PRODUCE = 12
+"""The newest Produce that names topics; 13 takes ids."""
+
+
+class OutgoingRecord(NamedTuple):
+    """A record to send; ``partition`` None lets the key decide. ``timestamp`` in ms."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp: int = 0
+
+
+class Appended(NamedTuple):
+    """Records of a partition that the broker has taken: the offsets of the first and the last, and how many."""
+
+    first_offset: int
+    last_offset: int
+    records: int
+
+
+class Producer:
+    """A producer for one topic. ``appended`` tells per partition what the broker has taken."""
+
+    def __init__(self, cluster: Cluster, topic: str, timeout_s: float, compression: int = 0) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._timeout_ms = int(timeout_s * 1000)
+        self._compression = compression
+        self._identity: tuple[int, int] | None = None
+        self._waiting: dict[int, list[OutgoingRecord]] = defaultdict(list)
+        self._bytes = 0
+        self._sequences: dict[int, int] = defaultdict(int)
+        self._turn = 0
+        self.appended: dict[int, Appended] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing waits to be sent."""
+        return not self._waiting
+
+    @property
+    def records(self) -> int:
+        """Records that brokers have taken."""
+        return sum(one.records for one in self.appended.values())
+
+    def send(self, record: OutgoingRecord) -> None:
+        """Put a record into the batch of its partition; a full batch goes out. Raises ClientError, KafkaError."""
+        headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+        self._bytes += len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD
+        self._waiting[self._partition_of(record)].append(record)
+        if self._bytes >= BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all that waits and return once brokers have taken it. Raises ClientError, KafkaError."""
+        if not self._waiting:
+            return
+        batches = {number: self._batch(number, records) for number, records in self._waiting.items()}
+        self._cluster.until_settled(lambda: self._deliver(batches))
+        self._waiting.clear()
+        self._bytes = 0
+        self._turn += 1
+
+    def _partition_of(self, record: OutgoingRecord) -> int:
+        """The partition of a record; records without key go to one after the other, a batch each."""
+        if record.partition is not None:
+            self._cluster.leader(self._topic, record.partition)
+            return record.partition
+        partitions = len(self._leaders())
+        return self._turn % partitions if record.key is None else partition_for_key(record.key, partitions)
+
+    def _leaders(self) -> list[Address]:
+        return self._cluster.until_settled(lambda: self._cluster.leaders(self._topic, create=True))
+
+    def _batch(self, partition: int, records: list[OutgoingRecord]) -> bytearray:
+        if self._identity is None:
+            self._identity = self._cluster.until_settled(self._ask_identity)
+        producer_id, producer_epoch = self._identity
+        options = BatchOptions(
+            base_offset=0,
+            compression=self._compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=self._sequences[partition],
+        )
+        numbered = [
+            Record(offset, one.timestamp, one.key, one.value, one.headers) for offset, one in enumerate(records)
+        ]
+        return build_batch(numbered, options)
+
+    def _ask_identity(self) -> tuple[int, int]:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._timeout_ms)
+        answer = self._cluster.ask(request, InitProducerIdResponse, 4)
+        raise_for_code(answer.error_code, "producer id")
+        return answer.producer_id, answer.producer_epoch
+
+    def _deliver(self, batches: dict[int, bytearray]) -> None:
+        """Send the batches to their leaders; what is taken goes from ``batches``. Raises ClientError, KafkaError."""
+        by_leader: dict[Address, list[int]] = defaultdict(list)
+        for number in batches:
+            by_leader[self._cluster.leader(self._topic, number)].append(number)
+        for address, numbers in by_leader.items():
+            data = [PartitionProduceData(index=number, records=memoryview(batches[number])) for number in numbers]
+            request = ProduceRequest(
+                acks=_ACKS_ALL,
+                timeout_ms=self._timeout_ms,
+                topic_data=[TopicProduceData(name=self._topic, partition_data=data)],
+            )
+            answer = ask(self._cluster.client_for(address), request, ProduceResponse, _PRODUCE)
+            for topic in answer.responses:
+                self._take({part.index: part for part in topic.partition_responses}, batches)
+
+    def _take(self, answered: Mapping[int, PartitionProduceResponse], batches: dict[int, bytearray]) -> None:
+        """Note what was taken, then raise for the first that was not."""
+        for number, part in answered.items():
+            if part.error_code in (0, DuplicateSequenceNumberError.code):
+                count = len(self._waiting[number])
+                self._sequences[number] = increment_sequence(self._sequences[number], count)
+                before = self.appended.get(number, Appended(part.base_offset, -1, 0))
+                last = part.base_offset + count - 1
+                self.appended[number] = Appended(before.first_offset, last, before.records + count)
+                del batches[number]
+        for number, part in answered.items():
+            message = part.error_message or (
+                part.record_errors[0].batch_index_error_message if part.record_errors else None
+            )
+            if number in batches:
+                raise_for_code(part.error_code, f"produce to {self._topic}-{number}", message)
