@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from collections import Counter
 from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+from tidelog.broker.entrance import Entrance
 from tidelog.broker.loop.background_jobs import BackgroundJobs
 from tidelog.broker.loop.garbage import GarbageCollector
 from tidelog.broker.loop.lazy import Begin, LateService
@@ -32,10 +31,8 @@ from tidelog.broker.network.acceptor import (
     raise_descriptor_limit,
 )
 from tidelog.broker.network.connection import Connection
-from tidelog.broker.network.listening import open_listener, set_buffers
+from tidelog.broker.network.listening import open_listener
 from tidelog.broker.network.shell import STALL_MS, Limits, Shell
-from tidelog.broker.network.transport import PlainSocket
-from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server_metrics import register_metrics
 from tidelog.broker.startup import build_broker
@@ -61,7 +58,7 @@ class Server:
         self._shell: Shell | None = None
         self._acceptors: list[Acceptor] = []
         self._jobs: BackgroundJobs | None = None
-        self._per_ip: Counter[str] = Counter()
+        self._entrance: Entrance | None = None
         self._descriptor_limit = 0
 
     @property
@@ -88,6 +85,7 @@ class Server:
         self._shell = Shell(
             loop, dispatcher, broker.timers, broker.executor, limits, broker.metrics, on_closed=self._on_closed
         )
+        self._entrance = Entrance(broker, self._shell, self._resume_accepting)
         self._begin_services(broker, Begin.BEFORE_CLIENTS)
         self._open_listeners(loop)
         loop.call_soon(self._begin_services, broker, Begin.NEXT_TURN)
@@ -116,6 +114,8 @@ class Server:
         broker, shell = self._broker, self._shell
         if broker is None:
             return
+        if self._entrance is not None:
+            self._entrance.close()
         if shell is not None:
             await self._drain(broker, shell)
         if self._jobs is not None:
@@ -141,11 +141,11 @@ class Server:
             connection.close()
 
     def _open_listeners(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self._shell is not None
-        shell = self._shell
+        entrance = self._entrance
+        assert entrance is not None
         reserve = DescriptorReserve(
             highest_client_descriptor(self._descriptor_limit),
-            lambda: len(shell.connections),
+            entrance.count,
             self.broker.timers.monotonic_ms,
         )
         rate = ConnectionRate(
@@ -159,9 +159,9 @@ class Server:
                 loop,
                 self.broker.timers,
                 listener,
-                on_accept=partial(self._on_accept, bound),
-                has_room=self._has_room,
-                make_room=self._shell.make_room,
+                on_accept=partial(entrance.admit, bound),
+                has_room=entrance.has_room,
+                make_room=entrance.make_room,
                 reserve=reserve,
                 rate=rate,
             )
@@ -169,50 +169,13 @@ class Server:
         for acceptor in self._acceptors:
             acceptor.resume()
 
-    def _has_room(self) -> bool:
-        assert self._shell is not None
-        return len(self._shell.connections) < self.config.get_int("max.connections")
-
-    def _on_accept(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
-        """Take over a new connection, unless its address has too many already, or opens too many."""
-        assert self._shell is not None
-        if self._per_ip[host] >= self._limit_for(host):
-            logger.info("refusing a connection of %s: it has %d", host, self._per_ip[host])
-            client.close()
-            return
-        quotas = self.broker.services.quotas.made
-        if quotas is not None and (hold_ms := quotas.record_connection(host)):
-            logger.info("holding a connection of %s for %d ms: it opens too many", host, hold_ms)
-            self.broker.timers.schedule(hold_ms, client.close)  # closed at once, it would come again at once
-            return
-        try:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            local = client.getsockname()
-        except OSError:
-            client.close()
-            return
-        set_buffers(client, self.config)
-        self._per_ip[host] += 1
-        context = RequestContext(
-            client_host=host, local_host=local[0], local_port=local[1], listener_name=endpoint.listener_name
-        )
-        Connection(self._shell, PlainSocket(client), context)
-
     def _on_closed(self, connection: Connection) -> None:
-        host = connection.context.client_host
-        self._per_ip[host] -= 1
-        if not self._per_ip[host]:
-            del self._per_ip[host]
+        assert self._entrance is not None
+        self._entrance.connection_closed(connection)
+
+    def _resume_accepting(self) -> None:
         for acceptor in self._acceptors:
             acceptor.resume()
-
-    def _limit_for(self, host: str) -> int:
-        overrides = self.config.get_str("max.connections.per.ip.overrides")
-        for entry in filter(None, overrides.split(",")):
-            address, _, count = entry.strip().rpartition(":")
-            if address == host:
-                return int(count)
-        return self.config.get_int("max.connections.per.ip")
 
 
 def connection_limits(config: BrokerConfig) -> Limits:

@@ -38,6 +38,8 @@ LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and as large a
 OWNED_BYTES = 4 * 1024 * 1024  # a larger frame's memory is not used again
 KEEP_BUFFER_BYTES = 16_384  # release_buffer lets buffers up to this size live
 
+TLS_HANDSHAKE = 0x1603  # how the first record of a TLS client begins
+
 _LENGTH = Struct(">i")
 _unpack_length = _LENGTH.unpack_from
 _unpack_api_key = Struct(">h").unpack_from
@@ -102,7 +104,7 @@ class FrameReader:
             return None
         (length,) = _unpack_length(self._view, start - 4)
         if not 0 <= length <= self.max_frame_bytes:
-            raise InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {self.max_frame_bytes}")
+            raise refuse_size(length, self.max_frame_bytes)
         end = start + length
         if end > self._end:
             return None
@@ -152,6 +154,12 @@ class FrameReader:
         view[:waiting] = self._view[self._start : self._end]
         self._view, self._capacity = view, capacity
         self._start, self._end = 0, waiting
+
+
+def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
+    """The error for a length that no frame may have; it names what is likely when those bytes begin a TLS handshake."""
+    hint = "; the client seems to speak TLS, which this listener does not" if length >> 16 == TLS_HANDSHAKE else ""
+    return InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {max_frame_bytes}{hint}")
 
 
 def _map(capacity: int) -> mmap:

@@ -20,6 +20,7 @@ from tidelog.broker.config.keys import (
     TRANSACTION_KEYS,
 )
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
+from tidelog.broker.config.security_keys import TLS_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import NO_DEFAULT, ConfigKey
@@ -70,12 +71,19 @@ directory is in use or another cluster's.
 """
 
 
+PER_LISTENER = (
+    "Each may be given for one listener alone: `listener.name.<its name in lower case>.<key>`. "
+    "[security.md](security.md) tells how."
+)
+
+
 def page() -> str:
     """Build the whole page."""
     sections = [
         INTRODUCTION,
         table("The node and its directories", NODE_KEYS),
         table("Listeners and connections", SOCKET_KEYS),
+        table("Listeners that encrypt", TLS_KEYS, PER_LISTENER),
         table("Topics, logs and fetching", TOPIC_KEYS),
         table("Times of logs in several units", LOG_TIME_KEYS),
         topic_table(),

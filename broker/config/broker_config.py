@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tidelog.broker.config.admin_keys import ADMIN_KEYS
 from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
 from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
+from tidelog.broker.config.security_keys import TLS_KEYS, is_listener_key
 from tidelog.broker.config.sources import (
     PropertiesError,
     parse_properties,
@@ -31,7 +32,7 @@ from tidelog.protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS))
+BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS, *TLS_KEYS))
 UNROUTABLE = ("0.0.0.0", "::")
 """Hosts that mean every interface: to listen on, not to be told."""
 MAX_PORT = 65535
@@ -39,7 +40,9 @@ CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that ha
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 """Properties files below everything else, separated by colons; those that do not exist are passed over. A container
 image gives its defaults this way, so that a user's own settings win and the health check reads the same."""
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+PLAIN_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
+"""Those that do not encrypt."""
 
 
 class Endpoint(NamedTuple):
@@ -82,6 +85,7 @@ class BrokerConfig:
 
     __slots__ = (
         "_given",
+        "_listener_texts",
         "_values",
         "advertised_listeners",
         "listeners",
@@ -95,6 +99,7 @@ class BrokerConfig:
         """Parse texts that are already merged. Raises ConfigError."""
         self.static_texts: dict[str, str] = dict(texts)
         self._given: dict[str, str] = select_known_texts(texts)
+        self._listener_texts: dict[str, str] = select_listener_texts(texts)
         self._values: dict[str, Any] = parse_texts(self._given)
         for key in self._given:
             if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
@@ -148,6 +153,10 @@ class BrokerConfig:
         """The value of a key of type list; empty where it has none."""
         return list(self._values[name] or ())
 
+    def listener_texts(self) -> dict[str, str]:
+        """The given texts, those of single listeners among them; see ``security_keys.listener_values``."""
+        return {**self._given, **self._listener_texts}
+
     @property
     def values(self) -> Mapping[str, Any]:
         """All declared keys with their values, for those that build their own config of them."""
@@ -155,9 +164,11 @@ class BrokerConfig:
 
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
         """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
-        given = select_known_texts({**self.static_texts, **texts})
+        merged = {**self.static_texts, **texts}
+        given = select_known_texts(merged)
         self._values = parse_texts(given)
         self._given = given
+        self._listener_texts = select_listener_texts(merged)
 
     def settle(self, name: str, text: str) -> None:
         """Replace a static value by what came of it: an address with the port that was chosen for port 0."""
@@ -329,6 +340,11 @@ def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
 def select_known_texts(texts: Mapping[str, str]) -> dict[str, str]:
     """Only the keys that a table declares."""
     return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}
+
+
+def select_listener_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Only the security keys of single listeners."""
+    return {key: text for key, text in texts.items() if is_listener_key(key)}
 
 
 def _nearest(key: str) -> str:

@@ -41,7 +41,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
-from tidelog.protocol.frames import FrameReader
+from tidelog.protocol.frames import FrameReader, refuse_size
 from tidelog.protocol.transferable import SliceCutShortError, release_slices
 
 logger = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class Connection:
                 break
             size = _unpack_length(view, position)[0]
             if not 0 <= size <= max_frame_bytes:
-                raise InvalidReceiveError(f"a frame of {size} bytes; allowed are 0 to {max_frame_bytes}")
+                raise refuse_size(size, max_frame_bytes)
             end = position + 4 + size
             if end > count:
                 self._has_frames = False

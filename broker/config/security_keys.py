@@ -1,0 +1,98 @@
+"""Configuration keys of listeners that encrypt or authenticate.
+
+Each of them may be given for one listener alone, as ``listener.name.<name in lower case>.<key>``; that one wins.
+Source: SslConfigs, BrokerSecurityConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.protocol.config_def import (
+    Check,
+    ConfigDef,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    Importance,
+    each_of,
+    one_of,
+)
+
+STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
+STORE_TYPES = ("PEM", "PKCS12", "JKS")
+PROTOCOLS = ("TLSv1.2", "TLSv1.3")
+
+
+def only(*values: str | None) -> Check:
+    """Kafka's default alone: a key that names a class or a provider of Java."""
+    return Check(lambda value: value in values, f"nothing but {values[0]}" if values[0] else "no value")
+
+
+# fmt: off
+TLS_KEYS = (
+    ConfigKey("ssl.keystore.type", STRING, "JKS", one_of(*STORE_TYPES), MEDIUM,
+        "PEM or PKCS12. A file of type JKS, Kafka's default, is read if it holds PKCS12, as those of Java 9 and later "
+        "do."),
+    ConfigKey("ssl.keystore.location", STRING, None, None, HIGH,
+        "The file of the listener's private key and certificate chain."),
+    ConfigKey("ssl.keystore.password", PASSWORD, None, None, HIGH,
+        "The password of a PKCS12 file; a PEM file has none."),
+    ConfigKey("ssl.keystore.key", PASSWORD, None, None, HIGH,
+        "The private key itself, in PEM form (PKCS8), in place of a file."),
+    ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, HIGH,
+        "The certificate chain itself, in PEM form, beside ssl.keystore.key."),
+    ConfigKey("ssl.key.password", PASSWORD, None, None, HIGH, "The password of the private key."),
+    ConfigKey("ssl.truststore.type", STRING, "JKS", one_of(*STORE_TYPES), MEDIUM,
+        "PEM or PKCS12, as ssl.keystore.type."),
+    ConfigKey("ssl.truststore.location", STRING, None, None, HIGH,
+        "The file of the certificates that clients' certificates are checked by. Without one the system's are used."),
+    ConfigKey("ssl.truststore.password", PASSWORD, None, None, HIGH, "The password of a PKCS12 file."),
+    ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, HIGH,
+        "The trusted certificates themselves, in PEM form, in place of a file."),
+    ConfigKey("ssl.client.auth", STRING, "none", one_of("none", "requested", "required"), MEDIUM,
+        "Whether clients must show a certificate. requested lets those without one in as User:ANONYMOUS."),
+    ConfigKey("ssl.enabled.protocols", LIST, PROTOCOLS, each_of(*PROTOCOLS), MEDIUM, "TLS versions that are spoken."),
+    ConfigKey("ssl.cipher.suites", LIST, (), None, LOW,
+        "Cipher suites by their IANA names. Default: those with forward secrecy and authenticated encryption."),
+    ConfigKey("ssl.principal.mapping.rules", LIST, ("DEFAULT",), None, LOW,
+        "Rules that make a principal's name of a certificate's subject: DEFAULT and RULE:pattern/replacement/[LU], "
+        "the first that matches."),
+    ConfigKey("ssl.provider", STRING, None, only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.secure.random.implementation", STRING, None, only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", only("SunX509"), LOW, "Java's; its default alone."),
+    ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", only("PKIX"), LOW, "Java's; its default alone."),
+    ConfigKey("ssl.engine.factory.class", STRING, None, only(None, ""), LOW, "Java's; no value."),
+)
+# fmt: on
+
+LISTENER_CONFIG_DEF = ConfigDef(TLS_KEYS)
+"""Keys that a listener may have values of its own for."""
+
+
+def listener_prefix(name: str) -> str:
+    """The beginning of the keys of one listener."""
+    return f"listener.name.{name.lower()}."
+
+
+def is_listener_key(key: str) -> bool:
+    """Return whether this is a security key with the prefix of some listener."""
+    parts = key.split(".", 3)
+    return len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[3] in LISTENER_CONFIG_DEF
+
+
+def listener_values(texts: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The values of a listener's security keys: those with its prefix win. Raises ConfigError."""
+    prefix = listener_prefix(name)
+    given = {key: text for key, text in texts.items() if key in LISTENER_CONFIG_DEF}
+    given |= {
+        key.removeprefix(prefix): text
+        for key, text in texts.items()
+        if key.startswith(prefix) and key.removeprefix(prefix) in LISTENER_CONFIG_DEF
+    }
+    try:
+        return LISTENER_CONFIG_DEF.parse(given)
+    except ConfigError as error:
+        raise ConfigError(f"listener {name}: {error.message}") from error

@@ -1,0 +1,133 @@
+"""The entrance of a broker: accepted sockets are counted, refused or held, and become connections.
+
+    plaintext listener   socket -> Connection
+    TLS listener         socket -> handshake in a thread -> Connection with an encrypting transport and a principal
+
+Nothing of TLS is imported while no listener asks for it. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, BrokerConfig, Endpoint
+from tidelog.broker.network.connection import Connection
+from tidelog.broker.network.listening import set_buffers
+from tidelog.broker.network.shell import Shell
+from tidelog.broker.network.transport import PlainSocket, Transport
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from tidelog.broker.security.tls.listeners import TlsListeners
+
+logger = logging.getLogger(__name__)
+
+
+class Entrance:
+    """Connections from their acceptance on; ``on_left`` is told of each one that ended."""
+
+    def __init__(self, broker: Broker, shell: Shell, on_left: Callable[[], None]) -> None:
+        """Raises ConfigError for a keystore that cannot be used."""
+        self._broker = broker
+        self._config: BrokerConfig = broker.config
+        self._shell = shell
+        self._on_left = on_left
+        self._per_ip: Counter[str] = Counter()
+        self._tls = build_tls(broker)
+
+    def has_room(self) -> bool:
+        """Return whether one more connection may be accepted."""
+        waiting = 0 if self._tls is None else len(self._tls.handshakes)
+        is_full = self._tls is not None and self._tls.handshakes.is_full
+        return not is_full and len(self._shell.connections) + waiting < self._config.get_int("max.connections")
+
+    def count(self) -> int:
+        """Return how many connections hold a descriptor."""
+        return len(self._shell.connections) + (0 if self._tls is None else len(self._tls.handshakes))
+
+    def make_room(self) -> bool:
+        """Close a connection that gave no sign of use; returns whether there was one."""
+        return (self._tls is not None and self._tls.handshakes.make_room()) or self._shell.make_room()
+
+    def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
+        """Take over a new connection, unless its address has too many already, or opens too many."""
+        if self._per_ip[host] >= self._limit_for(host):
+            logger.info("refusing a connection of %s: it has %d", host, self._per_ip[host])
+            client.close()
+            return
+        quotas = self._broker.services.quotas.made
+        if quotas is not None and (hold_ms := quotas.record_connection(host)):
+            logger.info("holding a connection of %s for %d ms: it opens too many", host, hold_ms)
+            self._broker.timers.schedule(hold_ms, client.close)  # closed at once, it would come again at once
+            return
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            local = client.getsockname()
+        except OSError:
+            client.close()
+            return
+        set_buffers(client, self._config)
+        self._per_ip[host] += 1
+        context = RequestContext(
+            client_host=host, local_host=local[0], local_port=local[1], listener_name=endpoint.listener_name
+        )
+        if endpoint.security_protocol in PLAIN_PROTOCOLS:
+            self._connect(context, PlainSocket(client), ANONYMOUS)
+            return
+        assert self._tls is not None
+        self._tls.begin(
+            client,
+            endpoint.listener_name,
+            host,
+            on_ready=partial(self._connect, context),
+            on_failed=partial(self._release, host),
+        )
+
+    def _connect(self, context: RequestContext, transport: Transport, principal: Principal) -> None:
+        context.principal = principal
+        Connection(self._shell, transport, context)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A connection ended."""
+        self._release(connection.context.client_host)
+
+    def _release(self, host: str) -> None:
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+        self._on_left()
+
+    def close(self) -> None:
+        """End what is not a connection yet."""
+        if self._tls is not None:
+            self._tls.handshakes.close()
+
+    def _limit_for(self, host: str) -> int:
+        overrides = self._config.get_str("max.connections.per.ip.overrides")
+        for entry in filter(None, overrides.split(",")):
+            address, _, count = entry.strip().rpartition(":")
+            if address == host:
+                return int(count)
+        return self._config.get_int("max.connections.per.ip")
+
+
+def build_tls(broker: Broker) -> TlsListeners | None:
+    """The listeners that encrypt; None where there is none. Raises ConfigError."""
+    names = tls_listener_names(broker.config.listeners)
+    if not names:
+        return None
+    from tidelog.broker.security.tls.listeners import TlsListeners
+
+    return TlsListeners(names, broker.config.listener_texts, broker.loop, broker.timers)
+
+
+def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
+    """The names of the listeners that encrypt."""
+    return [endpoint.listener_name for endpoint in endpoints if endpoint.security_protocol not in PLAIN_PROTOCOLS]

@@ -1,0 +1,111 @@
+"""OpenSSL's contexts for listeners: versions, cipher suites, key, and the certificates that clients are checked by.
+
+TLS 1.2 and 1.3 alone, forward secrecy and authenticated encryption unless ``ssl.cipher.suites`` says otherwise; no
+compression, no renegotiation. A certificate of the truststore is an anchor whether it is a root or not, as in Java.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidelog.broker.security.tls.stores import KeyStore, read_key_store, read_trust_store, refuse
+
+DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+TLS13_SUITES = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
+TLS12_SUITES = {
+    f"TLS_{exchange}_WITH_{cipher}": f"{prefix}{name}"
+    for exchange, prefix in (
+        ("ECDHE_ECDSA", "ECDHE-ECDSA-"), ("ECDHE_RSA", "ECDHE-RSA-"), ("DHE_RSA", "DHE-RSA-"), ("RSA", "")
+    )
+    for cipher, name in (
+        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
+        ("AES_256_CBC_SHA384", "AES256-SHA384"),
+        ("AES_256_CBC_SHA256", "AES256-SHA256"),
+        ("AES_128_CBC_SHA256", "AES128-SHA256"),
+        ("AES_256_CBC_SHA", "AES256-SHA"),
+        ("AES_128_CBC_SHA", "AES128-SHA"),
+    )
+}  # fmt: skip
+"""IANA's names, which Java uses, with OpenSSL's."""
+VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_CRL_MARK = "-----BEGIN X509 CRL-----"
+
+
+def build_context(values: Mapping[str, Any]) -> ssl.SSLContext:
+    """The context of a listener with these values. Reads files; raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 1
+    set_versions_and_suites(context, values["ssl.enabled.protocols"], values["ssl.cipher.suites"])
+    load_key_store(context, read_key_store(values))
+    set_client_checks(context, values)
+    return context
+
+
+def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
+    """Speak these versions and, where any are named, these suites alone. Raises ConfigError."""
+    versions = {ssl.TLSVersion.TLSv1_2} if "TLSv1.2" in protocols else set()
+    versions |= {ssl.TLSVersion.TLSv1_3} if "TLSv1.3" in protocols else set()
+    if suites:
+        known = [TLS12_SUITES[suite] for suite in suites if suite in TLS12_SUITES]
+        versions -= set() if known else {ssl.TLSVersion.TLSv1_2}
+        versions -= set() if TLS13_SUITES.issubset(suites) else {ssl.TLSVersion.TLSv1_3}
+        check_suites(suites)
+    else:
+        known = [DEFAULT_CIPHERS]
+    if not versions:
+        raise refuse("ssl.cipher.suites", ",".join(suites), "at least one suite of ssl.enabled.protocols")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if known:
+        try:
+            context.set_ciphers(":".join(known))
+        except ssl.SSLError as error:
+            raise refuse("ssl.cipher.suites", ",".join(suites), "suites that this system's OpenSSL has") from error
+
+
+def check_suites(suites: Sequence[str]) -> None:
+    """Raises ConfigError for a suite that is not known, and for some of TLS 1.3's."""
+    unknown = sorted(set(suites) - TLS12_SUITES.keys() - TLS13_SUITES)
+    if unknown:
+        raise refuse("ssl.cipher.suites", ",".join(unknown), ", ".join(sorted({*TLS12_SUITES, *TLS13_SUITES})))
+    if not TLS13_SUITES.isdisjoint(suites) and not TLS13_SUITES.issubset(suites):
+        raise refuse(
+            "ssl.cipher.suites", ",".join(suites), f"all of TLS 1.3 or none, since Python cannot narrow them: "
+            f"{', '.join(sorted(TLS13_SUITES))}"
+        )  # fmt: skip
+
+
+def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
+    """Load key and chain, which never touch a disk. Raises ConfigError."""
+    descriptor = os.memfd_create("keystore")
+    try:
+        os.write(descriptor, store.pem)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: store.password)
+    except ssl.SSLError as error:
+        what = "whose key and certificate belong together" if error.reason == "KEY_VALUES_MISMATCH" else "with a key"
+        raise refuse("ssl.keystore", "[hidden]", f"a store {what}, and the password that opens it") from error
+    finally:
+        os.close(descriptor)
+
+
+def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+    """Ask clients for certificates, and check them, as configured. Raises ConfigError."""
+    context.verify_mode = VERIFY_MODES[values["ssl.client.auth"]]
+    if context.verify_mode is ssl.CERT_NONE:
+        return
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trusted = read_trust_store(values)
+    if trusted is None:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return
+    if _CRL_MARK in trusted:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    try:
+        context.load_verify_locations(cadata=trusted)
+    except ssl.SSLError as error:
+        raise refuse("ssl.truststore", "[hidden]", "a store of certificates") from error

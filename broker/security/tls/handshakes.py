@@ -1,0 +1,225 @@
+"""Handshakes of all TLS listeners: OpenSSL's part of them in one thread, their waiting on the loop.
+
+    waiting --first byte: a handshake's--> in thread --wants bytes or room--> waiting --...--> done: ``on_ready``
+       |       --any other: not TLS-->  failed         --refused by either side--> failed
+       '--------------- the deadline --------------> failed
+
+A handshake is up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it costs the
+other connections nothing. One thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). The
+socket is in the hands of the loop or of the thread, never of both. Loop thread only, but for ``_Handshake.step``.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from functools import partial
+
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.security.principal import ANONYMOUS, Principal
+from tidelog.broker.security.tls.listener import TlsListener
+from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
+
+logger = logging.getLogger(__name__)
+
+CLOSE_DELAY_MS = 100
+"""Between a refusal and the end of its connection: closed at once, with bytes unread, the kernel would reset it and the
+client would never read the alert that says why. Kafka's ``connection.failed.authentication.delay.ms``."""
+QUEUE = 1024
+"""So many handshakes may be under way."""
+DEADLINE_MS = 10_000
+_HANDSHAKE = 0x16
+"""The first byte of a TLS record that begins a handshake."""
+
+OnReady = Callable[[TlsSocket, Principal], object]
+
+
+class Step(Enum):
+    """Result of one go at a handshake."""
+
+    DONE = 0
+    WANTS_BYTES = 1
+    WANTS_ROOM = 2
+
+
+class HandshakeError(Exception):
+    """A handshake that came to nothing, and why; fit for a log."""
+
+
+class Handshakes:
+    """All handshakes under way."""
+
+    def __init__(self, loop: AbstractEventLoop, timers: TimerQueue) -> None:
+        self.loop = loop
+        self.timers = timers
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="tls-handshake")
+        self.scratch = memoryview(bytearray(CHUNK_BYTES))
+        self._under_way: dict[_Handshake, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether new clients should wait in the backlog."""
+        return len(self._under_way) >= QUEUE
+
+    def begin(
+        self, sock: socket.socket, listener: TlsListener, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
+    ) -> None:
+        """Take over a new connection; give it back encrypted, or close it and say so."""
+        handshake = _Handshake(self, sock, listener, host, on_ready, on_failed)
+        self._under_way[handshake] = None
+        handshake.wait(Step.WANTS_BYTES)
+
+    def end(self, handshake: _Handshake) -> bool:
+        """Forget a handshake that ended; returns whether it was known."""
+        return self._under_way.pop(handshake, self) is None
+
+    def make_room(self) -> bool:
+        """Close the oldest one; returns whether there was any."""
+        for handshake in self._under_way:
+            handshake.abort("it makes way for others")
+            return True
+        return False
+
+    def close(self) -> None:
+        """Close all, and the thread."""
+        for handshake in list(self._under_way):
+            handshake.abort("the broker stops")
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+class _Handshake:
+    """One client's handshake."""
+
+    def __init__(
+        self,
+        all_of_them: Handshakes,
+        sock: socket.socket,
+        listener: TlsListener,
+        host: str,
+        on_ready: OnReady,
+        on_failed: Callable[[], None],
+    ) -> None:
+        self._all = all_of_them
+        self._sock = sock
+        self._listener = listener
+        self._host = host
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._tls: ssl.SSLSocket | None = None
+        self._principal = ANONYMOUS
+        self._in_thread = self._ended = False
+        self._waits_for: Step | None = None
+        self._deadline = all_of_them.timers.schedule(
+            DEADLINE_MS, partial(self.fail, f"no handshake within {DEADLINE_MS} ms")
+        )
+
+    def wait(self, wanted: Step) -> None:
+        """Be called when the socket can be read, or written."""
+        self._waits_for = wanted
+        loop, descriptor = self._all.loop, self._sock.fileno()
+        if wanted is Step.WANTS_BYTES:
+            loop.add_reader(descriptor, self._on_event)
+        else:
+            loop.add_writer(descriptor, self._on_event)
+
+    def _stop_waiting(self) -> None:
+        loop, descriptor = self._all.loop, self._sock.fileno()
+        if self._waits_for is Step.WANTS_BYTES:
+            loop.remove_reader(descriptor)
+        elif self._waits_for is Step.WANTS_ROOM:
+            loop.remove_writer(descriptor)
+        self._waits_for = None
+
+    def _on_event(self) -> None:
+        self._stop_waiting()
+        if self._tls is None:
+            try:
+                first = self._sock.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                self.wait(Step.WANTS_BYTES)
+                return
+            except OSError:
+                first = b""
+            if not first:
+                self.abort("it went away before its TLS handshake")
+                return
+            if first[0] != _HANDSHAKE:
+                self.fail(f"it does not speak TLS, which listener {self._listener.name} asks for")
+                return
+        self._in_thread = True
+        future = self._all.loop.run_in_executor(self._all.executor, self.step)
+        future.add_done_callback(self._on_step)
+
+    def step(self) -> Step:
+        """Go on with the handshake as far as it goes without waiting. Any thread. Raises HandshakeError."""
+        try:
+            if self._tls is None:
+                self._tls = self._listener.context.wrap_socket(
+                    self._sock, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
+                )
+                self._sock = self._tls
+            self._tls.do_handshake()
+            self._principal = self._listener.principal_of(self._tls.getpeercert(binary_form=True))
+        except ssl.SSLWantReadError:
+            return Step.WANTS_BYTES
+        except ssl.SSLWantWriteError:
+            return Step.WANTS_ROOM
+        except ssl.SSLError as error:
+            raise HandshakeError(f"TLS handshake failed ({error.reason or 'the client went away'})") from error
+        except OSError as error:
+            raise HandshakeError(f"TLS handshake failed ({error.strerror})") from error
+        except (NoRuleMatchesError, MalformedCertificateError) as error:
+            raise HandshakeError(str(error)) from error
+        return Step.DONE
+
+    def _on_step(self, future: Future[Step]) -> None:
+        self._in_thread = False
+        if self._ended:
+            self._forget()
+            return
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self.fail(str(error))
+        elif not future.cancelled() and (wanted := future.result()) is not Step.DONE:
+            self.wait(wanted)
+        elif self._tls is not None:
+            self._ended = True
+            self._deadline.cancel()
+            self._all.end(self)
+            self._on_ready(TlsSocket(self._tls, self._all.scratch), self._principal)
+
+    def fail(self, reason: str) -> None:
+        """End the handshake, with one line about it; the connection closes once the client could read why."""
+        if self._ended:
+            return
+        logger.info("closing the connection of %s: %s", self._host, reason)
+        self._stop_waiting()
+        self._ended = True
+        self._deadline.cancel()
+        if self._in_thread:
+            return
+        if self._tls is None:
+            self._forget()
+        else:
+            self._all.timers.schedule(CLOSE_DELAY_MS, self._forget)
+
+    def abort(self, reason: str) -> None:
+        """End the handshake and close the connection now, or when the thread gives it back."""
+        self.fail(reason)
+        if not self._in_thread:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._all.end(self):
+            self._sock.close()
+            self._on_failed()

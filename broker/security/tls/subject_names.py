@@ -1,0 +1,104 @@
+"""Subjects of certificates, written as Java writes them: RFC 2253, the names that ACLs and mapping rules are made for.
+
+Python's own view of a certificate has no types of values and no order of multi-valued parts, so the subject is read
+from the DER form. Source: sun.security.x509.AVA (toRFC2253String).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_SEQUENCE, _SET, _OBJECT_ID, _VERSION = 0x30, 0x31, 0x06, 0xA0
+_TEXT_TAGS = frozenset({12, 19, 20, 22, 27, 30})
+"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: written as text, others in hex."""
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_ESCAPED = frozenset(',=+<>#;"\\')
+_BLANKS = " \r"
+
+
+class MalformedCertificateError(ValueError):
+    """Bytes that are no certificate."""
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate in DER form, by RFC 2253. Raises MalformedCertificateError."""
+    try:
+        return ",".join(reversed([_write_part(part) for part in _subject_parts(certificate)]))
+    except (IndexError, ValueError) as error:
+        raise MalformedCertificateError("the certificate cannot be read") from error
+
+
+def _subject_parts(certificate: bytes) -> list[memoryview]:
+    """The parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
+    _, whole, _ = _element(memoryview(certificate))
+    _, signed, _ = _element(whole)
+    fields = [(tag, content) for tag, content, _ in _elements(signed)]
+    if fields[0][0] == _VERSION:
+        del fields[0]
+    # serial number, signature algorithm, issuer, validity, subject
+    tag, subject = fields[4]
+    parts = list(_elements(subject))
+    if tag != _SEQUENCE or any(tag != _SET for tag, _, _ in parts):
+        raise MalformedCertificateError("the certificate has no subject")
+    return [content for _, content, _ in parts]
+
+
+def _write_part(part: memoryview) -> str:
+    return "+".join(_write_attribute(attribute) for _, attribute, _ in _elements(part))
+
+
+def _write_attribute(attribute: memoryview) -> str:
+    (_, object_id, _), (tag, content, value) = _elements(attribute)
+    name = _read_object_id(object_id)
+    keyword = _KEYWORDS.get(name)
+    if keyword is None or tag not in _TEXT_TAGS:
+        return f"{keyword or name}=#{value.hex()}"
+    return f"{keyword}={escape_value(bytes(content).decode(errors='replace'))}"
+
+
+def escape_value(text: str) -> str:
+    """A value with its special characters escaped, and its blanks at both ends."""
+    escaped = "".join("\\00" if c == "\0" else "\\" + c if c in _ESCAPED else c for c in text)
+    first = len(escaped) - len(escaped.lstrip(_BLANKS))
+    last = len(escaped.rstrip(_BLANKS)) - 1
+    return "".join("\\" + c if i < first or i > last else c for i, c in enumerate(escaped))
+
+
+def _read_object_id(content: memoryview) -> str:
+    numbers, number = [], 0
+    for byte in content:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Tag, content and whole of each element in ``content``."""
+    while content:
+        tag, inner, size = _element(content)
+        yield tag, inner, content[:size]
+        content = content[size:]
+
+
+def _element(data: memoryview) -> tuple[int, memoryview, int]:
+    """Tag and content of the element at the start, and its whole size. Raises IndexError, MalformedCertificateError."""
+    tag, length, start = data[0], data[1], 2
+    if length & 0x80:
+        count = length & 0x7F
+        length, start = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
+    if len(data) < start + length:
+        raise MalformedCertificateError("the certificate is cut short")
+    return tag, data[start : start + length], start + length

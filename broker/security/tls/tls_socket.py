@@ -1,0 +1,307 @@
+"""The transport of a TLS connection: OpenSSL on the non-blocking socket, under the same readiness as a plain one.
+
+What OpenSSL asks for differs from a socket in four ways, and all four stay in here:
+
+    receive   one SSL_read gives one record, so it is repeated until nothing more has come or the buffer is full.
+              Bytes that are decrypted already are seen by no epoll: the next turn is scheduled (``_schedule_read``).
+    send      at most CHUNK_BYTES an SSL_write and TURN_BYTES a turn. A chunk that OpenSSL could not send whole is
+              begun: the same bytes must be offered again, and nothing else before (``_begun``).
+    MSG_MORE  means nothing to TLS: those bytes are held back and join the next ones in one record (``_held``).
+    want      a read may have to wait until the socket can be written, and a write until it can be read.
+
+Loop thread only, except ``send_cold``, which touches nothing but the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from struct import Struct
+
+from tidelog.protocol.transferable import ColdSliceError, RetainedFile, SliceCutShortError
+
+CHUNK_BYTES = 64 * 1024
+"""One SSL_write: four records, and all that a reader who does not drain keeps in memory."""
+TURN_BYTES = 256 * 1024
+"""Encrypted in one turn of the loop at most: about 0.15 ms."""
+RECORD_BYTES = 16 * 1024
+_NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+_unpack_length = Struct(">i").unpack_from
+
+
+class TlsSocket:
+    """One client's encrypted stream, after its handshake. ``scratch`` is shared by all connections of a loop."""
+
+    __slots__ = (
+        "_begun",
+        "_ended",
+        "_held",
+        "_loop",
+        "_on_readable",
+        "_on_writable",
+        "_owed",
+        "_read_needs_room",
+        "_read_scheduled",
+        "_scratch",
+        "_sock",
+        "_watches_read",
+        "_watches_write",
+        "_write_needs_bytes",
+        "fileno",
+        "getsockopt",
+    )
+
+    turn_bytes = TURN_BYTES
+
+    def __init__(self, sock: ssl.SSLSocket, scratch: memoryview) -> None:
+        self._sock = sock
+        self.fileno = sock.fileno
+        self.getsockopt = sock.getsockopt
+        self._scratch = scratch
+        self._held = b""
+        """Bytes that were taken with MSG_MORE and wait for the next ones."""
+        self._begun = b""
+        """The chunk that OpenSSL has begun to send."""
+        self._owed = 0
+        """Bytes of ``_begun`` that are not reported as sent yet: all but those that were held."""
+        self._ended = False
+        self._loop: AbstractEventLoop | None = None
+        self._on_readable: Callable[[], None] | None = None
+        self._on_writable: Callable[[], None] | None = None
+        self._watches_read = self._watches_write = False
+        self._read_scheduled = False
+        self._read_needs_room = self._write_needs_bytes = False
+
+    # Receiving
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        """Receive until nothing more has come or the buffer is full; 0 at the end. Raises BlockingIOError, OSError."""
+        view = memoryview(buffer)
+        size, total = len(view), 0
+        while total < size and not self._ended:
+            count = self._read(view[total:])
+            if count < 0:
+                break
+            total += count
+            if not count:
+                self._ended = True
+            elif count == total < RECORD_BYTES and is_one_frame(view, count):
+                return count  # a client that waits for each answer has sent nothing more: spares a look
+        if not total:
+            if self._ended:
+                return 0
+            raise BlockingIOError
+        if self._ended or (total == size and self._sock.pending()):
+            self._schedule_read()
+        return total
+
+    def _read(self, view: memoryview) -> int:
+        """One SSL_read; 0 at the end of the stream, -1 if nothing came. Raises OSError."""
+        try:
+            count: int = self._sock.read(len(view), view)  # type: ignore[assignment]
+        except ssl.SSLWantReadError:
+            return -1
+        except ssl.SSLWantWriteError:
+            self._read_needs_room = True
+            self._watch()
+            return -1
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return 0
+        return count
+
+    # Sending
+
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
+        """Encrypt and send; returns how many bytes left. Raises BlockingIOError when none could, OSError."""
+        if self._begun:
+            return self._go_on()
+        if flags & socket.MSG_MORE and len(self._held) + len(data) < RECORD_BYTES:
+            self._held += bytes(data)
+            return len(data)
+        view, sent = memoryview(data), 0
+        while sent < len(view) and sent < TURN_BYTES:
+            piece = view[sent : sent + CHUNK_BYTES]
+            if not self._write(b"".join((self._held, piece)) if self._held else piece, len(piece)):
+                break
+            sent += len(piece)
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Read, encrypt and send bytes of a file that are in the page cache.
+
+        Raises BlockingIOError, OSError, SliceCutShortError, ColdSliceError.
+        """
+        if self._begun:
+            return self._go_on()
+        sent, count = 0, min(count, TURN_BYTES)
+        try:
+            while sent < count:
+                chunk, size = self._chunk_of(file, position + sent, count - sent)
+                if not self._write(chunk, size):
+                    break
+                sent += size
+        except ColdSliceError:
+            if not sent:
+                raise
+            return sent
+        if not sent:
+            raise BlockingIOError
+        return sent
+
+    def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
+        """Bring bytes of a file into the page cache, from where ``send_slice`` goes on; 0, since none is sent here.
+
+        Any thread. Raises OSError, SliceCutShortError.
+        """
+        end = position + min(count, TURN_BYTES)
+        buffer = bytearray(CHUNK_BYTES)
+        while position < end:
+            read = os.preadv(file.fileno(), [buffer], position)
+            if not read:
+                raise SliceCutShortError(f"nothing at byte {position}")
+            position += read
+        return 0
+
+    def _chunk_of(self, file: RetainedFile, position: int, count: int) -> tuple[memoryview, int]:
+        """The next chunk, held bytes and then the file's, and how many are the file's.
+
+        Raises ColdSliceError, SliceCutShortError, OSError.
+        """
+        held, scratch = len(self._held), self._scratch
+        scratch[:held] = self._held
+        room = scratch[held : min(held + count, CHUNK_BYTES)]
+        read = read_cached(file.fileno(), room, position)
+        if not read:
+            raise SliceCutShortError(f"nothing at byte {position}")
+        return scratch[: held + read], read
+
+    def _write(self, chunk: bytes | memoryview, owed: int) -> bool:
+        """One SSL_write; False when the socket did not take all: the chunk is kept then. Raises OSError."""
+        if self._offer(chunk):
+            self._held = b""
+            return True
+        self._begun, self._owed, self._held = bytes(chunk), owed, b""
+        return False
+
+    def _go_on(self) -> int:
+        """Offer the chunk again that was begun. Returns its bytes; raises BlockingIOError, OSError."""
+        if not self._offer(self._begun):
+            raise BlockingIOError
+        owed, self._begun, self._owed = self._owed, b"", 0
+        return owed
+
+    def _offer(self, chunk: bytes | memoryview) -> bool:
+        try:
+            self._sock.send(chunk)
+        except ssl.SSLWantWriteError:
+            return False
+        except ssl.SSLWantReadError:
+            self._write_needs_bytes = True
+            self._watch()
+            return False
+        return True
+
+    # Readiness
+
+    def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Call back whenever there is something to receive, also if it is decrypted already."""
+        self._loop, self._on_readable = loop, callback
+        self._watch()
+        if self._ended or self._sock.pending():
+            self._schedule_read()
+
+    def remove_reader(self, loop: AbstractEventLoop, /) -> None:
+        """Call back no more."""
+        self._on_readable = None
+        self._watch()
+
+    def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
+        """Call back whenever more can be sent."""
+        self._loop, self._on_writable = loop, callback
+        self._watch()
+
+    def remove_writer(self, loop: AbstractEventLoop, /) -> None:
+        """Call back no more."""
+        self._on_writable = None
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have the loop watch for what is needed: a write may need bytes, and a read room."""
+        loop = self._loop
+        if loop is None:
+            return
+        reads = self._on_readable is not None or self._write_needs_bytes
+        writes = self._read_needs_room or (self._on_writable is not None and not self._write_needs_bytes)
+        if reads != self._watches_read:
+            self._watches_read = reads
+            loop.add_reader(self.fileno(), self._readable) if reads else loop.remove_reader(self.fileno())
+        if writes != self._watches_write:
+            self._watches_write = writes
+            loop.add_writer(self.fileno(), self._writable) if writes else loop.remove_writer(self.fileno())
+
+    def _readable(self) -> None:
+        if self._write_needs_bytes:
+            self._write_needs_bytes = False
+            self._watch()
+            if self._on_writable is not None:
+                self._on_writable()
+        if self._on_readable is not None:
+            self._on_readable()
+
+    def _writable(self) -> None:
+        if self._read_needs_room:
+            self._read_needs_room = False
+            self._watch()
+            if self._on_readable is not None:
+                self._on_readable()
+        elif self._on_writable is not None:
+            self._on_writable()
+
+    def _schedule_read(self) -> None:
+        """Give the connection another turn: no event will tell of what is here already."""
+        if self._loop is not None and self._on_readable is not None and not self._read_scheduled:
+            self._read_scheduled = True
+            self._loop.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        self._read_scheduled = False
+        if self._on_readable is not None:
+            self._on_readable()
+
+    # The end
+
+    def close(self) -> None:
+        """Say goodbye if that needs no waiting, and close."""
+        self._on_readable = self._on_writable = None
+        self._read_needs_room = self._write_needs_bytes = False
+        self._watch()
+        if not self._begun:
+            with contextlib.suppress(OSError, ValueError):
+                self._sock.unwrap()
+        self._sock.close()
+
+
+def is_one_frame(view: memoryview, count: int) -> bool:
+    """Return whether these bytes are one frame, no less and no more."""
+    size: int = _unpack_length(view)[0] if count >= 4 else -1
+    return size + 4 == count
+
+
+def read_cached(descriptor: int, room: memoryview, position: int) -> int:
+    """Read from the page cache into ``room``; how many bytes. Raises ColdSliceError, OSError."""
+    try:
+        return os.preadv(descriptor, [room], position, os.RWF_NOWAIT)
+    except BlockingIOError as error:
+        raise ColdSliceError from error
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        return os.preadv(descriptor, [room], position)

@@ -1,0 +1,243 @@
+"""Clients that speak to a secured listener: each one produces and consumes, or says in its own words why it may not.
+
+Security        protocol, trust and identity, as the test means them; written for each client in its own keys
+CLIENTS         name -> ``run(bootstrap, security, topic, values)``: the values read back
+                Raises RefusedError with the client's own words when it says that it was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+import aiokafka.helpers
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_tool
+from tests.support.certificates import Pair
+from tests.support.kafka_python import kafka
+from tests.support.requirements import require_tool
+
+WAIT_S = 30
+
+
+class RefusedError(Exception):
+    """A client said that it may not connect."""
+
+
+@dataclass(frozen=True)
+class Security:
+    """A client's side of a secured connection."""
+
+    protocol: str
+    ca: Path
+    pair: Pair | None = None
+    mechanism: str = ""
+    user: str = ""
+    password: str = ""
+
+    @property
+    def jaas(self) -> str:
+        module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
+        options = f'username="{self.user}" password="{self.password}"'
+        return f"org.apache.kafka.common.security.{module} required {options};"
+
+    def java(self) -> dict[str, str]:
+        properties = {"security.protocol": self.protocol}
+        if "SSL" in self.protocol:
+            properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
+        if self.pair is not None:
+            properties |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.pair.pem)}
+        if self.mechanism:
+            properties |= {"sasl.mechanism": self.mechanism, "sasl.jaas.config": self.jaas}
+        return properties
+
+    def librdkafka(self) -> dict[str, Any]:
+        conf: dict[str, Any] = {"security.protocol": self.protocol.lower()}
+        if "SSL" in self.protocol:
+            conf["ssl.ca.location"] = str(self.ca)
+        if self.pair is not None:
+            conf |= {"ssl.certificate.location": str(self.pair.certificate), "ssl.key.location": str(self.pair.key)}
+        if self.mechanism:
+            conf |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
+        return conf
+
+    def python(self) -> dict[str, Any]:
+        """For aiokafka and kafka-python."""
+        settings: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.mechanism:
+            settings |= {
+                "sasl_mechanism": self.mechanism,
+                "sasl_plain_username": self.user,
+                "sasl_plain_password": self.password,
+            }
+        return settings
+
+
+def by_librdkafka(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
+    refused: list[str] = []
+
+    def on_error(error: KafkaError) -> None:
+        if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError._ALL_BROKERS_DOWN):
+            refused.append(f"{error.name()} {error.str()}")
+
+    conf = {
+        "bootstrap.servers": bootstrap,
+        "error_cb": on_error,
+        "logger": logging.getLogger("quiet"),
+        **security.librdkafka(),
+    }
+    producer = Producer(conf)
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    deadline = time.monotonic() + WAIT_S
+    while producer.flush(0.1) and time.monotonic() < deadline:
+        if refused:
+            producer.purge()
+            raise RefusedError(refused[0])
+    consumer = Consumer({**conf, "group.id": f"{topic}-librdkafka", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    read: list[bytes] = []
+    while len(read) < len(values) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            read.append(message.value() or b"")
+    consumer.close()
+    return read
+
+
+def by_kcat(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
+    kcat = require_tool("kcat", "apt-get install kcat")
+    words = [kcat, "-b", bootstrap, "-t", topic]
+    words += [word for key, value in security.librdkafka().items() for word in ("-X", f"{key}={value}")]
+
+    def run(*more: str, stdin: bytes = b"") -> bytes:
+        done = subprocess.run([*words, *more], input=stdin, capture_output=True, timeout=WAIT_S, check=False)
+        if done.returncode:
+            raise RefusedError(done.stderr.decode())
+        return done.stdout
+
+    run("-P", "-X", "message.timeout.ms=5000", stdin=b"\n".join(values) + b"\n")
+    return run("-C", "-e", "-q", "-o", "beginning").splitlines()
+
+
+def by_aiokafka(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
+    settings = security.python() | {"bootstrap_servers": bootstrap}
+    if "SSL" in security.protocol:
+        pair = security.pair
+        files = {} if pair is None else {"certfile": str(pair.certificate), "keyfile": str(pair.key)}
+        settings["ssl_context"] = aiokafka.helpers.create_ssl_context(cafile=str(security.ca), **files)
+    said = Listening("aiokafka")
+
+    async def run() -> list[bytes]:
+        producer = aiokafka.AIOKafkaProducer(**settings)
+        consumer = aiokafka.AIOKafkaConsumer(topic, auto_offset_reset="earliest", group_id=f"{topic}-aio", **settings)
+        try:
+            await producer.start()
+            for value in values:
+                await producer.send_and_wait(topic, value, partition=0)
+            await consumer.start()
+            return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value for _ in values]
+        finally:
+            await producer.stop()
+            await consumer.stop()
+
+    with said:
+        try:
+            return asyncio.run(run())
+        except aiokafka.errors.KafkaError as error:
+            collect_garbage()
+            raise RefusedError(f"{error!r} {said.text()}") from error
+
+
+def by_kafka_python(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
+    settings = security.python() | {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": 2_000}
+    if "SSL" in security.protocol:
+        settings["ssl_cafile"] = str(security.ca)
+    if security.pair is not None:
+        settings |= {"ssl_certfile": str(security.pair.certificate), "ssl_keyfile": str(security.pair.key)}
+    with Listening("kafka") as said:
+        try:
+            producer = kafka.KafkaProducer(**settings)
+            for value in values:
+                producer.send(topic, value, partition=0).get(WAIT_S)
+            producer.close()
+            consumer = kafka.KafkaConsumer(
+                topic,
+                auto_offset_reset="earliest",
+                group_id=f"{topic}-py",
+                consumer_timeout_ms=WAIT_S * 1000,
+                **settings,
+            )
+            read = [message.value for message, _ in zip(consumer, values, strict=False)]
+            consumer.close()
+        except kafka.errors.KafkaError as error:
+            collect_garbage()
+            raise RefusedError(f"{error!r} {said.text()}") from error
+    return read
+
+
+def by_java(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
+    config = security.ca.parent / f"{topic}.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in security.java().items()))
+    server = ["--bootstrap-server", bootstrap, "--topic", topic]
+    lines = "\n".join(value.decode() for value in values) + "\n"
+    producing = [*server, "--producer.config", str(config), "--producer-property", "max.block.ms=10000"]
+    done = run_tool(console_producer(), producing, stdin=lines)
+    if done.returncode or "AuthenticationException" in done.stdout + done.stderr:
+        raise RefusedError(done.stdout + done.stderr)
+    consuming = [*server, "--consumer.config", str(config), "--from-beginning", "--max-messages", str(len(values))]
+    done = run_tool(CONSOLE_CONSUMER, consuming)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.encode() for line in done.stdout.splitlines()]
+
+
+def collect_garbage() -> None:
+    """Sockets that a refused client left open: its own matter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+class Listening(logging.Handler):
+    """The log of a client while it is listened to; nothing of it comes on the screen."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._logger = logging.getLogger(name)
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+    def text(self) -> str:
+        return "\n".join(self._lines)
+
+    def __enter__(self) -> Listening:
+        self._before = self._logger.propagate
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._before
+
+
+CLIENTS: dict[str, Callable[[str, Security, str, list[bytes]], list[bytes]]] = {
+    "librdkafka": by_librdkafka,
+    "kcat": by_kcat,
+    "aiokafka": by_aiokafka,
+    "kafka-python": by_kafka_python,
+    "java": by_java,
+}

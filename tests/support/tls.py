@@ -1,0 +1,78 @@
+"""The client's end of a TLS connection whose bytes the test moves itself."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from pathlib import Path
+
+from tests.support.certificates import Certificates
+from tidelog.broker.config.security_keys import listener_values
+from tidelog.broker.security.tls.contexts import build_context
+from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
+
+
+def server_context(certificates: Certificates, **texts: str) -> ssl.SSLContext:
+    """The context of a listener with these keys, written with underscores."""
+    return build_context(listener_values(certificates.server_texts(**texts), "SSL"))
+
+
+def client_context(authority: Path, *, tls12: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority))
+    if tls12:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class TlsPair:
+    """A TlsSocket, and the client's end in memory: ciphertext crosses ``raw`` when the test says so."""
+
+    def __init__(self, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+        ours, self.raw = socket.socketpair()
+        ours.setblocking(False)
+        self.raw.setblocking(False)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client = client.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        wrapped = server.wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
+        self._shake_hands(wrapped)
+        self.tls = TlsSocket(wrapped, memoryview(bytearray(CHUNK_BYTES)))
+
+    def _shake_hands(self, wrapped: ssl.SSLSocket) -> None:
+        done = False
+        while not done:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+                done = True
+            self.raw.sendall(self._outgoing.read())
+            with contextlib.suppress(ssl.SSLWantReadError):
+                wrapped.do_handshake()
+            self.drain()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The client's records for these bytes."""
+        self.client.write(data)
+        return self._outgoing.read()
+
+    def goodbye(self) -> bytes:
+        """The client's close_notify."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.client.unwrap()
+        return self._outgoing.read()
+
+    def drain(self, most: int = 1 << 20) -> None:
+        """Move what the server has sent to the client, so many bytes at most."""
+        with contextlib.suppress(BlockingIOError):
+            self._incoming.write(self.raw.recv(most))
+
+    def decrypted(self) -> bytes:
+        """All that the client can read."""
+        pieces = []
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while piece := self.client.read(1 << 16):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self.tls.close()
+        self.raw.close()
