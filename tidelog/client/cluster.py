@@ -58,7 +58,8 @@ class Cluster:
         """Connect to the first of the comma separated ``servers`` that answers. Raises ClientError of the last."""
         self._timeout_s = timeout_s
         self._clients: dict[Address, Client] = {}
-        self._any = self._first_of([server.strip() for server in servers.split(",") if server.strip()])
+        self._servers = [server.strip() for server in servers.split(",") if server.strip()]
+        self._any = self._first_of(self._servers)
         self._leaders: dict[str, list[Address]] = {}
 
     @classmethod
@@ -82,6 +83,9 @@ class Cluster:
 
     def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
         """Ask any broker, in the newest version both sides know up to ``highest``. Raises ClientError."""
+        if self._any.is_broken:
+            self._any.close()
+            self._any = self._first_of(self._servers)
         return ask(self._any, request, response_type, highest)
 
     def brokers(self) -> dict[int, Address]:
@@ -122,8 +126,11 @@ class Cluster:
         return leaders[partition]
 
     def client_for(self, address: Address) -> Client:
-        """The connection to a broker. Raises ClientError."""
+        """The connection to a broker, a new one where the last was cut off. Raises ClientError."""
         client = self._clients.get(address)
+        if client is not None and client.is_broken:
+            client.close()
+            client = None
         if client is None:
             host, port = address
             client = self._clients[address] = Client(f"{host}:{port}", self._timeout_s)
@@ -132,7 +139,7 @@ class Cluster:
     def coordinator(self, key: str, key_type: int) -> Client:
         """The connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
         request = FindCoordinatorRequest(key=key, key_type=key_type)
-        answer = ask(self._any, request, FindCoordinatorResponse, _SINGLE_KEY)
+        answer = self.ask(request, FindCoordinatorResponse, _SINGLE_KEY)
         raise_for_code(answer.error_code, f"coordinator of {key}", answer.error_message)
         return self.client_for((answer.host, answer.port))
 
@@ -147,7 +154,7 @@ class Cluster:
 
     def _ask_leaders(self, topic: str, create: bool) -> list[Address]:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
-        answer = ask(self._any, request, MetadataResponse, _METADATA_BY_NAME)
+        answer = self.ask(request, MetadataResponse, _METADATA_BY_NAME)
         (found,) = answer.topics
         raise_for_code(found.error_code, f"topic {topic}")
         addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}

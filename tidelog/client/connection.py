@@ -54,6 +54,8 @@ class Client:
         self._correlation_id = 0
         self._waiting: deque[tuple[int, int, int]] = deque()
         self._served: dict[int, tuple[int, int]] | None = None
+        self.is_broken = False
+        """Whether a request or an answer was cut off, by an error or a signal: nothing more can be asked here."""
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +114,11 @@ class Client:
             for part in rest:  # large, hence not worth a copy
                 self._socket.sendall(part)
         except OSError as error:
+            self.is_broken = True
             raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
+        except BaseException:  # a signal
+            self.is_broken = True
+            raise
         self._waiting.append((self._correlation_id, response_header_version(api_key, version), version))
 
     def answer(self, response_type: type[_Response]) -> _Response:
@@ -121,7 +127,11 @@ class Client:
         try:
             frame = self._read_frame()
         except OSError as error:
+            self.is_broken = True
             raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
+        except BaseException:  # ClientError, or a signal
+            self.is_broken = True
+            raise
         (correlation_id,) = _LENGTH.unpack_from(frame)
         if correlation_id != expected:
             raise ClientError(f"{self.bootstrap} answered request {correlation_id} instead of {expected}")

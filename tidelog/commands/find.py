@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
-from datetime import UTC, datetime
 
 import click
 
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
-from tidelog.find import FoundRecord, Tidelog
+from tidelog.commands.frame.records import json_line, text_line
+from tidelog.find import Tidelog
 
 DEFAULT_MAX = 100
 
@@ -66,23 +64,3 @@ def command(
         count += 1
     if not as_json and not count:
         print("nothing found", file=sys.stderr)
-
-
-def text_line(record: FoundRecord) -> str:
-    """Format one record as text: place, time, key and value, tab-separated."""
-    moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
-    key, value = ("-" if part is None else part.decode("utf-8", "replace") for part in (record.key, record.value))
-    return f"{record.topic}-{record.partition}@{record.offset}\t{moment}\t{key}\t{value}"
-
-
-def json_line(record: FoundRecord) -> str:
-    """Format one record as a JSON object."""
-    fields = record._asdict()
-    fields["key"], fields["value"] = encode(record.key), encode(record.value)
-    fields["headers"] = [[name, encode(value)] for name, value in record.headers]
-    return json.dumps(fields)
-
-
-def encode(value: bytes | None) -> str | None:
-    """Encode bytes as base64."""
-    return None if value is None else base64.b64encode(value).decode()

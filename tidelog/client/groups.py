@@ -1,0 +1,287 @@
+"""Groups of a cluster: listed, described with their lag, reset, deleted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidelog.client.cluster import GROUP, Cluster, ask, raise_for_code
+from tidelog.client.connection import Client
+from tidelog.client.offsets import TopicPartition, log_ends
+from tidelog.client.topics import list_topics
+from tidelog.protocol.errors import GroupIdNotFoundError
+from tidelog.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidelog.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
+from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from tidelog.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from tidelog.protocol.types import Buffer
+
+PROTOCOL_TYPE = "consumer"
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+_OFFSET_FETCH_ONE = 7
+"""The newest OffsetFetch for one group; from 8 on several are asked for at once."""
+_DESCRIBE_CLASSIC = 5
+"""The newest DescribeGroups that answers a group that is not there as Dead."""
+
+
+class ListedGroup(NamedTuple):
+    """One group; type and state are empty where a broker is too old to say."""
+
+    group: str
+    type: str
+    state: str
+    protocol: str
+
+
+class Member(NamedTuple):
+    """A member and the partitions it has."""
+
+    id: str
+    client_id: str
+    host: str
+    partitions: list[TopicPartition]
+
+
+class PartitionLag(NamedTuple):
+    """A partition of a group: committed offset, end of the log, and how many records lie between; None is unknown."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    lag: int | None
+    member: str | None
+
+
+class Group(NamedTuple):
+    """A group with its members and its partitions."""
+
+    group: str
+    type: str
+    state: str
+    assignor: str
+    members: list[Member]
+    partitions: list[PartitionLag]
+
+    @property
+    def lag(self) -> int:
+        """The sum of the lags that are known."""
+        return sum(one.lag or 0 for one in self.partitions)
+
+
+def list_groups(cluster: Cluster) -> list[ListedGroup]:
+    """Ask each broker for the groups it coordinates. Raises ClientError, KafkaError."""
+    return sorted(
+        group for address in cluster.brokers().values() for group in _groups_at(cluster, cluster.client_for(address))
+    )
+
+
+def describe_group(cluster: Cluster, group: str) -> Group:
+    """Ask for a group's members, offsets and lag. Raises ClientError, KafkaError when there is no such group."""
+    client = cluster.until_settled(lambda: cluster.coordinator(group, GROUP))
+    listed = next((one for one in _groups_at(cluster, client) if one.group == group), None)
+    if listed is None:
+        raise GroupIdNotFoundError(f"group {group}: there is no such group")
+    state, assignor, members = _MEMBERS[listed.type](client, group)
+    if listed.type == SHARE:
+        return Group(group, listed.type, state, assignor, members, _share_lags(client, group))
+    return Group(group, listed.type, state, assignor, members, _lags(cluster, group, members))
+
+
+def committed_offsets(
+    cluster: Cluster, group: str, places: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, int]:
+    """Ask for the committed offsets of these partitions, or of all; those without any are left out.
+
+    Raises ClientError, KafkaError.
+    """
+    topics = None
+    if places is not None:
+        topics = [
+            OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()
+        ]
+    request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
+
+    def fetch() -> dict[TopicPartition, int]:
+        client = cluster.coordinator(group, GROUP)
+        answer = ask(client, request, OffsetFetchResponse, _OFFSET_FETCH_ONE)
+        raise_for_code(answer.error_code, f"offsets of group {group}")
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                raise_for_code(one.error_code, f"offset of group {group} for {topic.name}-{one.partition_index}")
+                if one.committed_offset >= 0:
+                    found[topic.name, one.partition_index] = one.committed_offset
+        return found
+
+    return cluster.until_settled(fetch)
+
+
+def delete_group(cluster: Cluster, group: str) -> None:
+    """Delete a group that has no members. Raises ClientError, KafkaError."""
+
+    def delete() -> None:
+        client = cluster.coordinator(group, GROUP)
+        request = DeleteGroupsRequest(groups_names=[group])
+        (answer,) = ask(client, request, DeleteGroupsResponse, DeleteGroupsRequest.VERSIONS.highest).results
+        raise_for_code(answer.error_code, f"group {group}")
+
+    cluster.until_settled(delete)
+
+
+def delete_offsets(cluster: Cluster, group: str, places: Iterable[TopicPartition]) -> None:
+    """Delete the committed offsets of partitions that no member reads. Raises ClientError, KafkaError."""
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
+        )
+        for name, numbers in _by_topic(places).items()
+    ]
+    request = OffsetDeleteRequest(group_id=group, topics=topics)
+
+    def delete() -> None:
+        answer = ask(cluster.coordinator(group, GROUP), request, OffsetDeleteResponse, 0)
+        raise_for_code(answer.error_code, f"group {group}")
+        for topic in answer.topics:
+            for one in topic.partitions:
+                raise_for_code(one.error_code, f"offset of group {group} for {topic.name}-{one.partition_index}")
+
+    cluster.until_settled(delete)
+
+
+def _groups_at(cluster: Cluster, client: Client) -> list[ListedGroup]:
+    def list_them() -> list[ListedGroup]:
+        answer = ask(client, ListGroupsRequest(), ListGroupsResponse, ListGroupsRequest.VERSIONS.highest)
+        raise_for_code(answer.error_code, f"groups of {client.bootstrap}")
+        return [
+            ListedGroup(one.group_id, one.group_type.lower() or CLASSIC, one.group_state, one.protocol_type)
+            for one in answer.groups
+        ]
+
+    return cluster.until_settled(list_them)
+
+
+def _classic_members(client: Client, group: str) -> _Described:
+    request = DescribeGroupsRequest(groups=[group])
+    (answer,) = ask(client, request, DescribeGroupsResponse, _DESCRIBE_CLASSIC).groups
+    raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    members = [
+        Member(one.member_id, one.client_id, one.client_host, _assigned(one.member_assignment, answer.protocol_type))
+        for one in answer.members
+    ]
+    return answer.group_state, answer.protocol_data, members
+
+
+def _assigned(assignment: Buffer, protocol_type: str) -> list[TopicPartition]:
+    if protocol_type != PROTOCOL_TYPE or not assignment:
+        return []
+    decoded = ConsumerProtocolAssignment.decode_prefixed_lenient(assignment)
+    return [(one.topic, number) for one in decoded.assigned_partitions for number in one.partitions]
+
+
+def _consumer_members(client: Client, group: str) -> _Described:
+    request = ConsumerGroupDescribeRequest(group_ids=[group])
+    highest = ConsumerGroupDescribeRequest.VERSIONS.highest
+    (answer,) = ask(client, request, ConsumerGroupDescribeResponse, highest).groups
+    raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    members = [
+        Member(one.member_id, one.client_id, one.client_host,
+               [(part.topic_name, number) for part in one.assignment.topic_partitions for number in part.partitions])
+        for one in answer.members
+    ]  # fmt: skip
+    return answer.group_state, answer.assignor_name, members
+
+
+def _share_members(client: Client, group: str) -> _Described:
+    request = ShareGroupDescribeRequest(group_ids=[group])
+    (answer,) = ask(client, request, ShareGroupDescribeResponse, ShareGroupDescribeRequest.VERSIONS.highest).groups
+    raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    members = [
+        Member(one.member_id, one.client_id, one.client_host,
+               [(part.topic_name, number) for part in one.assignment.topic_partitions for number in part.partitions])
+        for one in answer.members
+    ]  # fmt: skip
+    return answer.group_state, answer.assignor_name, members
+
+
+def _streams_members(client: Client, group: str) -> _Described:
+    """Ask for members of a streams group; they have tasks, not partitions."""
+    request = StreamsGroupDescribeRequest(group_ids=[group])
+    (answer,) = ask(client, request, StreamsGroupDescribeResponse, StreamsGroupDescribeRequest.VERSIONS.highest).groups
+    raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    members = [Member(one.member_id, one.client_id, one.client_host, []) for one in answer.members]
+    return answer.group_state, "", members
+
+
+_Described = tuple[str, str, list[Member]]
+_MEMBERS = {
+    CLASSIC: _classic_members,
+    CONSUMER: _consumer_members,
+    SHARE: _share_members,
+    STREAMS: _streams_members,
+}
+
+
+def _lags(cluster: Cluster, group: str, members: Sequence[Member]) -> list[PartitionLag]:
+    """Build the lag of each partition that has an offset or a member."""
+    committed = committed_offsets(cluster, group)
+    owners = {place: member.id for member in members for place in member.partitions}
+    places = sorted({*committed, *owners})
+    ends = _ends_that_are_there(cluster, places)
+    lags = []
+    for place in places:
+        offset, end = committed.get(place), ends.get(place)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        lags.append(PartitionLag(*place, offset, end, lag, owners.get(place)))
+    return lags
+
+
+def _share_lags(client: Client, group: str) -> list[PartitionLag]:
+    """Ask for the start offset of each share partition; what lies after it is not acknowledged in full."""
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)]
+    )
+    highest = DescribeShareGroupOffsetsRequest.VERSIONS.highest
+    (answer,) = ask(client, request, DescribeShareGroupOffsetsResponse, highest).groups
+    raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    return [
+        PartitionLag(topic.topic_name, one.partition_index, one.start_offset if one.start_offset >= 0 else None, None,
+                     one.lag if one.lag >= 0 else None, None)
+        for topic in answer.topics for one in topic.partitions
+    ]  # fmt: skip
+
+
+def _ends_that_are_there(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ask for the ends of logs; those of topics that are gone are left out."""
+    there = {topic.name: len(topic.partitions) for topic in list_topics(cluster)}
+    return log_ends(cluster, [(topic, number) for topic, number in places if number < there.get(topic, 0)])
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        topics[topic].append(partition)
+    return topics

@@ -1,0 +1,265 @@
+"""``tidelog consume``: records of topics of any Kafka cluster, by offset or time, alone or as a member of a group."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.records import hex_line, json_line, text_line
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.offsets import TopicPartition
+    from tidelog.client.records.fetcher import Fetcher
+    from tidelog.find import FoundRecord
+
+WAIT_MS = 500
+COMMIT_S = 5.0
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_line, "json": json_line}
+
+
+class Range(NamedTuple):
+    """The records that are wanted: where reading begins and ends, in words of the command line."""
+
+    offset: str | None
+    begin_ms: int | None
+    end_ms: int | None
+    follow: bool
+    isolation_level: int
+
+
+@click.command(cls=Command)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("-o", "--offset", metavar="WHERE", help="start, end, an offset, or -N for the last N of each partition")
+@click.option("--from-beginning", is_flag=True, help="as --offset start, which is the default without a group")
+@click.option("--from", "begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
+@click.option("--to", "end", metavar="TIME", help="not newer")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, metavar="N",
+              help="this partition alone; may be repeated")  # fmt: skip
+@click.option("-n", "--max", "--max-messages", "most", type=click.IntRange(1), metavar="N", help="at most N records")
+@click.option("-f", "--follow", is_flag=True, help="go on with new records; else reading ends where logs end now")
+@click.option("-g", "--group", metavar="GROUP", help="as a member of this group, from its offsets on, which it commits")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "value", "hex", "json"]),
+    default="text",
+    show_default=True,
+    help="place, time, key and value; the value alone; key and value in hexadecimal; a JSON object a line",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(list(ISOLATION)),
+    default="read_uncommitted",
+    show_default=True,
+    help="read_committed leaves out records of open and aborted transactions",
+)
+@json_option
+@client_options()
+def command(
+    *,
+    settings: ClientSettings,
+    topics: tuple[str, ...],
+    offset: str | None,
+    from_beginning: bool,
+    begin: str | None,
+    end: str | None,
+    partitions: tuple[int, ...],
+    most: int | None,
+    follow: bool,
+    group: str | None,
+    form: str,
+    isolation: str,
+    as_json: bool,
+) -> None:
+    """Read records of topics."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.find import in_ms
+
+    if sum((offset is not None, from_beginning, begin is not None)) > 1:
+        raise click.UsageError("expected one of --offset, --from-beginning and --from")
+    if group is not None and partitions:
+        raise click.UsageError("--partition: a group assigns the partitions; expected no --group with it")
+    wanted = Range(
+        checked_offset("start" if from_beginning else offset),
+        None if begin is None else in_ms(begin),
+        None if end is None else in_ms(end),
+        follow,
+        ISOLATION[isolation],
+    )
+    if wanted.begin_ms is not None and wanted.end_ms is not None and wanted.begin_ms > wanted.end_ms:
+        raise click.UsageError(f"--from {begin} is after --to {end}")
+    with Cluster.open(settings) as cluster:
+        if group is None:
+            records = read_partitions(cluster, chosen(cluster, topics, partitions), wanted)
+        else:
+            records = read_as_member(cluster, group, topics, wanted)
+        show(records, "json" if as_json else form, most)
+
+
+def checked_offset(text: str | None) -> str | None:
+    """Return the text. Raises UsageError when it is no offset."""
+    if text is not None and text not in ("start", "end") and not text.removeprefix("-").isdecimal():
+        raise click.UsageError(f"--offset {text!r}: expected start, end, an offset, or -N for the last N")
+    return text
+
+
+def show(records: Iterator[FoundRecord | None], form: str, most: int | None) -> None:
+    """Print records, up to ``most``; None says that no more are there for the moment."""
+    shown = 0
+    try:
+        for record in records:
+            if record is None:
+                sys.stdout.flush()
+                continue
+            if form == "value":
+                sys.stdout.buffer.write((record.value or b"") + b"\n")
+            else:
+                print(LINES[form](record))
+            shown += 1
+            if shown == most:
+                return
+    finally:
+        getattr(records, "close")()  # noqa: B009  (a generator: its end leaves the group)
+
+
+def chosen(cluster: Cluster, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
+    """List the partitions that are read. Raises ClientError, KafkaError."""
+    from tidelog.client.offsets import partitions_of
+
+    if not partitions:
+        return [place for topic in topics for place in partitions_of(cluster, topic)]
+    places = [(topic, number) for topic in topics for number in partitions]
+    for place in places:
+        cluster.leader(*place)
+    return places
+
+
+def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
+    """Yield records of these partitions. Raises ClientError, KafkaError."""
+    from tidelog.client.records.fetcher import Fetcher
+
+    fetcher = Fetcher(cluster, first_positions(cluster, places, wanted), wanted.isolation_level)
+    ends = last_positions(cluster, places, wanted)
+    while drop_finished(fetcher, ends):
+        is_empty = True
+        for record in read_round(fetcher, ends):
+            is_empty = False
+            yield record
+        yield None
+        if is_empty and not wanted.follow:
+            return
+
+
+def read_as_member(
+    cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range
+) -> Iterator[FoundRecord | None]:
+    """Yield records of the partitions that the group assigns, and commit them. Raises ClientError, KafkaError."""
+    from tidelog.client.groups import committed_offsets
+    from tidelog.client.records.fetcher import Fetcher
+    from tidelog.client.records.member import GroupMember
+    from tidelog.protocol.errors import KafkaError
+
+    fetcher = Fetcher(cluster, {}, wanted.isolation_level)
+    read: dict[TopicPartition, int] = {}
+
+    def commit() -> None:
+        member.commit(read)
+        read.clear()
+
+    def commit_if_possible() -> None:
+        try:
+            commit()
+        except KafkaError as error:
+            print(f"tidelog consume: {error}", file=sys.stderr)
+
+    member = GroupMember(cluster, group, topics, commit_if_possible)
+    ends: dict[TopicPartition, int] = {}
+    next_commit = time.monotonic() + COMMIT_S
+    try:
+        while True:
+            if member.poll():
+                read.clear()
+                places = member.assignment
+                committed = {} if wanted.offset or wanted.begin_ms else committed_offsets(cluster, group, places)
+                fetcher.positions = {**first_positions(cluster, places, wanted), **committed}
+                ends = last_positions(cluster, places, wanted)
+            if not drop_finished(fetcher, ends) and not wanted.follow:
+                return
+            is_empty = True
+            for record in read_round(fetcher, ends):
+                is_empty = False
+                read[record.topic, record.partition] = record.offset + 1
+                yield record
+            yield None
+            if is_empty and not wanted.follow:
+                return
+            if time.monotonic() >= next_commit:
+                commit()
+                next_commit = time.monotonic() + COMMIT_S
+    finally:
+        commit_if_possible()
+        member.leave()
+
+
+def read_round(fetcher: Fetcher, ends: dict[TopicPartition, int]) -> Iterator[FoundRecord]:
+    """Yield the records of one fetch that lie before the ends."""
+    from tidelog.find import FoundRecord
+
+    if not fetcher.positions:
+        time.sleep(WAIT_MS / 1000)
+    for topic, partition, record in fetcher.fetch(WAIT_MS):
+        end = ends.get((topic, partition))
+        if end is None or record.offset < end:
+            yield FoundRecord(
+                topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+            )
+
+
+def drop_finished(fetcher: Fetcher, ends: dict[TopicPartition, int]) -> bool:
+    """Give up partitions that are read to their end; return whether any is left."""
+    for place, end in ends.items():
+        if fetcher.positions.get(place, -1) >= end:
+            del fetcher.positions[place]
+    return bool(fetcher.positions)
+
+
+def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+    """Find the offsets at which reading begins. Raises ClientError, KafkaError."""
+    from tidelog.client.offsets import list_offsets, log_ends, log_starts
+
+    starts = log_starts(cluster, places)
+    if wanted.offset in (None, "start") and wanted.begin_ms is None:
+        return starts
+    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
+    if wanted.begin_ms is not None:
+        found = list_offsets(cluster, dict.fromkeys(places, wanted.begin_ms))
+        return {place: ends[place] if found[place] < 0 else found[place] for place in places}
+    if wanted.offset == "end":
+        return ends
+    number = int(wanted.offset or 0)
+    from_end = (wanted.offset or "").startswith("-")
+    return {
+        place: min(max(ends[place] + number if from_end else number, starts[place]), ends[place]) for place in places
+    }
+
+
+def last_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+    """Find the offsets at which reading ends; none where it goes on. Raises ClientError, KafkaError."""
+    from tidelog.client.offsets import list_offsets, log_ends
+
+    later: dict[TopicPartition, int] = {}
+    if wanted.end_ms is not None:
+        found = list_offsets(cluster, dict.fromkeys(places, wanted.end_ms + 1))
+        later = {place: offset for place, offset in found.items() if offset >= 0}
+    if wanted.follow:
+        return later
+    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
+    return {place: min(ends[place], later.get(place, ends[place])) for place in places}

@@ -1,0 +1,124 @@
+"""Records as text: the JSON form that ``produce``, ``consume`` and ``find`` share, and lines for people.
+
+In JSON a key or value that is UTF-8 stands as text under ``key`` and ``value``; other bytes stand in base64 under
+``key_base64`` and ``value_base64``. A header is an object with ``name`` and likewise ``value`` or ``value_base64``. So
+what one command prints, ``produce --format json`` takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tidelog.find import FoundRecord
+
+
+class RecordFormatError(ValueError):
+    """A text that is no record; the message says what was expected."""
+
+
+class ParsedRecord(NamedTuple):
+    """A record of a JSON object; None where a field is null or missing."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    timestamp: int | None
+
+
+FIELDS = {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
+"""Keys of a record in JSON; topic and offset are printed, and not taken."""
+
+
+def json_line(record: FoundRecord) -> str:
+    """Format one record as a JSON object in one line."""
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    fields |= _field("key", record.key)
+    fields |= _field("value", record.value)
+    fields["headers"] = [{"name": name, **_field("value", content)} for name, content in record.headers]
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def text_line(record: FoundRecord) -> str:
+    """Format one record as text: place, time, key and value, tab-separated."""
+    return "\t".join([_place(record), _text(record.key), _text(record.value)])
+
+
+def hex_line(record: FoundRecord) -> str:
+    """Format one record as text, with key and value in hexadecimal."""
+    return "\t".join([_place(record), *("-" if one is None else one.hex() for one in (record.key, record.value))])
+
+
+def parse_json_record(line: str) -> ParsedRecord:
+    """Parse one line of JSON. Raises RecordFormatError."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise RecordFormatError(f"no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise RecordFormatError('expected an object such as {"key": "a", "value": "b"}')
+    unknown = sorted(set(fields) - FIELDS)
+    if unknown:
+        raise RecordFormatError(f"unknown key {unknown[0]!r}; expected {', '.join(sorted(FIELDS))}")
+    headers = fields.get("headers") or []
+    if not isinstance(headers, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in headers
+    ):
+        raise RecordFormatError('headers: expected a list such as [{"name": "a", "value": "b"}]')
+    return ParsedRecord(
+        _bytes(fields, "key"),
+        _bytes(fields, "value"),
+        tuple((one["name"], _bytes(one, "value")) for one in headers),
+        _number(fields, "partition"),
+        _number(fields, "timestamp"),
+    )
+
+
+def _field(name: str, content: bytes | None) -> dict[str, str | None]:
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
+    encoded, text = fields.get(f"{name}_base64"), fields.get(name)
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (TypeError, ValueError, binascii.Error):
+            raise RecordFormatError(f"{name}_base64: {encoded!r} is not base64") from None
+    if text is None:
+        return None
+    return text.encode() if isinstance(text, str) else json.dumps(text, ensure_ascii=False).encode()
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    number = fields.get(name)
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        raise RecordFormatError(f"{name}: {number!r} is no number from 0 on")
+    return number
+
+
+def _place(record: FoundRecord) -> str:
+    moment = "-"
+    if record.timestamp >= 0:
+        moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    return f"{record.topic}-{record.partition}@{record.offset}\t{moment}"
+
+
+def _text(content: bytes | None) -> str:
+    return "-" if content is None else content.decode("utf-8", "replace")

@@ -1,0 +1,243 @@
+"""``tidelog group``: groups of any Kafka cluster, with their lag; their offsets moved; groups deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tidelog.commands.frame.commands import Group as CommandGroup
+from tidelog.commands.frame.options import ClientSettings, client_options, each_of, json_option
+from tidelog.commands.frame.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import Group
+    from tidelog.client.offsets import TopicPartition
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """List, describe, reset and delete groups."""
+
+
+@command.command("list")
+@click.option("--state", metavar="STATE", help="groups in this state alone, such as Stable or Empty")
+@click.option("--type", "kind", metavar="TYPE", help="groups of this type alone: classic, consumer, share or streams")
+@json_option
+@client_options()
+def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, as_json: bool) -> None:
+    """List the groups of all coordinators."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import list_groups
+
+    with Cluster.open(settings) as cluster:
+        found = list_groups(cluster)
+    rows = [
+        one._asdict()
+        for one in found
+        if (state is None or one.state.lower() == state.lower()) and (kind is None or one.type == kind.lower())
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(["group", "type", "state", "protocol"], rows)
+
+
+@command.command("describe")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@json_option
+@client_options()
+def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
+    """Describe groups: members, committed offsets, lag."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import describe_group
+
+    found: list[Group] = []
+    with Cluster.open(settings) as cluster:
+        code = each_of(names, lambda name: found.append(describe_group(cluster, name)))
+    if as_json:
+        print_json([as_object(group) for group in found])
+        return code
+    for number, group in enumerate(found):
+        if number:
+            print()
+        print_group(group)
+    return code
+
+
+def as_object(group: Group) -> dict[str, Any]:
+    """Build the JSON object of a group."""
+    members = [
+        {**one._asdict(), "partitions": [f"{topic}-{number}" for topic, number in one.partitions]}
+        for one in group.members
+    ]
+    partitions = [one._asdict() for one in group.partitions]
+    return {**group._asdict(), "lag": group.lag, "members": members, "partitions": partitions}
+
+
+def print_group(group: Group) -> None:
+    """Print a group for people."""
+    assignor = f", {group.assignor}" if group.assignor else ""
+    print(f"group: {group.group} ({group.type}{assignor})")
+    print(f"state: {group.state}, {len(group.members)} members")
+    print(f"lag: {group.lag}")
+    if group.partitions:
+        columns = ["topic", "partition", "committed", "end", "lag", "member"]
+        print_rows(columns, [one._asdict() for one in group.partitions])
+    idle = [one for one in group.members if not one.partitions]
+    if idle:
+        print_rows(["member", "client_id", "host"], [{**one._asdict(), "member": one.id} for one in idle])
+
+
+class Target(NamedTuple):
+    """The place that offsets are moved to: exactly one of the fields is set."""
+
+    to_earliest: bool
+    to_latest: bool
+    to_current: bool
+    to_offset: int | None
+    shift_by: int | None
+    to_datetime: str | None
+
+
+@command.command("reset")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:N,...]", help="of this topic, or of these partitions")
+@click.option("--all-topics", is_flag=True, help="of all topics that the group has offsets of")
+@click.option("--to-earliest", is_flag=True, help="to the start of each log")
+@click.option("--to-latest", is_flag=True, help="to the end of each log")
+@click.option("--to-current", is_flag=True, help="to what is committed: shows it")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="to this offset, or as near as the log has it")
+@click.option("--shift-by", type=int, metavar="N", help="by N records on, or back with -N")
+@click.option("--to-datetime", metavar="TIME", help="to the first record not older; ms, ISO 8601, 09:00, or 15m ago")
+@click.option("--dry-run", is_flag=True, help="show the offsets, commit none")
+@json_option
+@client_options()
+def reset(
+    *,
+    settings: ClientSettings,
+    name: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    dry_run: bool,
+    as_json: bool,
+    **target: Any,
+) -> None:
+    """Move the committed offsets of a group that has no members."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import committed_offsets
+    from tidelog.client.records.member import commit_offsets
+
+    wanted = Target(**target)
+    if sum(value is not None and value is not False for value in wanted) != 1:
+        raise click.UsageError(
+            "expected one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by and --to-datetime"
+        )
+    if bool(topics) == all_topics:
+        raise click.UsageError("expected one of --topic and --all-topics")
+    with Cluster.open(settings) as cluster:
+        committed = committed_offsets(cluster, name)
+        places = sorted(committed) if all_topics else parse_places(cluster, topics)
+        offsets = new_offsets(cluster, places, committed, wanted)
+        if not dry_run:
+            commit_offsets(cluster, name, offsets)
+    rows = [
+        {"topic": topic, "partition": number, "before": committed.get((topic, number)), "offset": offset}
+        for (topic, number), offset in sorted(offsets.items())
+    ]
+    if as_json:
+        print_json({"group": name, "changed": not dry_run, "partitions": rows})
+    else:
+        print_rows(["topic", "partition", "before", "offset"], rows)
+
+
+def parse_places(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
+    """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError for what is not there."""
+    from tidelog.client.offsets import partitions_of
+
+    places: list[TopicPartition] = []
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not colon:
+            places += partitions_of(cluster, topic)
+            continue
+        for number in numbers.split(","):
+            if not number.isdecimal():
+                raise click.UsageError(f"--topic {text!r}: expected TOPIC or TOPIC:0,1")
+            cluster.leader(topic, int(number))
+            places.append((topic, int(number)))
+    return places
+
+
+def new_offsets(
+    cluster: Cluster, places: list[TopicPartition], committed: Mapping[TopicPartition, int], wanted: Target
+) -> dict[TopicPartition, int]:
+    """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
+    from tidelog.client import ClientError
+    from tidelog.client.offsets import list_offsets, log_ends, log_starts
+    from tidelog.find import in_ms
+
+    starts, ends = log_starts(cluster, places), log_ends(cluster, places)
+    if wanted.to_earliest:
+        return starts
+    if wanted.to_latest:
+        return ends
+    if wanted.to_datetime is not None:
+        found = list_offsets(cluster, dict.fromkeys(places, in_ms(wanted.to_datetime)))
+        return {place: ends[place] if found[place] < 0 else found[place] for place in places}
+    if wanted.to_offset is not None:
+        moved = dict.fromkeys(places, wanted.to_offset)
+    else:
+        without = [f"{topic}-{number}" for topic, number in places if (topic, number) not in committed]
+        if without:
+            raise ClientError(f"no offset is committed for {', '.join(without)}")
+        moved = {place: committed[place] + (wanted.shift_by or 0) for place in places}
+    return {place: min(max(moved[place], starts[place]), ends[place]) for place in places}
+
+
+@command.command("delete")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@json_option
+@client_options()
+def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
+    """Delete groups that have no members, with their offsets."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import delete_group
+
+    deleted: list[str] = []
+
+    def delete_one(name: str) -> None:
+        delete_group(cluster, name)
+        deleted.append(name)
+
+    with Cluster.open(settings) as cluster:
+        code = each_of(names, delete_one)
+    if as_json:
+        print_json([{"group": name, "deleted": True} for name in deleted])
+    else:
+        for name in deleted:
+            print(f"deleted group {name}")
+    return code
+
+
+@command.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:N,...]",
+              help="of this topic, or of these partitions; may be repeated")  # fmt: skip
+@json_option
+@client_options()
+def delete_offsets(*, settings: ClientSettings, name: str, topics: tuple[str, ...], as_json: bool) -> None:
+    """Delete a group's offsets of topics that no member reads."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.groups import delete_offsets as delete_them
+
+    with Cluster.open(settings) as cluster:
+        places = parse_places(cluster, topics)
+        delete_them(cluster, name, places)
+    if as_json:
+        print_json({"group": name, "partitions": [f"{topic}-{number}" for topic, number in places], "deleted": True})
+    else:
+        for topic, number in places:
+            print(f"deleted the offset of {topic}-{number}")

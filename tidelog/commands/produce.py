@@ -1,0 +1,189 @@
+"""``tidelog produce``: records from lines, files or JSON into a topic of any Kafka cluster.
+
+The producer is idempotent. A batch goes out when it is full and when the input has nothing more for the moment, so that
+a line typed or piped is there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import click
+
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
+from tidelog.commands.frame.output import print_json
+
+if TYPE_CHECKING:
+    from tidelog.client.records.producer import OutgoingRecord, Producer
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+STANDARD_INPUT = "-"
+CHUNK_BYTES = 1 << 18
+PROGRESS_BYTES = 1 << 24
+"""Size of a file from which on a progress bar is shown on a terminal."""
+
+
+class Fields(NamedTuple):
+    """What every record gets, and how a line becomes one."""
+
+    format: str
+    key: bytes | None
+    delimiter: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    partition: int | None
+    tombstone: bool
+
+
+@click.command(cls=Command)
+@click.argument("topic", metavar="TOPIC")
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@click.option("-k", "--key", metavar="KEY", help="the key of every record")
+@click.option(
+    "-K", "--key-delimiter", metavar="TEXT", help="each line is KEY, this text and the value, as KEY:VALUE for ':'"
+)
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be repeated")
+@click.option("-p", "--partition", type=click.IntRange(0), metavar="N", help="the partition; default: by key")
+@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="the codec")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json", "file"]),
+    default="lines",
+    show_default=True,
+    help="a record of each line; of each line's JSON object, as consume --json prints it; of each file",
+)
+@click.option("-Z", "--tombstone", is_flag=True, help="an empty value is sent as null")
+@json_option
+@client_options()
+def command(
+    *,
+    settings: ClientSettings,
+    topic: str,
+    files: tuple[str, ...],
+    key: str | None,
+    key_delimiter: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    compression: str,
+    form: str,
+    tombstone: bool,
+    as_json: bool,
+) -> None:
+    """Write records to a topic: lines of standard input or of files.
+
+    Records with equal keys go to the same partition, the one that Kafka's own producers choose. The topic is created
+    where the broker allows that.
+    """
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.records.producer import Producer
+
+    if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
+        raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
+    given = tuple((name, value.encode()) for name, value in key_values(headers, "--header").items())
+    fields = Fields(
+        form,
+        None if key is None else key.encode(),
+        None if key_delimiter is None else key_delimiter.encode(),
+        given,
+        partition,
+        tombstone,
+    )
+    with Cluster.open(settings) as cluster:
+        producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
+        try:
+            for path in files or (STANDARD_INPUT,):
+                produce_file(path, fields, producer)
+            producer.flush()
+        finally:
+            report(topic, producer, as_json=as_json)
+
+
+def produce_file(path: str, fields: Fields, producer: Producer) -> None:
+    """Send the records of one file. Raises ClientError, KafkaError, OSError."""
+    if path == STANDARD_INPUT:
+        send_all(sys.stdin.buffer, "standard input", fields, producer)
+        return
+    with open(path, "rb") as file:
+        state = os.fstat(file.fileno())
+        if stat.S_ISREG(state.st_mode) and state.st_size >= PROGRESS_BYTES and sys.stderr.isatty():
+            with click.progressbar(length=state.st_size, label=path, file=sys.stderr) as bar:
+                send_all(file, path, fields, producer, bar)
+        else:
+            send_all(file, path, fields, producer)
+
+
+def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar: Any = None) -> None:
+    """Send what a file holds, and flush whenever it has nothing more for the moment."""
+    from tidelog.client import ClientError
+    from tidelog.commands.frame.records import RecordFormatError
+
+    if fields.format == "file":
+        producer.send(record_of(file.read(), fields))
+        return
+    for number, line in enumerate(lines_of(file, producer, bar), 1):
+        try:
+            producer.send(record_of(line, fields))
+        except RecordFormatError as error:
+            raise ClientError(f"{name} line {number}: {error}") from None
+
+
+def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
+    """Yield lines without their ends; before a read that has to wait, the producer sends what it has."""
+    descriptor = file.fileno()
+    rest = b""
+    while True:
+        if not producer.is_empty and not select.select([descriptor], [], [], 0)[0]:
+            producer.flush()
+        chunk = os.read(descriptor, CHUNK_BYTES)
+        if bar is not None:
+            bar.update(len(chunk))
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line.removesuffix(b"\r") for line in lines)
+    if rest:
+        yield rest
+
+
+def record_of(line: bytes, fields: Fields) -> OutgoingRecord:
+    """Build the record of a line. Raises RecordFormatError."""
+    from tidelog.client.records.producer import OutgoingRecord
+    from tidelog.commands.frame.records import RecordFormatError, parse_json_record
+
+    now_ms = round(time.time() * 1000)
+    if fields.format == "json":
+        parsed = parse_json_record(line.decode("utf-8", "replace"))
+        key = fields.key if parsed.key is None else parsed.key
+        partition = fields.partition if fields.partition is not None else parsed.partition
+        timestamp = now_ms if parsed.timestamp is None else parsed.timestamp
+        return OutgoingRecord(parsed.value, key, (*parsed.headers, *fields.headers), partition, timestamp)
+    key, value = fields.key, line
+    if fields.delimiter is not None:
+        key, found, value = line.partition(fields.delimiter)
+        if not found:
+            raise RecordFormatError(
+                f"expected KEY{fields.delimiter.decode()}VALUE, found {line[:40].decode('utf-8', 'replace')!r}"
+            )
+    content = None if fields.tombstone and not value else value
+    return OutgoingRecord(content, key, fields.headers, fields.partition, now_ms)
+
+
+def report(topic: str, producer: Producer, *, as_json: bool) -> None:
+    """Print per partition what was taken."""
+    partitions: Sequence[dict[str, int]] = [
+        {"partition": number, **appended._asdict()} for number, appended in sorted(producer.appended.items())
+    ]
+    if as_json:
+        print_json({"topic": topic, "records": producer.records, "partitions": partitions})
+        return
+    for one in partitions:
+        last = "" if one["records"] == 1 else f" to {one['last_offset']}"
+        noun = "record" if one["records"] == 1 else "records"
+        print(f"{topic}-{one['partition']}: {one['records']} {noun}, offset {one['first_offset']}{last}")
