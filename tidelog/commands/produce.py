@@ -31,7 +31,7 @@ PROGRESS_BYTES = 1 << 24
 
 
 class Fields(NamedTuple):
-    """What every record gets, and how a line becomes one."""
+    """Content that every record gets, and the way from a line to a record."""
 
     format: str
     key: bytes | None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.depth import DEPTH
 from tidelog.client.records.member import assign_ranges
 from tidelog.commands.frame.records import RecordFormatError, hex_line, json_line, parse_json_record, text_line
 from tidelog.find import FoundRecord
@@ -16,6 +17,7 @@ CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(lambda t
 HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), CONTENT), max_size=3).map(tuple)
 
 
+@settings(max_examples=40 * DEPTH)
 @given(CONTENT, CONTENT, HEADERS, st.integers(0, 2**40))
 def test_what_json_line_writes_is_parsed_again(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
