@@ -87,7 +87,7 @@ def _walk_defined(fields: list[Definition], path: str, version: int, flexible: b
         tagged = flexible and _has(field.get("taggedVersions"), version)
         nullable = _has(field.get("nullableVersions"), version)
         default = _defined_default(field, kind, nullable)
-        yield WireField(name, kind, nullable, field["tag"] if tagged else None, default)
+        yield WireField(name, kind, nullable, int(field["tag"]) if tagged else None, default)
         if nested is not None:
             yield from _walk_defined(nested, f"{name}.", version, flexible, common)
 

@@ -1,0 +1,242 @@
+"""Life of a broker in a cluster: it registers at the active controller, and tells it by heartbeats what it wants to be.
+
+    NOT_RUNNING -> STARTING   registered with each answer to BrokerRegistration; heartbeats every 10 ms
+                -> RECOVERY   the controller says caught up, and the image holds our own registration
+                -> RUNNING    logs and roles are ready (``become_ready``), and the controller says unfenced
+                -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
+                -> SHUTTING_DOWN   the controller says so, or the shell gave up waiting
+
+One request is under way at a time, asked for by ``next_question``. An answer that was lost is no harm: registering
+again and beating again say the same. Sans-io, not thread-safe.
+
+Source: BrokerLifecycleManager of Kafka 4.3; KIP-631, KIP-858, KIP-966, KIP-1066.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, Endpoint, MetadataImage
+from tidelog.protocol import errors
+from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tidelog.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+
+CATCH_UP_INTERVAL_MS = 10
+REGISTRATION_RETRY_MS = 1000
+"""Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of the process before is over, 9 s by default."""
+SHUTDOWN_INTERVAL_MS = 50
+FIRST_BACKOFF_MS = 50
+UNKNOWN_EPOCH = -1
+
+_REFUSALS = (
+    errors.ClusterAuthorizationFailedError,
+    errors.InconsistentClusterIdError,
+    errors.InvalidRegistrationError,
+    errors.InvalidRequestError,
+    errors.UnsupportedVersionError,
+)
+"""Errors of a registration that asking again does not mend."""
+
+
+class LifecycleError(Exception):
+    """The cluster does not take this broker, or has another process in its place."""
+
+
+class BrokerState(IntEnum):
+    """State of a broker, by Kafka's numbers (BrokerState)."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+class Registration(NamedTuple):
+    """Content of a broker's registration. ``previous_epoch`` is that of its last clean stop, -1 without one."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    features: Mapping[str, tuple[int, int]]
+    rack: str | None
+    directories: tuple[bytes, ...]
+    previous_epoch: int = UNKNOWN_EPOCH
+
+
+class LifecycleQuestion(NamedTuple):
+    """A request to the active controller, and the earliest time for it."""
+
+    request: BrokerRegistrationRequest | BrokerHeartbeatRequest
+    not_before_ms: float
+
+
+class BrokerLifecycle:
+    """State, epoch and next message of one broker process."""
+
+    def __init__(self, registration: Registration, heartbeat_interval_ms: float) -> None:
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = UNKNOWN_EPOCH
+        self.is_fenced = True
+        """True until the controller says otherwise, and again when it fenced this broker."""
+        self.last_failure = ""
+        """The reason why the last request brought nothing, for people; empty after one that did."""
+        self._registration = registration
+        self._interval_ms = heartbeat_interval_ms
+        self._not_before_ms = 0.0
+        self._backoff_ms = FIRST_BACKOFF_MS
+        self._image_offset = -1
+        self._own: BrokerRegistration | None = None
+        self._is_ready = False
+        self._is_first_shutdown_answer = True
+
+    @property
+    def wants_fence(self) -> bool:
+        """True while this broker must not be given leaders nor shown to clients."""
+        return not self._is_ready
+
+    @property
+    def _holds_own_registration(self) -> bool:
+        """True once the image has the record of this process's registration, not of one before."""
+        own = self._own
+        return (
+            own is not None
+            and own.broker_epoch == self.broker_epoch
+            and own.incarnation_id == self._registration.incarnation_id
+        )
+
+    def next_question(self) -> LifecycleQuestion:
+        """Return what to ask next."""
+        is_registered = self.state is not BrokerState.NOT_RUNNING
+        return LifecycleQuestion(self._heartbeat() if is_registered else self._register(), self._not_before_ms)
+
+    # ---- what the broker says
+
+    def take_image(self, image: MetadataImage) -> None:
+        """Note the image that was published last."""
+        self._image_offset = image.offset
+        self._own = image.brokers.get(self._registration.broker_id)
+
+    def become_ready(self, now_ms: float) -> None:
+        """Logs are recovered and roles taken: ask to be unfenced, at once."""
+        self._is_ready = True
+        self._not_before_ms = now_ms
+
+    def begin_shutdown(self, now_ms: float) -> None:
+        """Ask for a controlled shutdown, at once; without a registration there is nothing to hand over."""
+        if self.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
+            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            self._not_before_ms = now_ms
+        elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            self.state = BrokerState.SHUTTING_DOWN
+
+    # ---- what the controller says
+
+    def take_failure(self, reason: str, now_ms: float) -> None:
+        """Take note that there is no answer by the active controller."""
+        self.last_failure = reason
+        self._not_before_ms = now_ms + self._backoff_ms
+        self._backoff_ms = min(2 * self._backoff_ms, self._interval_ms)
+
+    def take_answer(self, response: BrokerRegistrationResponse | BrokerHeartbeatResponse, now_ms: float) -> None:
+        """Take the active controller's answer to the last question.
+
+        Raises LifecycleError where it refuses this broker for good.
+        """
+        if response.error_code == errors.NotControllerError.code:
+            self.take_failure("the controller that was asked is not the active one", now_ms)
+        elif isinstance(response, BrokerRegistrationResponse):
+            self._take_registration(response, now_ms)
+        else:
+            self._take_heartbeat(response, now_ms)
+
+    def _take_registration(self, response: BrokerRegistrationResponse, now_ms: float) -> None:
+        if self.state is not BrokerState.NOT_RUNNING:
+            return
+        if response.error_code:
+            self._note_error("registration", response.error_code, now_ms + REGISTRATION_RETRY_MS)
+            if errors.error_for_code(response.error_code) in _REFUSALS:
+                raise LifecycleError(self.last_failure)
+            return
+        self.state = BrokerState.STARTING
+        self.broker_epoch = response.broker_epoch
+        self._succeed(now_ms)
+
+    def _take_heartbeat(self, response: BrokerHeartbeatResponse, now_ms: float) -> None:
+        if response.error_code:
+            self._note_error("heartbeat", response.error_code, now_ms + self._interval_ms)
+            if response.error_code == errors.StaleBrokerEpochError.code:
+                raise LifecycleError(
+                    f"another process has registered as broker {self._registration.broker_id}: this one stops"
+                )
+            return
+        self.is_fenced = response.is_fenced
+        self._succeed(now_ms + self._advance(response))
+
+    def _advance(self, response: BrokerHeartbeatResponse) -> float:
+        """Take the step that a good heartbeat allows; return the time to the next one, in ms."""
+        if self.state is BrokerState.STARTING:
+            if not (response.is_caught_up and self._holds_own_registration):
+                return CATCH_UP_INTERVAL_MS
+            self.state = BrokerState.RECOVERY
+            return 0
+        if self.state is BrokerState.RECOVERY and self._is_ready and not response.is_fenced:
+            self.state = BrokerState.RUNNING
+        elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            if response.should_shut_down:
+                self.state = BrokerState.SHUTTING_DOWN
+            elif self._is_first_shutdown_answer:
+                self._is_first_shutdown_answer = False
+                return SHUTDOWN_INTERVAL_MS
+        return self._interval_ms
+
+    def _succeed(self, next_ms: float) -> None:
+        self.last_failure = ""
+        self._backoff_ms = FIRST_BACKOFF_MS
+        self._not_before_ms = next_ms
+
+    def _note_error(self, what: str, code: int, next_ms: float) -> None:
+        error = errors.error_for_code(code)
+        name = error.__name__.removesuffix("Error")
+        self.last_failure = f"the controller answers {name} ({code}) to the {what}: {error.default_message}"
+        self._not_before_ms = next_ms
+
+    # ---- messages
+
+    def _register(self) -> BrokerRegistrationRequest:
+        said = self._registration
+        return BrokerRegistrationRequest(
+            broker_id=said.broker_id,
+            cluster_id=said.cluster_id,
+            incarnation_id=said.incarnation_id,
+            listeners=[
+                Listener(name=one.name, host=one.host, port=one.port, security_protocol=one.security_protocol)
+                for one in said.endpoints
+            ],
+            features=[
+                Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
+                for name, (lowest, highest) in said.features.items()
+            ],
+            rack=said.rack,
+            log_dirs=sorted(said.directories),
+            previous_broker_epoch=said.previous_epoch,
+        )
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        return BrokerHeartbeatRequest(
+            broker_id=self._registration.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._image_offset,
+            want_fence=self.wants_fence,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            cordoned_log_dirs=None if self.state is BrokerState.STARTING else [],
+        )

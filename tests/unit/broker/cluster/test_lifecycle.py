@@ -1,0 +1,338 @@
+"""The lifecycle of a member: a table of transitions, and seeded schedules against a model of the controller."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.model_controller import CLUSTER_ID, SESSION_MS, ModelController
+from tidelog.broker.cluster.lifecycle import (
+    CATCH_UP_INTERVAL_MS,
+    FIRST_BACKOFF_MS,
+    REGISTRATION_RETRY_MS,
+    SHUTDOWN_INTERVAL_MS,
+    BrokerLifecycle,
+    BrokerState,
+    LifecycleError,
+    Registration,
+)
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, MetadataImage
+from tidelog.protocol import errors
+from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+
+SEEDS = int(os.environ.get("TIDELOG_LIFECYCLE_SEEDS", "200"))
+INTERVAL_MS = 2000.0
+EPOCH = 42
+NODE = 7
+OWN = Registration(
+    broker_id=NODE,
+    cluster_id=CLUSTER_ID,
+    incarnation_id=b"i" * 16,
+    endpoints=(Endpoint("PLAINTEXT", "host", 9092, 0),),
+    features={"metadata.version": (25, 30)},
+    rack="r",
+    directories=(b"d" * 16, b"c" * 16),
+    previous_epoch=5,
+)
+Act = Callable[[BrokerLifecycle], None]
+
+
+def image(offset: int = EPOCH, epoch: int = EPOCH, incarnation_id: bytes = OWN.incarnation_id) -> MetadataImage:
+    """An image that holds a registration of this broker."""
+    registered = BrokerRegistration(
+        NODE, epoch, incarnation_id, OWN.endpoints, OWN.features, OWN.rack, True, False, OWN.directories
+    )
+    return MetadataImage(offset=offset, epoch=1, brokers={NODE: registered})
+
+
+def registered(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.take_answer(BrokerRegistrationResponse(broker_epoch=EPOCH), 0)
+
+
+def caught_up(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.take_image(image())
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
+
+
+def ready(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.become_ready(0)
+
+
+def unfenced(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False), 0)
+
+
+def stopping(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.begin_shutdown(0)
+
+
+def released(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True), 0)
+
+
+def held(lifecycle: BrokerLifecycle) -> None:
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False), 0)
+
+
+RUNNING = (registered, caught_up, ready, unfenced)
+
+
+@pytest.mark.parametrize(
+    ("acts", "state"),
+    [
+        ((), BrokerState.NOT_RUNNING),
+        ((registered,), BrokerState.STARTING),
+        ((registered, caught_up), BrokerState.RECOVERY),
+        ((registered, caught_up, unfenced), BrokerState.RECOVERY),
+        ((registered, caught_up, ready), BrokerState.RECOVERY),
+        (RUNNING, BrokerState.RUNNING),
+        ((*RUNNING, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((*RUNNING, stopping, held), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((*RUNNING, stopping, stopping, released), BrokerState.SHUTTING_DOWN),
+        ((registered, caught_up, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((registered, stopping), BrokerState.SHUTTING_DOWN),
+        ((stopping,), BrokerState.SHUTTING_DOWN),
+    ],
+)
+def test_states_follow_each_other(acts: tuple[Act, ...], state: BrokerState) -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in acts:
+        act(lifecycle)
+    assert lifecycle.state is state
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        EMPTY_IMAGE,
+        image(epoch=EPOCH - 1),
+        image(incarnation_id=b"o" * 16),
+        MetadataImage(offset=EPOCH + 5, epoch=1),
+    ],
+    ids=["none", "an older registration", "another process", "unregistered"],
+)
+def test_roles_wait_for_this_process_own_registration(seen: MetadataImage) -> None:
+    """A controller may say caught up; roles of a former life are not taken."""
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    registered(lifecycle)
+    lifecycle.take_image(seen)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
+    assert lifecycle.state is BrokerState.STARTING
+    caught_up(lifecycle)
+    assert lifecycle.state is BrokerState.RECOVERY
+
+
+def test_an_image_may_come_before_the_answer_that_names_the_epoch() -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    lifecycle.take_image(image())
+    registered(lifecycle)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
+    assert lifecycle.state is BrokerState.RECOVERY
+
+
+def test_what_a_registration_says() -> None:
+    request = BrokerLifecycle(OWN, INTERVAL_MS).next_question().request
+    assert isinstance(request, BrokerRegistrationRequest)
+    assert (request.broker_id, request.cluster_id, request.rack) == (NODE, CLUSTER_ID, "r")
+    assert (request.incarnation_id, request.previous_broker_epoch) == (OWN.incarnation_id, 5)
+    assert [(one.name, one.host, one.port, one.security_protocol) for one in request.listeners] == list(OWN.endpoints)
+    assert [(one.name, one.min_supported_version, one.max_supported_version) for one in request.features] == [
+        ("metadata.version", 25, 30)
+    ]
+    assert request.log_dirs == sorted(OWN.directories)
+
+
+def heartbeat(*acts: Act) -> BrokerHeartbeatRequest:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in acts:
+        act(lifecycle)
+    request = lifecycle.next_question().request
+    assert isinstance(request, BrokerHeartbeatRequest)
+    return request
+
+
+def test_what_heartbeats_say() -> None:
+    first = heartbeat(registered)
+    assert (first.broker_epoch, first.current_metadata_offset, first.cordoned_log_dirs) == (EPOCH, -1, None)
+    assert (first.want_fence, first.want_shut_down) == (True, False)
+    recovering = heartbeat(registered, caught_up)
+    assert (recovering.want_fence, recovering.cordoned_log_dirs) == (True, [])
+    assert recovering.current_metadata_offset == EPOCH
+    assert heartbeat(registered, caught_up, ready).want_fence is False
+    leaving = heartbeat(*RUNNING, stopping)
+    assert (leaving.want_fence, leaving.want_shut_down) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("acts", "answer", "wait_ms"),
+    [
+        ((), BrokerRegistrationResponse(broker_epoch=EPOCH), 0),
+        ((), BrokerRegistrationResponse(error_code=101), REGISTRATION_RETRY_MS),
+        ((), BrokerRegistrationResponse(error_code=41), FIRST_BACKOFF_MS),
+        ((registered,), BrokerHeartbeatResponse(), CATCH_UP_INTERVAL_MS),
+        ((registered, caught_up), BrokerHeartbeatResponse(is_caught_up=True), INTERVAL_MS),
+        (RUNNING, BrokerHeartbeatResponse(is_fenced=False), INTERVAL_MS),
+        (RUNNING, BrokerHeartbeatResponse(error_code=102), INTERVAL_MS),
+        (RUNNING, BrokerHeartbeatResponse(error_code=41), FIRST_BACKOFF_MS),
+        ((*RUNNING, stopping), BrokerHeartbeatResponse(), SHUTDOWN_INTERVAL_MS),
+        ((*RUNNING, stopping, held), BrokerHeartbeatResponse(), INTERVAL_MS),
+    ],
+)
+def test_when_the_next_request_goes(
+    acts: tuple[Act, ...], answer: BrokerRegistrationResponse | BrokerHeartbeatResponse, wait_ms: float
+) -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in acts:
+        act(lifecycle)
+    lifecycle.take_answer(answer, 100)
+    assert lifecycle.next_question().not_before_ms == 100 + wait_ms
+    assert bool(lifecycle.last_failure) == bool(answer.error_code)
+
+
+@pytest.mark.parametrize("act", [ready, stopping])
+def test_a_change_is_told_at_once(act: Act) -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for one in (registered, caught_up):
+        one(lifecycle)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 100)
+    act(lifecycle)
+    assert lifecycle.next_question().not_before_ms <= 100
+
+
+def test_waits_after_failures_double_up_to_the_interval() -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    waits = []
+    for _ in range(8):
+        lifecycle.take_failure("no answer", 0)
+        waits.append(lifecycle.next_question().not_before_ms)
+    assert waits == [50, 100, 200, 400, 800, 1600, 2000, 2000]
+
+
+@pytest.mark.parametrize("code", [31, 35, 42, 104, 119])
+def test_a_registration_may_be_refused_for_good(code: int) -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    with pytest.raises(LifecycleError, match=rf"\({code}\) to the registration"):
+        lifecycle.take_answer(BrokerRegistrationResponse(error_code=code), 0)
+
+
+def test_another_process_in_its_place_ends_a_broker() -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in RUNNING:
+        act(lifecycle)
+    with pytest.raises(LifecycleError, match="another process has registered as broker 7"):
+        lifecycle.take_answer(BrokerHeartbeatResponse(error_code=errors.StaleBrokerEpochError.code), 0)
+
+
+# ---- schedules
+
+
+class Process:
+    """One broker process: its lifecycle, and an image that lags behind the controller's."""
+
+    def __init__(self, number: int) -> None:
+        self.lifecycle = BrokerLifecycle(OWN._replace(incarnation_id=bytes([number]) * 16), INTERVAL_MS)
+        self.image = EMPTY_IMAGE
+        self.is_replaced = False
+        self.ready_at: int | None = None
+
+
+class World:
+    """Processes with one broker id, a model controller, a network that loses questions and answers."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.controller = ModelController()
+        self.now_ms = 0.0
+        self.processes = [Process(0)]
+        self.is_calm = False
+
+    def step(self) -> None:
+        """One process's next request; or time, an image, a stop, a second process."""
+        process = self.random.choice([one for one in self.processes if not one.is_replaced])
+        lifecycle = process.lifecycle
+        dice = 1.0 if self.is_calm else self.random.random()
+        if dice < 0.02 and len(self.processes) < 3:
+            self.processes.append(Process(len(self.processes)))
+        elif dice < 0.03:
+            self.now_ms += self.random.uniform(0, 2 * SESSION_MS)
+            self.controller.expire(self.now_ms)
+        elif dice < 0.3 or self.is_calm:
+            process.image = self.controller.image
+            lifecycle.take_image(process.image)
+        if lifecycle.state is BrokerState.RECOVERY and lifecycle.wants_fence and self.random.random() < 0.5:
+            lifecycle.become_ready(self.now_ms)
+            process.ready_at = lifecycle.broker_epoch
+        self.ask(process)
+        self.check(process)
+
+    def ask(self, process: Process) -> None:
+        lifecycle = process.lifecycle
+        question = lifecycle.next_question()
+        self.now_ms = max(self.now_ms, question.not_before_ms)
+        self.controller.expire(self.now_ms)
+        fate = 1.0 if self.is_calm else self.random.random()
+        if fate < 0.1:
+            return lifecycle.take_failure("the question was lost", self.now_ms)
+        request = question.request
+        answer: BrokerRegistrationResponse | BrokerHeartbeatResponse
+        if isinstance(request, BrokerRegistrationRequest):
+            wired = BrokerRegistrationRequest.decode(request.encode(4), 4)
+            answer = self.controller.register(wired, self.now_ms)
+            refused = BrokerRegistrationResponse(error_code=errors.NotControllerError.code)
+            answer = refused if 0.2 <= fate < 0.25 else answer
+        else:
+            answer = self.controller.beat(BrokerHeartbeatRequest.decode(request.encode(2), 2), self.now_ms)
+        if fate < 0.2:
+            return lifecycle.take_failure("the answer was lost", self.now_ms)
+        try:
+            lifecycle.take_answer(answer, self.now_ms)
+        except LifecycleError:
+            process.is_replaced = True
+            self.processes = [one for one in self.processes if not one.is_replaced] or [Process(9)]
+        return None
+
+    def check(self, process: Process) -> None:
+        """Hold what must be so after each step."""
+        lifecycle = process.lifecycle
+        own = process.image.brokers.get(NODE)
+        if lifecycle.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
+            assert process.image.offset >= lifecycle.broker_epoch
+            assert own is not None
+        if lifecycle.state is BrokerState.RUNNING:
+            assert process.ready_at == lifecycle.broker_epoch
+        current = self.controller.brokers.get(NODE)
+        if current is not None and not current.is_fenced:
+            unfenced_by = [one for one in self.processes if one.lifecycle.broker_epoch == current.broker_epoch]
+            assert all(not one.lifecycle.wants_fence for one in unfenced_by), "unfenced before it was ready"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -> None:
+    world = World(seed)
+    for _ in range(60):
+        world.step()
+    world.is_calm = True
+    world.processes = world.processes[-1:]
+    process = world.processes[0]
+    for _ in range(60):
+        if process.lifecycle.state is BrokerState.RUNNING:
+            break
+        world.step()
+        process = world.processes[0]
+    assert process.lifecycle.state is BrokerState.RUNNING, process.lifecycle.last_failure
+    assert world.controller.brokers[NODE].broker_epoch == process.lifecycle.broker_epoch
+    for _ in range(60):  # it may have been fenced meanwhile, and is unfenced by its heartbeats
+        if not world.controller.brokers[NODE].is_fenced:
+            break
+        world.step()
+    process.lifecycle.begin_shutdown(world.now_ms)
+    for _ in range(5):
+        if process.lifecycle.state is BrokerState.SHUTTING_DOWN:
+            break
+        world.step()
+    assert process.lifecycle.state is BrokerState.SHUTTING_DOWN
+    assert world.controller.brokers[NODE].in_controlled_shutdown
