@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.late_imports import LateImports
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metrics.registry import Metrics
+    from tidelog.broker.nodes import Nodes
     from tidelog.broker.replica.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
     from tidelog.broker.replica.replica_manager import ReplicaManager
@@ -44,8 +45,9 @@ class Broker:
     timers: TimerQueue
     purgatory: Purgatory
     metrics: Metrics
-    controller: EmbeddedController
+    controller: MetadataController
     metadata: MetadataCache
+    nodes: Nodes
     log_manager: LogManager
     replica_manager: ReplicaManager
     topics: TopicManager

@@ -1,7 +1,8 @@
 """Check, before anything is written, that this node is alone and that it can serve what its metadata say.
 
-Tidelog serves as a lone node. On the directory of a broker that others replicate with, it would lead every partition
-and write over logs that the cluster still counts on. Three things tell of a cluster:
+A lone node on the directory of a broker that others replicate with would lead every partition, and write over logs that
+the cluster still counts on. A member (``process.roles=broker``) is checked by ``tidelog.broker.member`` instead.
+Three things tell of a cluster:
 
     process.roles, controller.quorum.voters   the configuration of a broker or controller among others
     __cluster_metadata-0/quorum-state         the voters and the leader that a KRaft node knew last
@@ -53,20 +54,24 @@ def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetad
     return found
 
 
+def is_member(config: BrokerConfig) -> bool:
+    """Return whether this node is to be a broker of a cluster whose controllers are others."""
+    return set(config.get_list("process.roles")) == {"broker"}
+
+
 def check_configured_roles(config: BrokerConfig) -> None:
     """Raises StartError unless this node is broker and controller, and the only voter."""
-    roles = {role.strip() for role in config.static_texts.get("process.roles", "").split(",")} - {""}
+    roles = set(config.get_list("process.roles"))
     if roles and roles != {"broker", "controller"}:
         raise StartError(
-            f"process.roles={','.join(sorted(roles))}: this would be one node of a cluster, and Tidelog serves as a "
-            "lone node (process.roles=broker,controller, or nothing)"
+            f"process.roles={','.join(sorted(roles))}: a node is a lone node (process.roles=broker,controller, or "
+            "nothing) or a member of a cluster (process.roles=broker); controllers of a cluster are Apache Kafka's"
         )
-    voters = config.static_texts.get("controller.quorum.voters", "")
-    others = {voter.strip().partition("@")[0] for voter in voters.split(",")} - {"", str(config.node_id)}
-    if others:
+    voters = config.get_list("controller.quorum.voters")
+    if {voter.partition("@")[0] for voter in voters} - {"", str(config.node_id)}:
         raise StartError(
-            f"controller.quorum.voters={voters} names other nodes than {config.node_id}, and Tidelog serves as a lone "
-            "node"
+            f"controller.quorum.voters={','.join(voters)} names other nodes than {config.node_id}: a lone node is its "
+            "own quorum. A broker of that quorum has process.roles=broker"
         )
 
 

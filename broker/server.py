@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.cluster_membership import is_member
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 from tidelog.broker.entrance import Entrance
 from tidelog.broker.loop.background_jobs import BackgroundJobs
@@ -47,11 +50,68 @@ START_DELAY_S = 1.0
 """Between the opening of the listeners and the cleaner's first look."""
 
 
+class Role(Protocol):
+    """A lone node, or a member of a cluster: builds the broker and says when it serves and when it may stop."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """Epoch of the broker's registration, for the clean-shutdown marker."""
+        ...
+
+    async def build(self) -> Broker:
+        """Build the parts. Raises StartError, ConfigError."""
+        ...
+
+    def dispatcher(self, broker: Broker) -> Dispatcher: ...
+
+    async def serve(self) -> None:
+        """Be shown to clients, now that the listeners are open. Raises StartError."""
+        ...
+
+    async def leave(self) -> None:
+        """Prepare to stop, while clients are still served."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LoneRole:
+    """A node that is its own cluster."""
+
+    broker_epoch = 0
+
+    def __init__(self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop) -> None:
+        self._parts = (config, time, loop)
+
+    async def build(self) -> Broker:
+        """Build the parts. Raises StartError, ConfigError."""
+        return await build_broker(*self._parts)
+
+    def dispatcher(self, broker: Broker) -> Dispatcher:
+        """Return the dispatcher that answers every request itself."""
+        return Dispatcher(broker)
+
+    async def serve(self) -> None:
+        """Do nothing: who connects is served."""
+
+    async def leave(self) -> None:
+        """Do nothing: there is no other broker."""
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+
 class Server:
     """One broker in this process and loop. ``endpoints`` are the addresses bound, with the ports that were chosen."""
 
-    def __init__(self, config: BrokerConfig, *, time: Time | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, time: Time | None = None, on_failure: Callable[[], object] = lambda: None
+    ) -> None:
+        """``on_failure`` is called when the broker cannot go on and has to be stopped; ``failure`` says why."""
         self.config = config
+        self.failure: str | None = None
+        self._on_failure = on_failure
+        self._role: Role | None = None
         self.endpoints: list[Endpoint] = []
         self.time = time or SystemTime()
         self._broker: Broker | None = None
@@ -79,8 +139,9 @@ class Server:
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        broker = self._broker = await build_broker(self.config, self.time, loop)
-        dispatcher = Dispatcher(broker)
+        role = self._role = self._choose_role(loop)
+        broker = self._broker = await role.build()
+        dispatcher = role.dispatcher(broker)
         limits = connection_limits(self.config)
         self._shell = Shell(
             loop, dispatcher, broker.timers, broker.executor, limits, broker.metrics, on_closed=self._on_closed
@@ -93,7 +154,20 @@ class Server:
         register_metrics(broker, self._shell, dispatcher)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
         self._jobs.start([*maintenance_jobs(broker), GarbageCollector(dispatcher.runner.is_busy).job()])
+        await role.serve()
         return self.endpoints
+
+    def _choose_role(self, loop: asyncio.AbstractEventLoop) -> Role:
+        """Return what this node is to be. Raises ConfigError."""
+        if not is_member(self.config):
+            return LoneRole(self.config, self.time, loop)
+        from tidelog.broker.member.member import Member  # a lone node imports nothing of it
+
+        return Member(self.config, self.time, loop, self._fail)
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._on_failure()
 
     def _begin_services(self, broker: Broker, when: Begin) -> None:
         """Begin the late services whose time it is, unless the broker was stopped meanwhile."""
@@ -109,6 +183,9 @@ class Server:
 
     async def stop(self) -> None:
         """Stop as described at the top of this module. Harmless when not started."""
+        role = self._role
+        if self._broker is not None and role is not None:
+            await role.leave()
         for acceptor in self._acceptors:
             acceptor.close()
         broker, shell = self._broker, self._shell
@@ -122,7 +199,10 @@ class Server:
             await self._jobs.stop()
         for service in broker.services.table():
             await service.stop()
-        await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown)
+        epoch = 0 if role is None else role.broker_epoch
+        await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown, epoch)
+        if role is not None:
+            await role.close()
         broker.timers.close()
         broker.controller.close()
         broker.executor.shutdown(wait=False)

@@ -25,6 +25,7 @@ from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
 from tidelog.broker.controller.conversion import convert_store
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
+from tidelog.broker.controller.metadata_controller import MetadataController
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
@@ -36,6 +37,8 @@ from tidelog.broker.metadata.image import MetadataCache
 from tidelog.broker.metadata.log_reader import LoadedMetadata
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
+from tidelog.broker.network.advertised_address import LoneNode
+from tidelog.broker.nodes import Nodes
 from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
@@ -89,19 +92,7 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
     set_creation_mode(config.get_str("log.dirs.mode"))
     file_system = OsFileSystem()
     try:
-        claimed = claim_directories(file_system, config)
-        ground = Foundation(
-            config=config,
-            time=time,
-            loop=loop,
-            executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
-            record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
-            timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
-            log_manager=log_manager_of(config, file_system, time, claimed.failures),
-            cluster_id=claimed.cluster_id,
-            locks=claimed.locks,
-            metadata=claimed.metadata,
-        )
+        ground = lay_foundation(config, time, loop, claim_directories(file_system, config))
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays)
         strays.note(await loop.run_in_executor(ground.executor, recovery_of(broker)))
@@ -111,13 +102,47 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
     return broker
 
 
-def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
-    """Build the parts of a broker, each from those before it, and replay the metadata log.
+def lay_foundation(
+    config: BrokerConfig, time: Time, loop: AbstractEventLoop, claimed: ClaimedDirectories
+) -> Foundation:
+    """Build threads, timers and the log manager of directories that are this node's."""
+    return Foundation(
+        config=config,
+        time=time,
+        loop=loop,
+        executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
+        record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
+        timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
+        log_manager=log_manager_of(config, OsFileSystem(), time, claimed.failures),
+        cluster_id=claimed.cluster_id,
+        locks=claimed.locks,
+        metadata=claimed.metadata,
+    )
+
+
+class Government(NamedTuple):
+    """Parts of a broker that differ between a lone node, which is its own controller, and a member of a cluster."""
+
+    controller: MetadataController
+    nodes: Nodes
+    producer_ids: ProducerIdManager
+    topic_manager: Callable[..., TopicManager] = TopicManager
+
+
+def own_government(ground: Foundation) -> Government:
+    """Build the parts of a lone node, and replay its metadata log. Raises KafkaStorageError."""
+    config = ground.config
+    controller = build_controller(ground.log_manager, config.node_id, ground.time, ground.metadata)
+    return Government(controller, LoneNode(config), ProducerIdManager(controller))
+
+
+def assemble(ground: Foundation, strays: StrayLogs, government: Government | None = None) -> Broker:
+    """Build the parts of a broker, each from those before it; of a lone node unless ``government`` is given.
 
     The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
     config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
-    controller = build_controller(log_manager, config.node_id, ground.time, ground.metadata)
+    controller, nodes, producer_ids, topic_manager = government or own_government(ground)
     metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
@@ -128,7 +153,7 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
         on_log_deleted=services.forget_cleaned, on_index_configs=services.index_topic,
         virtual_partition=services.virtual_partition,
     )  # fmt: skip
-    topics = TopicManager(
+    topics = topic_manager(
         config, controller, metadata,
         validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
         listener=replica_manager, in_thread=run_in_thread,
@@ -137,10 +162,10 @@ def assemble(ground: Foundation, strays: StrayLogs) -> Broker:
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
-        timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata,
+        timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata, nodes=nodes,
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
         configs=ConfigManager(config, controller, metadata, topic_configs, topics),
-        producer_ids=ProducerIdManager(controller),
+        producer_ids=producer_ids,
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
         authorizer=authorizer,
@@ -167,7 +192,7 @@ def build_controller(
 
 
 def build_authorizer(
-    config: BrokerConfig, controller: EmbeddedController, metadata: MetadataCache, clock: Callable[[], float]
+    config: BrokerConfig, controller: MetadataController, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer | None:
     """Build the authorizer that the configuration names, which follows the controller's ACLs; None without one."""
     if not config.get_str(AUTHORIZER_CLASS):

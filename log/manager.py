@@ -181,7 +181,7 @@ class LogManager:
             if name.endswith(DELETE_DIRECTORY_SUFFIX):
                 self.environment.deletions.schedule(0, partial(self._file_system.remove_directory, path))
                 continue
-            partition = _partition_of(name)
+            partition = partition_of_name(name)
             if partition is None or name == METADATA_DIRECTORY:
                 continue
             if _is_of(self._deleted_topics, self._file_system, partition, path):
@@ -601,7 +601,7 @@ def _size_of(file_system: FileSystem, entry: _Entry) -> int:
     return sum(file.size for file in file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
 
 
-def _partition_of(name: str) -> TopicPartition | None:
+def partition_of_name(name: str) -> TopicPartition | None:
     """The partition of a directory name; None for files and directories that are no partition's."""
     if name.endswith(_RESERVED_SUFFIXES):
         return None

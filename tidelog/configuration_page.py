@@ -19,6 +19,7 @@ from tidelog.broker.config.keys import (
     TOPIC_KEYS,
     TRANSACTION_KEYS,
 )
+from tidelog.broker.config.member_keys import MEMBER_KEYS
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
 from tidelog.broker.config.security_keys import TLS_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
@@ -82,6 +83,7 @@ def page() -> str:
     sections = [
         INTRODUCTION,
         table("The node and its directories", NODE_KEYS),
+        table("Members of a cluster", MEMBER_KEYS),
         table("Listeners and connections", SOCKET_KEYS),
         table("Listeners that encrypt", TLS_KEYS, PER_LISTENER),
         table("Topics, logs and fetching", TOPIC_KEYS),

@@ -93,7 +93,7 @@ class BrokerLifecycle:
         self._registration = registration
         self._interval_ms = heartbeat_interval_ms
         self._not_before_ms = 0.0
-        self._backoff_ms = FIRST_BACKOFF_MS
+        self._backoff_ms: float = FIRST_BACKOFF_MS
         self._image_offset = -1
         self._own: BrokerRegistration | None = None
         self._is_ready = False

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidelog.broker.config.member_keys import MEMBER_KEYS
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES
 from tidelog.protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of
@@ -326,7 +327,7 @@ def server_keys_of_topics(declared: frozenset[str]) -> tuple[ConfigKey, ...]:
     )
 
 
-_OWN_KEYS = NODE_KEYS + SOCKET_KEYS + TOPIC_KEYS + GROUP_KEYS + TRANSACTION_KEYS + LOG_TIME_KEYS
+_OWN_KEYS = NODE_KEYS + MEMBER_KEYS + SOCKET_KEYS + TOPIC_KEYS + GROUP_KEYS + TRANSACTION_KEYS + LOG_TIME_KEYS
 BROKER_KEYS = _OWN_KEYS + server_keys_of_topics(frozenset(key.name for key in _OWN_KEYS))
 # fmt: on
 
@@ -335,21 +336,21 @@ NO_EFFECT = frozenset(
     """
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds auto.include.jmx.reporter
-    auto.leader.rebalance.enable broker.heartbeat.interval.ms broker.id.generation.enable
+    auto.leader.rebalance.enable broker.id.generation.enable
     broker.session.timeout.ms client.quota.callback.class connection.failed.authentication.delay.ms
     control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
     controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name delegation.token.
     delete.records.purgatory.purge.interval.requests early.start.listeners
     fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
     group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable
-    group.coordinator.rebalance.protocols group.coordinator.threads initial.broker.registration.timeout.ms
+    group.coordinator.rebalance.protocols group.coordinator.threads
     inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
     kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
     leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
     max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
     metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
     num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
-    offsets.topic.compression.codec password.encoder. process.roles producer.id.expiration.check.interval.ms
+    offsets.topic.compression.codec password.encoder. producer.id.expiration.check.interval.ms
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
     replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.lag.time.max.ms

@@ -15,7 +15,7 @@ from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.metadata_records.records import ClientQuotaRecord, QuotaEntityData
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -97,7 +97,7 @@ class ClientQuotas:
 
     __slots__ = ("_controller",)
 
-    def __init__(self, controller: EmbeddedController) -> None:
+    def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
 
     def alter(self, entity: Entity, changes: Sequence[QuotaChange], validate_only: bool) -> None:

@@ -28,7 +28,7 @@ from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.image_records import config_records
-from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, Resource
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.protocol.config_def import ConfigDef
 from tidelog.protocol.errors import (
@@ -37,7 +37,7 @@ from tidelog.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicManager
 
 
@@ -87,7 +87,7 @@ class ConfigManager:
     def __init__(
         self,
         config: BrokerConfig,
-        controller: EmbeddedController,
+        controller: MetadataController,
         metadata: MetadataCache,
         topic_configs: TopicConfigs,
         topics: TopicManager,
@@ -111,6 +111,19 @@ class ConfigManager:
                 self._show(ResourceType(kind), name, dict(texts))
         self._set_broker_texts()
         show_features(self._controller.image, self._metadata)
+
+    def follow(self, resources: Iterable[Resource]) -> None:
+        """Take over what the newest image has for these resources, topics aside.
+
+        Raises ConfigError for a value that this version does not accept; then this broker's values stay.
+        """
+        configs = self._controller.image.configs
+        changed = [(ResourceType(kind), name) for kind, name in resources if kind != TOPIC_RESOURCE]
+        for kind, name in changed:
+            self._show(kind, name, dict(configs.get((kind, name), {})))
+        if any(kind is ResourceType.BROKER for kind, _ in changed):
+            self._set_broker_texts()
+            self._topics.broker_defaults_changed()
 
     # What others read
 

@@ -37,6 +37,8 @@ _FEATURES = {
     "streams.version": (FeatureRange(0, 1), ApiKey.STREAMS_GROUP_HEARTBEAT, 0),
 }
 _FIRST_LEVELS = {"metadata.version": 25}  # 4.0-IV3: every Kafka 4 reads it
+_LEAST_OF_CLUSTER = 25
+"""The metadata.version, 4.0-IV3, that a cluster has at least where this broker is a member."""
 _OTHER_FEATURES = {
     "eligible.leader.replicas.version": 1,  # of a partition with one replica there are none
     "kraft.version": 1,
@@ -51,6 +53,13 @@ def supported_features() -> dict[str, FeatureRange]:
         for name, (levels, api_key, version) in _FEATURES.items()
         if api_key in REGISTRY and REGISTRY[api_key].max_version >= version
     }
+
+
+def offered_levels() -> dict[str, tuple[int, int]]:
+    """Return the range of each feature that a member's registration names."""
+    others = {name: (0, highest) for name, highest in _OTHER_FEATURES.items()}
+    ranges = {name: (levels.lowest, levels.highest) for name, levels in supported_features().items()}
+    return others | ranges | {"metadata.version": (_LEAST_OF_CLUSTER, ranges["metadata.version"][1])}
 
 
 def show_features(image: MetadataImage, metadata: MetadataCache) -> None:

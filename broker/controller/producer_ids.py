@@ -12,7 +12,7 @@ from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.metadata_records.records import ProducerIdsRecord
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
 
 BLOCK_SIZE = 1000
 """Kafka's size: 2**63 ids last for 2**53 restarts."""
@@ -23,7 +23,7 @@ class ProducerIdManager:
 
     __slots__ = ("_controller", "_end", "_next")
 
-    def __init__(self, controller: EmbeddedController) -> None:
+    def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
         self._next = self._end = 0
 

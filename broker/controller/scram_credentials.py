@@ -17,7 +17,7 @@ from tidelog.protocol.errors import ResourceNotFoundError, UnacceptableCredentia
 from tidelog.protocol.metadata_records.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
@@ -40,7 +40,7 @@ class ScramCredentials:
 
     __slots__ = ("_controller",)
 
-    def __init__(self, controller: EmbeddedController) -> None:
+    def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramState | None:

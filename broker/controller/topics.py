@@ -58,7 +58,7 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.metadata_records.records import NoOpRecord, RemoveTopicRecord
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
 
 MAX_TOPIC_NAME_LENGTH = (
     249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
@@ -99,6 +99,9 @@ class TopicListener(Protocol):
 class TopicManager:
     """The one that changes which topics there are. Loop thread only."""
 
+    creates_topics = True
+    """True where topics are made by this node itself, and not by another's controller."""
+
     __slots__ = (
         "_collision_keys",
         "_config",
@@ -115,7 +118,7 @@ class TopicManager:
     def __init__(
         self,
         config: BrokerConfig,
-        controller: EmbeddedController,
+        controller: MetadataController,
         metadata: MetadataCache,
         *,
         validate_configs: Callable[[Mapping[str, str]], None],

@@ -221,6 +221,20 @@ class Coordinators:
             if name not in self._broker.metadata.topics and name not in INTERNAL_TOPICS:
                 self.forget_topic(name)
 
+    def take_roles(self, topic: str) -> None:
+        """Leaders of an internal topic's partitions are others now: forget what this broker does not lead, load what it
+        does."""
+        if topic == GROUP_METADATA_TOPIC:
+            for shard in self.groups.runtime.resign_lost():
+                shard.close()
+            self.groups.runtime.load_all()
+        elif topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.runtime.resign_lost()
+            self.transactions.runtime.load_all()
+        elif topic == SHARE_GROUP_STATE_TOPIC:
+            self.share.runtime.resign_lost()
+            self.share.runtime.load_all()
+
     def forget_topic(self, topic: str) -> None:
         """``topic_deleted``; what cannot be stored now is left to the next start."""
         try:

@@ -30,7 +30,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """The quorum's state for its one partition; other partitions are unknown."""
-    host, port = address_for_client(broker, context)
+    host, port = address_for_client(broker.config, context)
     topics = []
     for topic in request.topics:
         partitions = [

@@ -20,7 +20,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
-from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
@@ -376,10 +376,13 @@ def build_response(context: FetchContext, results: list[Result]) -> FetchRespons
 
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
     """Add the endpoints of leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
-    if read.must_answer and any(data.current_leader.leader_id == broker.node_id for _, data in read.results):
-        host, port = address_for_client(broker, asker)
-        rack = broker.config.get("broker.rack")
-        response.node_endpoints = [NodeEndpoint(node_id=broker.node_id, host=host, port=port, rack=rack)]
+    if read.must_answer:
+        leaders = sorted({data.current_leader.leader_id for _, data in read.results} - {NO_LEADER})
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in (broker.nodes.find(asker, leader) for leader in leaders)
+            if node is not None
+        ]
     return response
 
 

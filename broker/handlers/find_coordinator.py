@@ -1,15 +1,14 @@
-"""FindCoordinator: the node that coordinates a group, a transactional id or a share partition; here always this one.
+"""FindCoordinator: the node that coordinates a group, a transactional id or a share partition.
 
 v0 groups only; v1 key types and messages; v3 flexible; v4 several keys (KIP-699); v5 TRANSACTION_ABORTABLE
 (KIP-890); v6 share partitions, key "group:topic-id:partition" (KIP-932). The address is the one Metadata tells this
-client. Nothing is created: the internal topics come with their first record.
+client. A lone node coordinates all, and creates nothing here: its internal topics come with their first record.
 """
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, apply_each
-from tidelog.broker.network.advertised_address import address_for_client
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
@@ -31,18 +30,19 @@ def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequ
     last_type = SHARE if context.api_version >= _FIRST_SHARE_VERSION else TRANSACTION
     if not GROUP <= request.key_type <= last_type:
         raise InvalidRequestError(f"unknown coordinator key type {request.key_type}")
-    host, port = address_for_client(broker, context)
     if context.api_version < _FIRST_BATCHED_VERSION:
         _check_key(request.key_type, request.key)
-        return FindCoordinatorResponse(node_id=broker.node_id, host=host, port=port)
+        node = broker.nodes.coordinator(context, request.key_type, request.key)
+        return FindCoordinatorResponse(node_id=node.node_id, host=node.host, port=node.port)
     coordinators = []
     for key in request.coordinator_keys:
         try:
             _check_key(request.key_type, key)
-        except InvalidRequestError as error:
+            node = broker.nodes.coordinator(context, request.key_type, key)
+        except KafkaError as error:
             coordinators.append(_build_error_coordinator(key, error))
         else:
-            coordinators.append(Coordinator(key=key, node_id=broker.node_id, host=host, port=port))
+            coordinators.append(Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port))
         yield None
     return FindCoordinatorResponse(coordinators=coordinators)
 

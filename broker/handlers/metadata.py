@@ -21,12 +21,13 @@ from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
-from tidelog.broker.network.advertised_address import address_for_client
+from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
+    LeaderNotAvailableError,
     TopicAlreadyExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -81,13 +82,13 @@ def respond(
     broker: Broker, context: RequestContext, request: MetadataRequest, answers: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     """The brokers and these topics."""
-    host, port = address_for_client(broker, context)
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=broker.node_id, host=host, port=port, rack=broker.config.get("broker.rack"))
+            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in broker.nodes.alive(context)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.nodes.controller_id,
         topics=answers,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
@@ -168,6 +169,8 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
+                offline_replicas=broker.nodes.offline(state.replicas),
+                error_code=0 if state.leader != NO_LEADER else LeaderNotAvailableError.code,
             )
             for index, state in enumerate(image.partitions)
         ],

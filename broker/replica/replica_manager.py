@@ -7,19 +7,20 @@ and made again is another topic, and a stale object can never be found under its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 from tidelog.broker.replica.group_flush import InThread
 from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from tidelog.log.config import LogConfig
@@ -187,16 +188,56 @@ class ReplicaManager:
                 partition.update_config(config)
         self._on_index_configs(image)
 
+    # What a member of a cluster is told by images
+
+    def make_logs(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:
+        """Return the step that makes the logs of these partitions, which may exist, for any thread. Raises
+        KafkaStorageError."""
+        config, manager = self._log_config(image), self._log_manager
+        partitions = [TopicPartition(image.name, index) for index in indexes]
+
+        def make() -> None:
+            for partition in partitions:
+                manager.get_or_create_log(partition, image.topic_id, config)
+
+        return make
+
+    def take_roles(self, image: TopicImage) -> None:
+        """Give the partitions of a topic their states in a new image; fetches that are parked on them are tried
+        again."""
+        for index, partition in self._partitions.get(image.topic_id, {}).items():
+            partition.take_over(served_state(image.partitions[index], self._node_id))
+            self._purgatory.touch(partition)
+
+    def remove_replicas(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:
+        """Return the step that removes the logs of partitions that went to other brokers, for any thread. Raises
+        KafkaStorageError."""
+        manager, listed = self._log_manager, list(indexes)
+        known = self._partitions.get(image.topic_id, {})
+        for index in listed:
+            partition = known.pop(index, None)
+            if partition is not None:
+                partition.delete()
+                self._purgatory.touch(partition)
+
+        def remove() -> None:
+            for index in listed:
+                manager.delete_log(TopicPartition(image.name, index))
+
+        return remove
+
     def _make(self, image: TopicImage, index: int) -> Partition:
         if not 0 <= index < image.partition_count:
             raise UnknownTopicOrPartitionError
         if image.source is not None:
             return self._virtual_partition(image, index)
+        if self._node_id not in image.partitions[index].replicas:
+            raise NotLeaderOrFollowerError
         topic_partition = TopicPartition(image.name, index)
         partition = Partition(
             topic_partition,
             image.topic_id,
-            image.partitions[index],
+            served_state(image.partitions[index], self._node_id),
             node_id=self._node_id,
             is_internal=image.is_internal,
             purgatory=self._purgatory,
@@ -209,3 +250,11 @@ class ReplicaManager:
         )
         self._partitions.setdefault(image.topic_id, {})[index] = partition
         return partition
+
+
+def served_state(state: PartitionState, node_id: int) -> PartitionState:
+    """Return a partition's state as this broker serves it: without a leader where it leads other in-sync replicas, as
+    it does not follow yet how far those are."""
+    if state.leader == node_id and state.isr != (node_id,):
+        return state._replace(leader=NO_LEADER)
+    return state

@@ -180,6 +180,18 @@ def write_clean_shutdown(file_system: FileSystem, log_directory: str, broker_epo
     file_system.replace_file(os.path.join(log_directory, CLEAN_SHUTDOWN_FILE), content.encode())
 
 
+def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) -> int | None:
+    """Read the broker epoch of the clean-shutdown marker; None without one that names it. Raises KafkaStorageError."""
+    path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
+    if not file_system.exists(path):
+        return None
+    try:
+        epoch = json.loads(file_system.read_file(path))["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return None  # an older Kafka writes an empty file
+    return epoch if isinstance(epoch, int) else None
+
+
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
     """True when the marker existed. It is removed at once, durably: the first append makes it untrue."""
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)

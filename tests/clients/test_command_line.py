@@ -188,7 +188,7 @@ def test_a_directory_of_another_cluster_or_node_is_refused(tmp_path: Path, setti
     assert str(tmp_path) in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("setting", ["process.roles=broker", "controller.quorum.voters=1@a:9093,2@b:9093"])
+@pytest.mark.parametrize("setting", ["process.roles=controller", "controller.quorum.voters=1@a:9093,2@b:9093"])
 def test_one_node_of_a_cluster_is_refused_in_one_line(tmp_path: Path, setting: str) -> None:
     ended = run("serve", "--port", "0", "--data-dir", str(tmp_path / "data"), "--override", setting)
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -46,6 +46,9 @@ class MemoryTopicLog:
     def partition_count(self) -> int:
         return self.partitions
 
+    def is_led(self, partition: int) -> bool:
+        return True
+
     def exists(self) -> bool:
         return bool(self.batches)
 

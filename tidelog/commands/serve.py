@@ -136,6 +136,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
     """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
     import asyncio
 
+    from tidelog.broker.errors import StartError
     from tidelog.broker.server import Server
 
     loop = asyncio.get_running_loop()
@@ -144,13 +145,15 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
         loop.add_signal_handler(number, stop_asked.set)
     if until_stdin_closes:
         loop.add_reader(0, lambda: None if os.read(0, 1024) else stop_asked.set())
-    server = Server(config)
+    server = Server(config, on_failure=stop_asked.set)
     await server.start()
     try:
         announce(server)
         await stop_asked.wait()
     finally:
         await server.stop()
+    if server.failure is not None:
+        raise StartError(server.failure)
 
 
 def announce(server: Server) -> None:

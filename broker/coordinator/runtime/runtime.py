@@ -65,6 +65,10 @@ class TopicLog(Protocol):
 
     def exists(self) -> bool: ...
 
+    def is_led(self, partition: int) -> bool:
+        """Return whether this broker leads the partition, or will create the topic."""
+        ...
+
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch, creating the topic first if needed; returns the first offset. Raises KafkaError."""
         ...
@@ -156,6 +160,8 @@ class CoordinatorRuntime(Generic[S]):
             return shard
         if partition in self._failed:
             raise NotCoordinatorError
+        if not self._log.is_led(partition):
+            raise NotCoordinatorError
         if partition not in self._loading:
             self._begin_loading(partition)
             for _ in range(FIRST_TURN_CHUNKS):
@@ -185,6 +191,14 @@ class CoordinatorRuntime(Generic[S]):
         """Load every partition that holds something, one after the other, in the background."""
         if self._log.exists():
             self._load_next(iter(range(self._log.partition_count())))
+
+    def resign_lost(self) -> list[S]:
+        """Forget the partitions that this broker does not lead any more; returns the shards of those."""
+        for known in (self._loading, self._failed, self._reported, self._when_loaded):
+            for partition in [one for one in known if not self._log.is_led(one)]:
+                del known[partition]
+        lost = [one for one in self._shards if not self._log.is_led(one)]
+        return [self._shards.pop(partition) for partition in lost]
 
     def unload(self) -> None:
         """Forget everything: the topic was deleted, or the broker stops."""
@@ -312,7 +326,7 @@ class CoordinatorRuntime(Generic[S]):
         self._call_soon(lambda: self._load_then(partition, partitions))
 
     def _is_to_be_loaded(self, partition: int) -> bool:
-        if partition in self._shards or partition in self._failed:
+        if partition in self._shards or partition in self._failed or not self._log.is_led(partition):
             return False
         try:
             return self._log.end_offset(partition) > self._log.start_offset(partition)

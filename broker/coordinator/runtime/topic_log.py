@@ -30,6 +30,13 @@ class InternalTopicLog:
     def exists(self) -> bool:
         return self._topic in self._broker.metadata.topics
 
+    def is_led(self, partition: int) -> bool:
+        """Return whether this broker leads the partition, or will create the topic."""
+        image = self._broker.metadata.topics.get(self._topic)
+        if image is None:
+            return self._broker.topics.creates_topics
+        return partition < image.partition_count and image.partitions[partition].leader == self._broker.node_id
+
     def partition_count(self) -> int:
         """Return the topic's partition count, or the count it will be created with."""
         image = self._broker.metadata.topics.get(self._topic)

@@ -36,7 +36,7 @@ from tidelog.protocol.acl import ResourceType
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
-    from tidelog.broker.controller.embedded import EmbeddedController
+    from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -250,7 +250,7 @@ class Authorizer:
 
 
 def follow_acls(
-    config: BrokerConfig, controller: EmbeddedController, metadata: MetadataCache, clock: Callable[[], float]
+    config: BrokerConfig, controller: MetadataController, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer:
     """Build the authorizer of a configuration; it takes over each change that the controller commits."""
     authorizer = Authorizer(

@@ -16,6 +16,7 @@ from tidelog.broker.controller.topics import TopicListener, TopicManager
 from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.services import LateServices
 from tidelog.broker.startup import build_authorizer, build_controller
@@ -101,6 +102,7 @@ class AdminBroker:
             metrics=nothing,
             controller=self.controller,
             metadata=self.metadata,
+            nodes=LoneNode(self.config),
             log_manager=self.log_manager,
             replica_manager=nothing,
             topics=self.topics,

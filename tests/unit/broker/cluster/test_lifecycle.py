@@ -41,6 +41,11 @@ OWN = Registration(
 Act = Callable[[BrokerLifecycle], None]
 
 
+def is_in(lifecycle: BrokerLifecycle, state: BrokerState) -> bool:
+    """Return whether a broker is in a state."""
+    return lifecycle.state is state
+
+
 def image(offset: int = EPOCH, epoch: int = EPOCH, incarnation_id: bytes = OWN.incarnation_id) -> MetadataImage:
     """An image that holds a registration of this broker."""
     registered = BrokerRegistration(
@@ -121,9 +126,9 @@ def test_roles_wait_for_this_process_own_registration(seen: MetadataImage) -> No
     registered(lifecycle)
     lifecycle.take_image(seen)
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
-    assert lifecycle.state is BrokerState.STARTING
+    assert is_in(lifecycle, BrokerState.STARTING)
     caught_up(lifecycle)
-    assert lifecycle.state is BrokerState.RECOVERY
+    assert is_in(lifecycle, BrokerState.RECOVERY)
 
 
 def test_an_image_may_come_before_the_answer_that_names_the_epoch() -> None:
@@ -131,7 +136,7 @@ def test_an_image_may_come_before_the_answer_that_names_the_epoch() -> None:
     lifecycle.take_image(image())
     registered(lifecycle)
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 0)
-    assert lifecycle.state is BrokerState.RECOVERY
+    assert is_in(lifecycle, BrokerState.RECOVERY)
 
 
 def test_what_a_registration_says() -> None:
@@ -263,7 +268,7 @@ class World:
         elif dice < 0.3 or self.is_calm:
             process.image = self.controller.image
             lifecycle.take_image(process.image)
-        if lifecycle.state is BrokerState.RECOVERY and lifecycle.wants_fence and self.random.random() < 0.5:
+        if is_in(lifecycle, BrokerState.RECOVERY) and lifecycle.wants_fence and self.random.random() < 0.5:
             lifecycle.become_ready(self.now_ms)
             process.ready_at = lifecycle.broker_epoch
         self.ask(process)
@@ -302,7 +307,7 @@ class World:
         if lifecycle.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
             assert process.image.offset >= lifecycle.broker_epoch
             assert own is not None
-        if lifecycle.state is BrokerState.RUNNING:
+        if is_in(lifecycle, BrokerState.RUNNING):
             assert process.ready_at == lifecycle.broker_epoch
         current = self.controller.brokers.get(NODE)
         if current is not None and not current.is_fenced:
@@ -319,11 +324,11 @@ def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -
     world.processes = world.processes[-1:]
     process = world.processes[0]
     for _ in range(60):
-        if process.lifecycle.state is BrokerState.RUNNING:
+        if is_in(process.lifecycle, BrokerState.RUNNING):
             break
         world.step()
         process = world.processes[0]
-    assert process.lifecycle.state is BrokerState.RUNNING, process.lifecycle.last_failure
+    assert is_in(process.lifecycle, BrokerState.RUNNING), process.lifecycle.last_failure
     assert world.controller.brokers[NODE].broker_epoch == process.lifecycle.broker_epoch
     for _ in range(60):  # it may have been fenced meanwhile, and is unfenced by its heartbeats
         if not world.controller.brokers[NODE].is_fenced:
@@ -331,8 +336,8 @@ def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -
         world.step()
     process.lifecycle.begin_shutdown(world.now_ms)
     for _ in range(5):
-        if process.lifecycle.state is BrokerState.SHUTTING_DOWN:
+        if is_in(process.lifecycle, BrokerState.SHUTTING_DOWN):
             break
         world.step()
-    assert process.lifecycle.state is BrokerState.SHUTTING_DOWN
+    assert is_in(process.lifecycle, BrokerState.SHUTTING_DOWN)
     assert world.controller.brokers[NODE].in_controlled_shutdown

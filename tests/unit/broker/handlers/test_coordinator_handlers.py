@@ -17,6 +17,7 @@ from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import completed
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
+from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.log.system.time import ManualTime
@@ -122,10 +123,14 @@ class World:
         self.transactions = TransactionWorld(time=time)
         self.partition = PlainPartition()
         self.verification = True
+        config: Any = SimpleNamespace(
+            node_id=1, advertised_listeners={}, get_bool=lambda _: self.verification, get=lambda _: None
+        )
         self.broker: Any = SimpleNamespace(
             node_id=1,
+            nodes=LoneNode(config),
             time=time,
-            config=SimpleNamespace(advertised_listeners={}, get_bool=lambda _: self.verification),
+            config=config,
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
             producer_ids=SimpleNamespace(next_id=lambda: 5),

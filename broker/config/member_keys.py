@@ -1,0 +1,29 @@
+"""Configuration keys of a node that is a broker of a cluster (``process.roles=broker``); a lone node reads the first.
+
+``controller.listener.names`` and ``listeners`` stand with the other keys of listeners.
+"""
+
+from __future__ import annotations
+
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between
+
+HIGH, MEDIUM = Importance.HIGH, Importance.MEDIUM
+STRING, INT, LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
+
+# fmt: off
+MEMBER_KEYS = (
+    ConfigKey("process.roles", LIST, None, None, HIGH,
+        "broker: a member of the cluster of controller.quorum.bootstrap.servers. Not set, or broker,controller with "
+        "this node as only voter: a lone node, its own quorum. Controllers of a cluster are Apache Kafka's."),
+    ConfigKey("controller.quorum.bootstrap.servers", LIST, None, None, HIGH,
+        "The controllers of a member's cluster: HOST:PORT, separated by commas. Name all of them."),
+    ConfigKey("controller.quorum.voters", LIST, None, None, HIGH,
+        "The same with the controllers' ids: ID@HOST:PORT; read by a member that has no "
+        "controller.quorum.bootstrap.servers."),
+    ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
+        "How often a member tells the active controller that it lives. When it is taken for dead is the controllers' "
+        "broker.session.timeout.ms."),
+    ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, between(1), MEDIUM,
+        "How long the start of a member waits until the active controller has registered it."),
+)
+# fmt: on

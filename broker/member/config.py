@@ -1,0 +1,81 @@
+"""Configuration of a member, checked before anything is opened: controllers, its own addresses, paces."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid
+from tidelog.broker.config.broker_config import Endpoint as Listener
+from tidelog.broker.metadata.metadata_image import Endpoint
+from tidelog.protocol.config_def import ConfigError
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+BOOTSTRAP = "controller.quorum.bootstrap.servers"
+VOTERS = "controller.quorum.voters"
+
+
+class MemberConfig(NamedTuple):
+    """Addresses of the controllers, endpoints that the cluster is told, and times in ms."""
+
+    controllers: tuple[Address, ...]
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    heartbeat_interval_ms: int
+    registration_timeout_ms: int
+
+
+def member_config(config: BrokerConfig) -> MemberConfig:
+    """Return the configuration of a member. Raises ConfigError."""
+    if not {"node.id", "broker.id"} & config.static_texts.keys():
+        raise ConfigError("process.roles=broker needs a node.id, which is unique in the cluster")
+    check_controller_listener(config)
+    return MemberConfig(
+        controllers=controller_addresses(config),
+        endpoints=tuple(own_endpoint(listener, config) for listener in config.listeners),
+        rack=config.get("broker.rack"),
+        heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
+        registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+    )
+
+
+def check_controller_listener(config: BrokerConfig) -> None:
+    """Raises ConfigError unless the controllers' listener is named, and plain."""
+    names = config.get_list("controller.listener.names")
+    if not names:
+        raise invalid("controller.listener.names", "", "the name of the controllers' listener, such as CONTROLLER")
+    protocols = dict(
+        entry.strip().upper().split(":", 1) for entry in config.get_str("listener.security.protocol.map").split(",")
+    )
+    protocol = protocols.get(names[0].upper(), "PLAINTEXT")
+    if protocol != "PLAINTEXT":
+        raise invalid("listener.security.protocol.map", f"{names[0]}:{protocol}", "PLAINTEXT for the controllers")
+
+
+def controller_addresses(config: BrokerConfig) -> tuple[Address, ...]:
+    """Return the controllers to ask first. Raises ConfigError."""
+    servers = config.get_list(BOOTSTRAP)
+    if servers:
+        return tuple(address_of(BOOTSTRAP, server, server) for server in servers)
+    voters = config.get_list(VOTERS)
+    if not voters:
+        raise invalid(BOOTSTRAP, "", "HOST:PORT of the controllers, separated by commas")
+    return tuple(address_of(VOTERS, voter, voter.partition("@")[2]) for voter in voters)
+
+
+def address_of(key: str, entry: str, text: str) -> Address:
+    """Parse HOST:PORT. Raises ConfigError, which names the key and the entry."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
+        raise invalid(key, entry, "HOST:PORT of a controller")
+    return Address(host.strip("[]"), int(port))
+
+
+def own_endpoint(listener: Listener, config: BrokerConfig) -> Endpoint:
+    """Return the address of a listener as the cluster is told it. Raises ConfigError for one that none can reach."""
+    told = config.advertised_listeners.get(listener.listener_name, listener)
+    if not told.host or told.host in UNROUTABLE:
+        raise invalid("advertised.listeners", str(told), "an address that other brokers can reach")
+    if not told.port:
+        raise invalid("listeners", str(told), "a port: a member tells it before it listens")
+    return Endpoint(told.listener_name, told.host, told.port, SECURITY_PROTOCOLS[listener.security_protocol])

@@ -1,0 +1,66 @@
+"""The active controller of a cluster as a member's parts see it: its newest published image, and nothing to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidelog.broker.controller.metadata_controller import Publisher
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.protocol.errors import NotControllerError
+
+
+class RemoteController:
+    """The image of the quorum's committed metadata. Loop thread only."""
+
+    __slots__ = ("_publishers", "image", "node_id")
+
+    def __init__(self, image: MetadataImage, node_id: int) -> None:
+        self.image = image
+        self.node_id = node_id
+        self._publishers: list[Publisher] = []
+
+    @property
+    def epoch(self) -> int:
+        """Epoch in which the image's last record was appended."""
+        return self.image.epoch
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record of the image."""
+        return self.image.offset + 1
+
+    @property
+    def level(self) -> int:
+        """Level of metadata.version in force."""
+        return self.image.features[METADATA_VERSION]
+
+    @property
+    def deletions(self) -> Mapping[bytes, str]:
+        """No deletions: logs of topics that went away are found by their topic id."""
+        return {}
+
+    def subscribe(self, publisher: Publisher) -> None:
+        """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
+        self._publishers.append(publisher)
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Show the next image."""
+        self.image = image
+        for publisher in self._publishers:
+            publisher(delta, image)
+
+    def commit(self, records: Iterable[VersionedRecord], *, sync: bool = True) -> None:
+        """Raises NotControllerError: changes are the active controller's, and requests for them are forwarded."""
+        raise NotControllerError
+
+    def sync(self) -> None:
+        """Do nothing: what is in the image is committed. Any thread."""
+
+    def take_snapshot(self) -> bool:
+        """Return False: a member keeps no metadata log. Any thread."""
+        return False
+
+    def close(self) -> None:
+        """Close nothing."""

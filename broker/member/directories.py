@@ -1,0 +1,130 @@
+"""Log directories of a member: formatted for its cluster, locked, without logs that are other brokers' now.
+
+A member takes directories as ``tidelog format``, ``kafka-storage format`` or a stopped Java broker leave them. Nothing
+is written before all of them are known to be this node's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.replica.strays import STRAY_SUFFIX
+from tidelog.broker.startup import ClaimedDirectories, claim_directory
+from tidelog.log.files.checkpoints import (
+    META_PROPERTIES_FILE,
+    CheckpointCorruptError,
+    MetaProperties,
+    read_clean_shutdown_epoch,
+    read_meta_properties,
+    read_partition_metadata,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import METADATA_DIRECTORY, name_aside, partition_of_name
+from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.types import uuid_to_str
+
+logger = logging.getLogger(__name__)
+
+NO_EPOCH = -1
+
+
+class MemberDirectories(NamedTuple):
+    """Directories of a member. ``previous_epoch`` is the broker epoch of a clean stop of all of them, else -1."""
+
+    claimed: ClaimedDirectories
+    ids: tuple[bytes, ...]
+    previous_epoch: int
+
+
+def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> MemberDirectories:
+    """Check and lock all log directories.
+
+    Raises StartError, which names file and value, for a directory that is not formatted, or for another node.
+    """
+    identities = {directory: formatted_identity(file_system, directory) for directory in config.log_dirs}
+    first_directory, first = next(iter(identities.items()))
+    ids: dict[bytes, str] = {}
+    for directory, identity in identities.items():
+        path = os.path.join(directory, META_PROPERTIES_FILE)
+        if identity.node_id != config.node_id:
+            raise StartError(f"{path} has node.id={identity.node_id}, and this is node {config.node_id}")
+        if identity.cluster_id != first.cluster_id:
+            other = os.path.join(first_directory, META_PROPERTIES_FILE)
+            raise StartError(f"{path} has cluster.id={identity.cluster_id}, and {other} has {first.cluster_id}")
+        if identity.directory_id is None:
+            raise StartError(f"{path} has no directory.id: format the directory with Kafka 3.7 or later, or tidelog")
+        if identity.directory_id in ids:
+            raise StartError(
+                f"{path} has directory.id={uuid_to_str(identity.directory_id)}, as {ids[identity.directory_id]} has"
+            )
+        ids[identity.directory_id] = path
+    configured = config.get("cluster.id")
+    if configured not in (None, first.cluster_id):
+        raise StartError(f"{first_directory} belongs to cluster {first.cluster_id}, and cluster.id is {configured}")
+    try:
+        locks = [claim_directory(file_system, directory) for directory in config.log_dirs]
+        epochs = {read_clean_shutdown_epoch(file_system, directory) for directory in config.log_dirs}
+    except LogStorageError as error:
+        raise StartError(f"a log directory cannot be used: {error}") from error
+    epoch = epochs.pop() if len(epochs) == 1 else None
+    claimed = ClaimedDirectories(first.cluster_id, locks, {})
+    return MemberDirectories(claimed, tuple(ids), NO_EPOCH if epoch is None else epoch)
+
+
+def formatted_identity(file_system: FileSystem, directory: str) -> MetaProperties:
+    """Return the identity of a log directory. Raises StartError."""
+    try:
+        identity = read_meta_properties(file_system, directory)
+    except KafkaStorageError as error:
+        raise StartError(str(error)) from error
+    if identity is None:
+        path = os.path.join(directory, META_PROPERTIES_FILE)
+        raise StartError(f"{path} is missing: tidelog format -t CLUSTER_ID -c FILE writes it")
+    return identity
+
+
+def move_strays(file_system: FileSystem, config: BrokerConfig, image: MetadataImage) -> None:
+    """Rename the logs that are not this broker's by the image, so that none of them is served.
+
+    A log without a readable topic id was never appended to. Any thread. Raises KafkaStorageError.
+    """
+    for directory in config.log_dirs:
+        moved = False
+        for path, partition in partition_directories(file_system, directory):
+            if not is_own(file_system, path, partition, config.node_id, image):
+                aside = os.path.join(directory, name_aside(partition, STRAY_SUFFIX))
+                file_system.rename(path, aside)
+                moved = True
+                logger.warning("%s is no replica of this broker any more; kept as %s", path, aside)
+        if moved:
+            file_system.sync_directory(directory)
+
+
+def partition_directories(file_system: FileSystem, directory: str) -> Iterator[tuple[str, TopicPartition]]:
+    """Yield the paths of the logs in a directory, and their partitions."""
+    for name in file_system.list_names(directory):
+        partition = partition_of_name(name)
+        if partition is not None and name != METADATA_DIRECTORY:
+            yield os.path.join(directory, name), partition
+
+
+def is_own(file_system: FileSystem, path: str, partition: TopicPartition, node_id: int, image: MetadataImage) -> bool:
+    """Return whether the image gives this log's partition a replica on this broker."""
+    try:
+        topic_id = read_partition_metadata(file_system, path)
+    except CheckpointCorruptError:
+        topic_id = None
+    topic = None if topic_id is None else image.topics.get(topic_id)
+    return (
+        topic is not None
+        and topic.name == partition.topic
+        and partition.partition < len(topic.partitions)
+        and node_id in topic.partitions[partition.partition].replicas
+    )

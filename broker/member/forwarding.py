@@ -1,0 +1,170 @@
+"""Forwarding of a member's admin requests: one after the other, to the active controller, whole.
+
+Answers go to the client as they come. What a member must not pass on is refused here: topics with several replicas,
+as long as a member does not replicate. Levels of this process's loggers are changed here, not at a controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.forwarding import FORWARDED, ForwardedRequest, build_envelope
+from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.dispatch import Dispatcher, served
+from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Answer, Parts, Pending, Route
+from tidelog.log.system.time import Time
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidReplicationFactorError, KafkaError
+from tidelog.protocol.header import decode_request_header
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest
+from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
+
+MAX_QUEUED = 1000
+"""Most requests that wait for the active controller; the next one's connection is closed."""
+_LENGTH = struct.Struct(">i")
+_WORD = struct.Struct(">I")
+_CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
+
+
+class Forwarder:
+    """Queue of requests to the active controller, and the task that asks them."""
+
+    def __init__(self, quorum: QuorumView, channel: Channel, time: Time) -> None:
+        self._quorum = quorum
+        self._channel = channel
+        self._time = time
+        self._waiting: deque[tuple[ForwardedRequest, Deferred[bytes]]] = deque()
+        self._has_work = asyncio.Event()
+
+    def forward(self, frame: memoryview, principal: DefaultPrincipalData, client_host: str) -> Deferred[bytes]:
+        """Ask the active controller; the Deferred has the response with its header, or a KafkaError."""
+        deferred: Deferred[bytes] = Deferred()
+        envelope = build_envelope(frame, principal, client_host)
+        self._waiting.append((ForwardedRequest(envelope, self._time.monotonic_ms()), deferred))
+        self._has_work.set()
+        return deferred
+
+    @property
+    def is_full(self) -> bool:
+        """True while no further request is taken."""
+        return len(self._waiting) >= MAX_QUEUED
+
+    async def run(self) -> None:
+        """Answer what is waiting, in its order, until cancelled."""
+        while True:
+            await self._has_work.wait()
+            self._has_work.clear()
+            while self._waiting:
+                request, deferred = self._waiting[0]
+                if not deferred.abandoned:
+                    await self._ask(request)
+                self._waiting.popleft()
+                if not deferred.abandoned:
+                    settle(request, deferred)
+
+    async def _ask(self, request: ForwardedRequest) -> None:
+        while not request.is_settled:
+            await asyncio.sleep(max(0.0, request.not_before_ms - self._time.monotonic_ms()) / 1000)
+            try:
+                answer = await self._channel.ask(self._quorum.address, request.envelope, EnvelopeResponse)
+            except ChannelError:
+                request.take_failure(self._time.monotonic_ms())
+            else:
+                request.take_answer(answer, self._time.monotonic_ms())
+
+
+def settle(request: ForwardedRequest, deferred: Deferred[bytes]) -> None:
+    """Give the client's side what came of a request."""
+    if request.response is not None:
+        deferred.complete(request.response)
+    else:
+        assert request.error is not None
+        deferred.fail(request.error)
+
+
+class ForwardedAnswer(Pending):
+    """The answer that a controller gives; an error is answered as the API's own handler would."""
+
+    __slots__ = ("_build_error",)
+
+    def __init__(self, deferred: Deferred[bytes], build_error: Callable[[KafkaError], bytes | Parts]) -> None:
+        self._deferred = deferred
+        self._build_error = build_error
+
+    def _answer(self) -> bytes | Parts | None:
+        try:
+            response: bytes = self._deferred.result()
+        except KafkaError as error:
+            return self._build_error(error)
+        return _LENGTH.pack(len(response)) + response
+
+
+class MemberDispatcher(Dispatcher):
+    """Dispatcher of a member: forwards what the active controller has to decide. Loop thread only."""
+
+    __slots__ = ("_forwarder",)
+
+    def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
+        super().__init__(broker)
+        self._forwarder = forwarder
+
+    def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
+        """Answer one request, as ``Dispatcher.dispatch``."""
+        if len(frame) < _WORD.size or frame[0] or frame[1] not in FORWARDED:
+            return super().dispatch(context, frame)
+        (word,) = _WORD.unpack_from(frame)
+        served(word)
+        api_key = word >> 16
+        own = memoryview(bytes(frame))
+        if api_key in _CHANGES_OF_CONFIGS and is_about_loggers(own):
+            return super().dispatch(context, frame)
+        if api_key == ApiKey.CREATE_TOPICS and (refused := refusal_of_replicas(own)) is not None:
+            return self._error_answer(own, refused)
+        principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
+        principal.token_authenticated = context.token_authenticated
+        deferred = self._forwarder.forward(own, principal, context.client_host)
+        return ForwardedAnswer(deferred, lambda error: self._error_answer(own, error))
+
+    def _error_answer(self, frame: memoryview, error: KafkaError) -> bytes | Parts:
+        """Build the API's response for an error, as its handler does."""
+        header, _ = decode_request_header(frame)
+        module = importlib.import_module(REGISTRY[header.api_key].module)
+        route = Route(header.api_key, header.api_version, module, self.runner)
+        return route.encode(header.correlation_id, route.fail_at_once(decode(frame), error))
+
+
+def decode(frame: memoryview) -> Any:
+    """Decode a whole request. Raises InvalidRequestError."""
+    header, position = decode_request_header(frame)
+    module = importlib.import_module(REGISTRY[header.api_key].module)
+    return module.Request.decode_from(frame, position, header.api_version, len(frame))[0]
+
+
+def is_about_loggers(frame: memoryview) -> bool:
+    """Return whether a change of configs is about loggers of a broker alone. Raises InvalidRequestError."""
+    kinds = {resource.resource_type for resource in decode(frame).resources}
+    return kinds == {ResourceType.BROKER_LOGGER}
+
+
+def refusal_of_replicas(frame: memoryview) -> KafkaError | None:
+    """Return the error for a request to create topics with several replicas, None for another."""
+    request: CreateTopicsRequest = decode(frame)
+    for topic in request.topics:
+        most = max((len(one.broker_ids) for one in topic.assignments), default=topic.replication_factor)
+        if most > 1:
+            return InvalidReplicationFactorError(
+                f"Topic {topic.name} is asked for with {most} replicas: this Tidelog broker does not replicate yet, "
+                "and creates topics with one replica"
+            )
+    return None

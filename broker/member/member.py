@@ -1,0 +1,346 @@
+"""One process as a member of a cluster: joins, follows the metadata while it serves, and leaves in an orderly way.
+
+    join    directories are this node's -> the metadata are followed up to the high watermark -> registered
+            -> the image holds our own registration -> logs recovered, roles taken
+    serve   listeners are open -> unfenced, and so shown to clients and given leaders
+    leave   controlled shutdown: leaders go to other brokers, then the listeners close
+
+Each connection to the controllers has a task: the metadata, the heartbeats, forwarded requests, producer ids. A task
+that cannot go on ends the broker. Loop thread only.
+
+Source: BrokerServer of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
+from tidelog.broker.cluster.metadata_tail import MetadataLostError
+from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.activation import refusal
+from tidelog.broker.controller.features import offered_levels
+from tidelog.broker.errors import StartError
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.config import member_config
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays
+from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
+from tidelog.broker.member.nodes import ClusterNodes
+from tidelog.broker.member.producer_ids import Block, ProducerIdBlocks
+from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
+from tidelog.broker.member.topics import MemberTopics, TopicCreation
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.replay import Published
+from tidelog.broker.replica.strays import StrayLogs
+from tidelog.broker.startup import Government, assemble, lay_foundation, recovery_of, set_creation_mode
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import Time
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.messages import fetch, fetch_snapshot
+from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from tidelog.protocol.types import random_uuid
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+FORWARDING_TIMEOUT_S = 30.0
+SHUTDOWN_TIMEOUT_S = 300.0
+"""Time for a controlled shutdown, as Kafka's."""
+NO_CONTROLLER_S = 10.0
+"""A controlled shutdown ends this long after the last answer by a controller: without one nothing moves."""
+BLOCK_RETRY_S = 0.5
+
+
+class Member:
+    """Connections and state of one member. ``on_failure`` is called once, with the reason, when it cannot go on."""
+
+    def __init__(
+        self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop, on_failure: Callable[[str], object]
+    ) -> None:
+        """Raises ConfigError."""
+        self._config = config
+        self._time = time
+        self._loop = loop
+        self._on_failure = on_failure
+        self._settings = member_config(config)
+        self._failure: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self._observer: Observer | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._publisher: MetadataPublisher | None = None
+        self._publishing = asyncio.Lock()
+        self._backlog: deque[Published] = deque()
+        self._heard_ms = time.monotonic_ms()
+
+    @property
+    def broker_epoch(self) -> int:
+        """Epoch of this process's registration."""
+        return self._life.broker_epoch
+
+    @property
+    def _life(self) -> BrokerLifecycle:
+        assert self._lifecycle is not None, "not registered yet"
+        return self._lifecycle
+
+    @property
+    def _view(self) -> Observer:
+        assert self._observer is not None, "not joined yet"
+        return self._observer
+
+    # ---- join, serve, leave
+
+    async def build(self) -> Broker:
+        """Join the cluster; return the broker, with its logs recovered and its roles taken.
+
+        Raises StartError where the directories or the cluster refuse this node.
+        """
+        set_creation_mode(self._config.get_str("log.dirs.mode"))
+        directories = claim_member_directories(OsFileSystem(), self._config)
+        await self._register(directories)
+        try:
+            return await self._build(directories)
+        except KafkaStorageError as error:
+            raise StartError(str(error)) from error
+
+    async def _register(self, directories: MemberDirectories) -> None:
+        settings, node_id = self._settings, self._config.node_id
+        cluster_id = directories.claimed.cluster_id
+        observed = ObserverConfig(settings.controllers, node_id, directories.ids[0], cluster_id)
+        self._observer = Observer(observed)
+        self._start(self._observe())
+        limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
+        await self._until(lambda: self._view.is_caught_up, limit_ms, lambda: self._view.last_failure)
+        check_image(self._view.image, node_id)
+        registration = Registration(
+            broker_id=node_id,
+            cluster_id=cluster_id,
+            incarnation_id=random_uuid(random.SystemRandom()),
+            endpoints=settings.endpoints,
+            features=offered_levels(),
+            rack=settings.rack,
+            directories=directories.ids,
+            previous_epoch=directories.previous_epoch,
+        )
+        self._lifecycle = BrokerLifecycle(registration, settings.heartbeat_interval_ms)
+        self._lifecycle.take_image(self._view.image)
+        self._start(self._beat())
+        is_taken = partial(self._is_at_least, BrokerState.RECOVERY)
+        await self._until(is_taken, limit_ms, lambda: self._life.last_failure)
+        logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
+
+    async def _build(self, directories: MemberDirectories) -> Broker:
+        """Recover the logs and take the roles of the present image. Raises KafkaStorageError."""
+        config, image = self._config, self._view.image
+        self._backlog.clear()
+        await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
+        ground = lay_foundation(config, self._time, self._loop, directories.claimed)
+        controller = RemoteController(image, config.node_id)
+        self._forwarder = Forwarder(self._view.quorum, Channel(FORWARDING_TIMEOUT_S), self._time)
+        creation = TopicCreation(config, self._forwarder)
+        producer_ids = ProducerIdBlocks(controller)
+        nodes = ClusterNodes(controller, creation.ensure)
+        government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation))
+        strays = StrayLogs(ground.log_manager)
+        broker = assemble(ground, strays, government)
+        strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
+        await self._make_own_logs(broker, image)
+        self._publisher = MetadataPublisher(broker, controller)
+        await self._publish_backlog()
+        self._start(self._forwarder.run())
+        self._start(self._fetch_blocks(producer_ids))
+        return broker
+
+    async def _make_own_logs(self, broker: Broker, image: MetadataImage) -> None:
+        """Make the logs that this broker has by the image and not on its disks."""
+        for topic in image.topics.values():
+            shown = topic_image(image, topic)
+            if own := replicas_of(shown, broker.node_id):
+                make = broker.replica_manager.make_logs(shown, sorted(own))
+                await self._loop.run_in_executor(broker.executor, make)
+
+    def dispatcher(self, broker: Broker) -> MemberDispatcher:
+        """Return the dispatcher of a member."""
+        return MemberDispatcher(broker, self._forwarder)
+
+    async def serve(self) -> None:
+        """Ask to be unfenced, and wait for it. Raises StartError."""
+        self._life.become_ready(self._time.monotonic_ms())
+        self._beat_now.set()
+        limit_ms = self._time.monotonic_ms() + self._settings.registration_timeout_ms
+        is_running = partial(self._is_at_least, BrokerState.RUNNING)
+        await self._until(is_running, limit_ms, lambda: self._life.last_failure)
+
+    async def leave(self) -> None:
+        """Hand leaders over, as long as a controller answers; without a registration there is nothing to hand over."""
+        if self._lifecycle is None or self._failure is not None:
+            return
+        self._lifecycle.begin_shutdown(self._time.monotonic_ms())
+        self._heard_ms = self._time.monotonic_ms()
+        self._beat_now.set()
+        limit_ms = self._time.monotonic_ms() + 1000 * SHUTDOWN_TIMEOUT_S
+        while not self._is_at_least(BrokerState.SHUTTING_DOWN) and self._failure is None:
+            now_ms = self._time.monotonic_ms()
+            if now_ms > min(limit_ms, self._heard_ms + 1000 * NO_CONTROLLER_S):
+                logger.warning("the active controller did not end the controlled shutdown; stopping without it")
+                return
+            await self._wait_for_change(NO_CONTROLLER_S / 10)
+
+    async def close(self) -> None:
+        """End the tasks and their connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _is_at_least(self, state: BrokerState) -> bool:
+        return self._life.state >= state
+
+    # ---- waiting
+
+    async def _until(self, condition: Callable[[], bool], limit_ms: float, reason: Callable[[], str]) -> None:
+        """Wait for a state. Raises StartError when it does not come in time, or cannot any more."""
+        while not condition():
+            if self._failure is not None:
+                raise StartError(self._failure)
+            left_ms = limit_ms - self._time.monotonic_ms()
+            if left_ms <= 0:
+                raise StartError(
+                    "the cluster did not take this broker within initial.broker.registration.timeout.ms="
+                    f"{self._settings.registration_timeout_ms}: {reason() or 'the controllers have not committed yet'}"
+                )
+            await self._wait_for_change(left_ms / 1000)
+
+    async def _wait_for_change(self, limit_s: float) -> None:
+        await wait_for_event(self._changed, limit_s)
+
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # ---- tasks
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._supervise(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _supervise(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (ObserverError, MetadataLostError, LifecycleError, KafkaError) as error:
+            self._failure = str(error)
+            logger.error("this broker cannot stay in its cluster: %s", error)
+            self._note_change()
+            self._on_failure(self._failure)
+
+    async def _observe(self) -> None:
+        """Follow the metadata log."""
+        channel, observer = Channel(REQUEST_TIMEOUT_S), self._view
+        while True:
+            question = observer.next_question()
+            await asyncio.sleep(max(0.0, question.not_before_ms - self._time.monotonic_ms()) / 1000)
+            is_fetch = isinstance(question.request, fetch.FetchRequest)
+            kind: type[Any] = fetch.FetchResponse if is_fetch else fetch_snapshot.FetchSnapshotResponse
+            try:
+                answer = await channel.ask(question.address, question.request, kind)
+            except ChannelError as error:
+                observer.take_failure(str(error), self._time.monotonic_ms())
+            else:
+                published = observer.take_answer(answer, self._time.monotonic_ms())
+                if published is not None:
+                    await self._take(published)
+            self._note_change()
+
+    async def _take(self, published: Published) -> None:
+        self._backlog.append(published)
+        if self._publisher is not None:
+            await self._publish_backlog()
+        elif self._lifecycle is not None:
+            self._lifecycle.take_image(published.image)
+
+    async def _publish_backlog(self) -> None:
+        """Publish the images that wait, in their order, one at a time."""
+        assert self._publisher is not None
+        async with self._publishing:
+            while self._backlog:
+                delta, image = self._backlog.popleft()
+                await self._publisher.publish(delta, image)
+                self._life.take_image(image)
+
+    async def _beat(self) -> None:
+        """Register, then send heartbeats."""
+        channel, lifecycle = Channel(REQUEST_TIMEOUT_S), self._life
+        while lifecycle.state is not BrokerState.SHUTTING_DOWN:
+            wait_ms = lifecycle.next_question().not_before_ms - self._time.monotonic_ms()
+            if wait_ms > 0:
+                self._beat_now.clear()
+                await wait_for_event(self._beat_now, wait_ms / 1000)
+                continue
+            request = lifecycle.next_question().request
+            is_registration = isinstance(request, BrokerRegistrationRequest)
+            kind: type[Any] = BrokerRegistrationResponse if is_registration else BrokerHeartbeatResponse
+            try:
+                answer = await channel.ask(self._view.quorum.address, request, kind)
+            except ChannelError as error:
+                lifecycle.take_failure(str(error), self._time.monotonic_ms())
+            else:
+                self._heard_ms = self._time.monotonic_ms()
+                before = lifecycle.is_fenced
+                lifecycle.take_answer(answer, self._heard_ms)
+                if lifecycle.is_fenced and not before and lifecycle.state is BrokerState.RUNNING:
+                    logger.warning("the active controller has fenced this broker")
+            self._note_change()
+
+    async def _fetch_blocks(self, producer_ids: ProducerIdBlocks) -> None:
+        """Fetch a block of producer ids whenever one is wanted."""
+        channel = Channel(REQUEST_TIMEOUT_S)
+        while True:
+            await producer_ids.wanted.wait()
+            request = AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
+            try:
+                answer = await channel.ask(self._view.quorum.address, request, AllocateProducerIdsResponse)
+            except ChannelError as error:
+                logger.info("no block of producer ids yet: %s", error)
+                await asyncio.sleep(BLOCK_RETRY_S)
+                continue
+            if answer.error_code:
+                logger.info("no block of producer ids yet: error %d", answer.error_code)
+                await asyncio.sleep(BLOCK_RETRY_S)
+            else:
+                producer_ids.take(Block(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len))
+
+
+async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
+    """Wait until an event is set, but not longer."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+def check_image(image: MetadataImage, node_id: int) -> None:
+    """Raises StartError where the cluster has what this broker would not serve truthfully."""
+    reason = refusal(image)
+    if reason is not None:
+        raise StartError(f"this broker cannot join: {reason}")
+    for topic in image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            if node_id in state.replicas and len(state.replicas) > 1:
+                replicas = ",".join(map(str, state.replicas))
+                raise StartError(
+                    f"this broker cannot join: partition {topic.name}-{number} has the replicas {replicas}, and this "
+                    "release does not replicate yet; a partition on it has to have one replica"
+                )

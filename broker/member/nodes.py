@@ -1,0 +1,84 @@
+"""Brokers of the cluster, by the metadata image, as a member's answers name them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.broker.metadata.metadata_image import BrokerRegistration
+from tidelog.broker.nodes import Node
+from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.errors import CoordinatorNotAvailableError
+
+INTERNAL_TOPIC_OF = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
+"""Index: key type of FindCoordinator."""
+
+
+class ClusterNodes:
+    """Brokers that are registered in the newest image. Loop thread only."""
+
+    __slots__ = ("_controller", "_create_topic")
+
+    def __init__(self, controller: RemoteController, create_topic: Callable[[str], object]) -> None:
+        """``create_topic`` has the active controller make an internal topic."""
+        self._controller = controller
+        self._create_topic = create_topic
+
+    @property
+    def controller_id(self) -> int:
+        """A random broker that is alive, as Kafka's brokers name one: each of them forwards."""
+        alive = [one.broker_id for one in self._controller.image.brokers.values() if not one.is_fenced]
+        return random.choice(alive) if alive else -1
+
+    def alive(self, context: RequestContext) -> list[Node]:
+        """Return the brokers that are not fenced and have the client's listener."""
+        return self._listed(context, is_fenced=False)
+
+    def fenced(self, context: RequestContext) -> list[Node]:
+        """Return the brokers that are fenced."""
+        return self._listed(context, is_fenced=True)
+
+    def find(self, context: RequestContext, node_id: int) -> Node | None:
+        """Return a broker that is alive and has the client's listener."""
+        broker = self._controller.image.brokers.get(node_id)
+        return None if broker is None or broker.is_fenced else node_on(broker, context.listener_name)
+
+    def offline(self, replicas: Iterable[int]) -> list[int]:
+        """Return those of ``replicas`` whose brokers are fenced or unknown."""
+        brokers = self._controller.image.brokers
+        return [one for one in replicas if one not in brokers or brokers[one].is_fenced]
+
+    def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
+        """Return the leader of the key's partition of an internal topic, which is created if there is none.
+
+        Raises CoordinatorNotAvailableError.
+        """
+        name = INTERNAL_TOPIC_OF[key_type]
+        topic = self._controller.image.topic_named(name)
+        if topic is None:
+            self._create_topic(name)
+            raise CoordinatorNotAvailableError
+        partition = topic.partitions[java_string_hash(key) % len(topic.partitions)]
+        node = self.find(context, partition.leader)
+        if node is None:
+            raise CoordinatorNotAvailableError
+        return node
+
+    def _listed(self, context: RequestContext, *, is_fenced: bool) -> list[Node]:
+        found = (
+            node_on(one, context.listener_name)
+            for one in self._controller.image.brokers.values()
+            if one.is_fenced is is_fenced
+        )
+        return [node for node in found if node is not None]
+
+
+def node_on(broker: BrokerRegistration, listener_name: str) -> Node | None:
+    """Return a broker's address on a listener, None where it has none of that name."""
+    for endpoint in broker.endpoints:
+        if endpoint.name == listener_name:
+            return Node(broker.broker_id, endpoint.host, endpoint.port, broker.rack, broker.is_fenced)
+    return None

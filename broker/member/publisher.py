@@ -1,0 +1,149 @@
+"""Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
+
+    topics that went away     hidden, then their logs are removed in a thread
+    topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
+    configs, features, quotas taken over
+    internal topics           coordinators load what this broker leads now, and forget what it does not
+
+Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.controller.features import show_features
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
+from tidelog.log.config import TOPIC_CONFIG_DEF
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+TOPICS_PER_TURN = 100
+COORDINATORS = "tidelog.broker.coordinator.coordinators"
+
+
+class MetadataPublisher:
+    """Hands images on to the parts of one broker."""
+
+    def __init__(self, broker: Broker, controller: RemoteController) -> None:
+        self._broker = broker
+        self._controller = controller
+        self._refused: set[bytes] = set()
+
+    async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Publish an image, and what changed since the last one."""
+        self._controller.publish(delta, image)
+        for topic_id, topic in delta.topics.changed.items():
+            if topic is None:
+                await self._remove(topic_id)
+        for number, topic_id in enumerate(self._topics_to_show(delta, image)):
+            await self._show(image, image.topics[topic_id])
+            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        self._take_settings(delta, image)
+
+    def _topics_to_show(self, delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
+        changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
+        for kind, name in delta.configs.changed:
+            if kind == TOPIC_RESOURCE and (topic_id := image.topic_ids.get(name)) is not None:
+                changed[topic_id] = None
+        return changed
+
+    # ---- topics
+
+    async def _remove(self, topic_id: bytes) -> None:
+        """Forget a topic that was deleted, and remove its logs."""
+        shown = self._broker.metadata.topic_by_id(topic_id)
+        if shown is None:
+            return
+        replicas = self._broker.replica_manager
+        self._broker.metadata.remove(shown.name)
+        if await self._in_thread(replicas.remove_logs(shown), f"logs of the deleted topic {shown.name} stay"):
+            replicas.topic_deleted(shown)
+        coordinators = self._broker.services.coordinators.made
+        if coordinators is not None:
+            coordinators.forget_topic(shown.name)
+
+    async def _show(self, image: MetadataImage, topic: TopicState) -> None:
+        """Show a topic that came or changed, and take this broker's roles in it."""
+        broker, replicas = self._broker, self._broker.replica_manager
+        before = broker.metadata.topics.get(topic.name)
+        shown = topic_image(image, topic)
+        new = replicas_of(shown, broker.node_id) - (set() if before is None else replicas_of(before, broker.node_id))
+        if new:
+            self._refuse_replication(shown)
+            await self._in_thread(replicas.make_logs(shown, sorted(new)), f"logs of {topic.name} cannot be made")
+        gone = set() if before is None else replicas_of(before, broker.node_id) - replicas_of(shown, broker.node_id)
+        broker.metadata.put(shown)
+        replicas.take_roles(shown)
+        if gone:
+            await self._in_thread(replicas.remove_replicas(shown, sorted(gone)), f"logs of {topic.name} stay")
+        if before is None:
+            replicas.topic_created(shown, 0)
+        elif before.configs != shown.configs:
+            replicas.topic_configs_changed(shown)
+        if shown.is_internal:
+            broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(topic.name))
+
+    def _refuse_replication(self, topic: TopicImage) -> None:
+        """Say once for a topic that its partitions with other replicas are not served."""
+        own = self._broker.node_id
+        if topic.topic_id not in self._refused and any(
+            own in state.replicas and len(state.replicas) > 1 for state in topic.partitions
+        ):
+            self._refused.add(topic.topic_id)
+            logger.error(
+                "topic %s has several replicas, one of them here: it is not served, as this release does not "
+                "replicate; give its partitions one replica, or other brokers",
+                topic.name,
+            )
+
+    async def _in_thread(self, work: Callable[[], None], complaint: str) -> bool:
+        """Do work that waits for the disk; return whether it succeeded."""
+        try:
+            await self._broker.loop.run_in_executor(self._broker.executor, work)
+        except KafkaStorageError as error:
+            logger.error("%s: %s", complaint, error)
+            return False
+        return True
+
+    # ---- settings
+
+    def _take_settings(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        broker = self._broker
+        if delta.configs.changed:
+            take_configs(broker, delta.configs.changed)
+        if delta.features.changed:
+            show_features(image, broker.metadata)
+        if delta.quotas.changed:
+            from tidelog.broker.quota.quotas import load_quotas  # only brokers whose clients have quotas need it
+
+            load_quotas(broker)
+
+
+def take_configs(broker: Broker, resources: Iterable[tuple[int, str]]) -> None:
+    """Take over configs of brokers, groups and client metrics. What this version does not accept stays as it was."""
+    try:
+        broker.configs.follow(resources)
+    except ConfigError as error:
+        logger.error("a dynamic configuration is not taken over: %s", error)
+
+
+def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
+    """Return a topic as the broker's parts see it: with the configs of its own that this version knows."""
+    texts = image.configs.get((TOPIC_RESOURCE, topic.name), {})
+    known = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys}
+    return TopicImage(topic.name, topic.topic_id, topic.partitions, known, topic.name in INTERNAL_TOPICS)
+
+
+def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
+    """Return the partitions that have a replica on a broker."""
+    return {index for index, state in enumerate(topic.partitions) if node_id in state.replicas}

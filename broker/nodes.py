@@ -1,0 +1,51 @@
+"""Nodes of the cluster as answers name them to a client: itself alone, or those of the metadata image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from tidelog.broker.requests.context import RequestContext
+
+
+class Node(NamedTuple):
+    """A broker, with its address on the listener that the client uses."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool = False
+
+
+class Nodes(Protocol):
+    """Brokers of the cluster. Loop thread only."""
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are told as the controller: any broker that passes their requests on."""
+        ...
+
+    def alive(self, context: RequestContext) -> list[Node]:
+        """Return the brokers that this client can be sent to."""
+        ...
+
+    def fenced(self, context: RequestContext) -> list[Node]:
+        """Return the brokers that are registered and not alive."""
+        ...
+
+    def find(self, context: RequestContext, node_id: int) -> Node | None:
+        """Return a broker that is alive, None where it is not or lacks this client's listener."""
+        ...
+
+    def offline(self, replicas: Iterable[int]) -> list[int]:
+        """Return those of ``replicas`` whose brokers are not alive."""
+        ...
+
+    def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
+        """Return the coordinator of a group (key type 0), a transactional id (1) or a share partition (2).
+
+        Raises CoordinatorNotAvailableError.
+        """
+        ...

@@ -1,0 +1,79 @@
+"""A Tidelog process as a member of a KRaft cluster, formatted and configured by files as an operator does it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from benchmarks.rivals.apache_kafka import CLUSTER_ID
+from benchmarks.rivals.process import BrokerProcess, free_port
+from tests.support.kraft_node import HOST
+from tidelog.cli import main
+
+START_POLL_S = 0.02
+
+
+class MemberNode(BrokerProcess):
+    """One member of the cluster of these controllers (id -> port)."""
+
+    name = "member"
+    start_timeout_s = 120.0
+    stop_timeout_s = 120.0
+
+    def __init__(
+        self,
+        directory: Path,
+        node_id: int,
+        controllers: Mapping[int, int],
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(directory / f"member-{node_id}", free_port())
+        self.node_id = node_id
+        self.controllers = controllers
+        self.overrides = dict(overrides or {})
+
+    @property
+    def data_directory(self) -> Path:
+        """log.dirs."""
+        return self.directory / "data"
+
+    @property
+    def properties_path(self) -> Path:
+        """The server.properties."""
+        return self.directory / "server.properties"
+
+    def properties(self) -> dict[str, str]:
+        """server.properties as it will be written."""
+        return {
+            "process.roles": "broker",
+            "node.id": str(self.node_id),
+            "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in self.controllers.values()),
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "log.dirs": str(self.data_directory),
+            "offsets.topic.num.partitions": "5",
+            "transaction.state.log.num.partitions": "5",
+            **self.overrides,
+        }
+
+    def start(self) -> Self:
+        """Format a new directory, start, and wait for the first answer. Raises BrokerError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.properties_path.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
+        code = main(["format", "-t", CLUSTER_ID, "-c", str(self.properties_path), "--ignore-formatted"])
+        assert code == 0, "the directory cannot be formatted"
+        return super().start()
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-I", "-m", "tidelog.cli", "serve", "--config", str(self.properties_path)]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "TIDELOG_DEBUG": "1"}
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Ask ApiVersions until it is answered."""
+        self.answer_or_fail(deadline, START_POLL_S)
