@@ -3,8 +3,8 @@
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
 
-Reading goes on after a damaged batch by the rule of ``tidelog.log.segment.resync``, as an audit does. A file is synced
-before its name is reported, and a range without rows has no file.
+Reading goes on after a damaged batch (``tidelog.pipeline.decode.past_damage``). A file is synced before its name is
+reported, and a range without rows has no file.
 
 Columns are those of ``format("tidelog")``; ``tidelog.pipeline.export.parquet`` says how the file is
 written and how it grows.
@@ -17,29 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.log.segment.batch_scan import iter_batches
-from tidelog.log.segment.resync import find_resume_position
-from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
-from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions
+from tidelog.pipeline.decode.past_damage import Damage, read_past_damage
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
 from tidelog.pipeline.export.parquet import RowWriter, sync_file
-from tidelog.pipeline.files.batch_walk import header_at
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
-from tidelog.pipeline.files.sparse_index import indexed_batches
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.pipeline.plan.rows import LostRange
-from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record.record_batch import MAGIC_V2
-from tidelog.protocol.record.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Of a damaged batch so many bytes are kept.
-DEAD_LETTER_BYTES = 16 * 1024 * 1024
-#: The latest time whose microseconds fit 64 bits.
-MAX_MILLISECONDS = (2**63 - 1) // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +87,18 @@ class DeadLetters:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, piece: SegmentSlice, place: tuple[int, int, int], reason: str, data: bytes) -> None:
-        """Keep ``data``; ``place`` is its offset, byte position and size in the slice's file."""
-        offset, position, size = place
+    def add(self, damage: Damage) -> None:
+        """Keep what could not be read."""
         self.rows.append(
             {
-                "topic": piece.topic,
-                "partition": piece.partition,
-                "offset": offset,
-                "file": piece.path,
-                "position": position,
-                "size": size,
-                "reason": reason,
-                "bytes": data,
+                "topic": damage.piece.topic,
+                "partition": damage.piece.partition,
+                "offset": damage.offset,
+                "file": damage.piece.path,
+                "position": damage.position,
+                "size": damage.size,
+                "reason": damage.reason,
+                "bytes": damage.data,
             }
         )
 
@@ -234,124 +220,11 @@ def dead_letter_schema() -> pa.Schema:
     )
 
 
-# ---- reading on after damage
-
-
 def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Iterator[pa.RecordBatch]:
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, plan.fail_on_data_loss, lost=lost)
-    wanted = Columns.all(headers=plan.headers)
-    waiting = list(plan.slices)
-    while waiting:
-        reading = _Reading(waiting.pop(0), wanted, options)
-        yield from reading.batches()
-        if reading.problem is not None:
-            if not plan.keep_damaged:
-                raise reading.problem
-            waiting[:0] = _go_on(reading, letters)
-
-
-def _go_on(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
-    """Keep the bytes that could not be read and return the rest of the slice."""
-    if isinstance(reading.problem, CorruptBatchError):
-        following = _after_damage(reading, reading.problem, letters)
-        return [] if following is None else [following]
-    return _around(reading, letters)
-
-
-class _Reading:
-    """The rows of a slice up to the first that cannot be read; why it cannot is then in ``problem``."""
-
-    def __init__(self, piece: SegmentSlice, wanted: Columns, options: ReadOptions) -> None:
-        self.piece = piece
-        self.next_offset = piece.start_offset
-        self.problem: CorruptBatchError | MalformedTimestampError | None = None
-        self._wanted = wanted
-        self._options = options
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises PipelineError for everything but damage."""
-        try:
-            yield from self._read(self.piece, self._options)
-        except MalformedTimestampError as error:
-            self.problem = error
-        except CorruptBatchError as error:
-            self.problem = error
-            before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
-            if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
-                yield from self._read(before, replace(self._options, looks_for_holes=False))
-
-    def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        for batch in read_slice(piece, self._wanted, options=options):
-            if batch.num_rows:
-                self.next_offset = batch.column("offset")[-1].as_py() + 1
-            yield batch
-
-
-def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
-    """The slice in the file that the error's position is of: the reader may have met another one than was planned."""
-    try:
-        with OpenSegment(error.file) as file:
-            if not piece.inode or file.is_same(piece.inode, piece.changed_ns, piece.end_position):
-                return piece
-            return replace(
-                piece,
-                path=error.file, inode=file.inode, changed_ns=0, start_position=0, end_position=file.size,
-            )  # fmt: skip
-    except FileNotFoundError:
-        raise error from None
-
-
-def _after_damage(reading: _Reading, damage: CorruptBatchError, letters: DeadLetters) -> SegmentSlice | None:
-    """Keep the damaged bytes and return the slice after them; None at the slice's end."""
-    piece = _relocated(reading.piece, damage)
-    with OpenSegment(piece.path) as file:
-        end = min(piece.end_position, file.size)
-        indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
-        target = find_resume_position(file, damage.position, end, indexed)
-        start = _first_offset(file, target, end)
-        data = file.read_at(damage.position, min(target - damage.position, DEAD_LETTER_BYTES))
-    size = target - damage.position
-    start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
-    why = f"{damage.why}; offsets {damage.expected} to {start - 1} are lost"
-    letters.add(piece, (damage.offset, damage.position, size), why, data)
-    return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
-
-
-def _first_offset(file: OpenSegment, position: int, end: int) -> int:
-    """The offset of the first record of the batch at ``position``; -1 where there is none, or none that can be read."""
-    try:
-        header = header_at(file, position) if position < end else None
-        if header is None or header.magic == MAGIC_V2:
-            return -1 if header is None else header.base_offset
-        return next(record.offset for record in next(iter_entries(file.read_at(position, header.size))).records())
-    except (CorruptBatchError, KafkaError, StopIteration):
-        return -1  # damaged as well, as its reader will find
-
-
-def _around(reading: _Reading, letters: DeadLetters) -> list[SegmentSlice]:
-    """Keep the batches of records whose time no column can hold; returns the slice without those records.
-
-    Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
-    """
-    piece, start = reading.piece, reading.next_offset
-    pieces = []
-    with OpenSegment(piece.path) as file:
-        for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
-            if header.last_offset < start or header.is_control or not header.max_timestamp > MAX_MILLISECONDS:
-                continue
-            entry = next(iter_entries(batch))
-            for record in entry.records():
-                if record.timestamp > MAX_MILLISECONDS and start <= record.offset < piece.end_offset:
-                    reason = f"timestamp {record.timestamp} ms does not fit microseconds in 64 bits"
-                    place = (record.offset, header.position, header.size)
-                    letters.add(piece, place, reason, bytes(batch[:DEAD_LETTER_BYTES]))
-                    pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
-                    start = record.offset + 1
-    if not pieces:
-        assert reading.problem is not None
-        raise reading.problem
-    return [one for one in (*pieces, replace(piece, start_offset=start)) if one.start_offset < one.end_offset]
+    keep = letters.add if plan.keep_damaged else None
+    return read_past_damage(plan.slices, Columns.all(headers=plan.headers), options, keep)
 
 
 def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[SegmentSlice, ...]]:

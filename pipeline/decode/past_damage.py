@@ -1,0 +1,167 @@
+"""Reading that goes on after what cannot be read, by the rule of ``tidelog.log.segment.resync``, as an audit does.
+
+a damaged batch                     its bytes are kept, reading goes on at the next batch, or at the next one that
+                                    the offset index names
+a record with a time beyond 64 bits of microseconds      it is kept alone, the records around it are read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.log.segment.batch_scan import iter_batches
+from tidelog.log.segment.resync import find_resume_position
+from tidelog.pipeline.decode.decode import ReadOptions, read_slice
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
+from tidelog.pipeline.files.batch_walk import header_at
+from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.sparse_index import indexed_batches
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan.plan import SegmentSlice
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.record_batch import MAGIC_V2
+from tidelog.protocol.record.record_batch import iter_batches as iter_entries
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Of a damaged batch so many bytes are kept.
+KEPT_BYTES = 16 * 1024 * 1024
+#: The latest time whose microseconds fit 64 bits.
+MAX_MILLISECONDS = (2**63 - 1) // 1000
+
+
+class Damage(NamedTuple):
+    """Bytes of a slice's file that could not be read, and why; ``offset`` as far as it can be known, else -1."""
+
+    piece: SegmentSlice
+    offset: int
+    position: int
+    size: int
+    reason: str
+    data: bytes
+
+
+Keep = Callable[[Damage], None]
+
+
+def read_past_damage(
+    slices: Sequence[SegmentSlice], wanted: Columns, options: ReadOptions, keep: Keep | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` gets what cannot be read.
+
+    Raises CorruptBatchError and MalformedTimestampError only without ``keep``; DataLossError, other PipelineErrors.
+    """
+    waiting = list(slices)
+    while waiting:
+        reading = _Reading(waiting.pop(0), wanted, options)
+        yield from reading.batches()
+        if reading.problem is not None:
+            if keep is None:
+                raise reading.problem
+            waiting[:0] = _go_on(reading, keep)
+
+
+def _go_on(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
+    """Keep the bytes that could not be read and return the rest of the slice."""
+    if isinstance(reading.problem, CorruptBatchError):
+        following = _after_damage(reading, reading.problem, keep)
+        return [] if following is None else [following]
+    return _around(reading, keep)
+
+
+class _Reading:
+    """The rows of a slice up to the first that cannot be read; why it cannot is then in ``problem``."""
+
+    def __init__(self, piece: SegmentSlice, wanted: Columns, options: ReadOptions) -> None:
+        self.piece = piece
+        self.next_offset = piece.start_offset
+        self.problem: CorruptBatchError | MalformedTimestampError | None = None
+        self._wanted = wanted
+        self._options = options
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Raises PipelineError for everything but damage."""
+        try:
+            yield from self._read(self.piece, self._options)
+        except MalformedTimestampError as error:
+            self.problem = error
+        except CorruptBatchError as error:
+            self.problem = error
+            before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
+            if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
+                yield from self._read(before, replace(self._options, looks_for_holes=False))
+
+    def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        for batch in read_slice(piece, self._wanted, options=options):
+            if batch.num_rows:
+                self.next_offset = batch.column("offset")[-1].as_py() + 1
+            yield batch
+
+
+def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
+    """The slice in the file that the error's position is of: the reader may have met another one than was planned."""
+    try:
+        with OpenSegment(error.file) as file:
+            if not piece.inode or file.is_same(piece.inode, piece.changed_ns, piece.end_position):
+                return piece
+            return replace(
+                piece,
+                path=error.file, inode=file.inode, changed_ns=0, start_position=0, end_position=file.size,
+            )  # fmt: skip
+    except FileNotFoundError:
+        raise error from None
+
+
+def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> SegmentSlice | None:
+    """Keep the damaged bytes and return the slice after them; None at the slice's end."""
+    piece = _relocated(reading.piece, damage)
+    with OpenSegment(piece.path) as file:
+        end = min(piece.end_position, file.size)
+        indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
+        target = find_resume_position(file, damage.position, end, indexed)
+        start = _first_offset(file, target, end)
+        data = file.read_at(damage.position, min(target - damage.position, KEPT_BYTES))
+    size = target - damage.position
+    start = max(reading.next_offset, damage.expected, start) if target < end else piece.end_offset
+    why = f"{damage.why}; offsets {damage.expected} to {start - 1} are lost"
+    keep(Damage(piece, damage.offset, damage.position, size, why, data))
+    return replace(piece, start_position=target, start_offset=start) if start < piece.end_offset else None
+
+
+def _first_offset(file: OpenSegment, position: int, end: int) -> int:
+    """The offset of the first record of the batch at ``position``; -1 where there is none, or none that can be read."""
+    try:
+        header = header_at(file, position) if position < end else None
+        if header is None or header.magic == MAGIC_V2:
+            return -1 if header is None else header.base_offset
+        return next(record.offset for record in next(iter_entries(file.read_at(position, header.size))).records())
+    except (CorruptBatchError, KafkaError, StopIteration):
+        return -1  # damaged as well, as its reader will find
+
+
+def _around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
+    """Keep the batches of records whose time no column can hold; returns the slice without those records.
+
+    Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
+    """
+    piece, start = reading.piece, reading.next_offset
+    pieces = []
+    with OpenSegment(piece.path) as file:
+        for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
+            if header.last_offset < start or header.is_control or not header.max_timestamp > MAX_MILLISECONDS:
+                continue
+            entry = next(iter_entries(batch))
+            for record in entry.records():
+                if record.timestamp > MAX_MILLISECONDS and start <= record.offset < piece.end_offset:
+                    reason = f"timestamp {record.timestamp} ms does not fit microseconds in 64 bits"
+                    data = bytes(batch[:KEPT_BYTES])
+                    keep(Damage(piece, record.offset, header.position, header.size, reason, data))
+                    pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
+                    start = record.offset + 1
+    if not pieces:
+        assert reading.problem is not None
+        raise reading.problem
+    return [one for one in (*pieces, replace(piece, start_offset=start)) if one.start_offset < one.end_offset]
