@@ -5,8 +5,9 @@
     with tidelog.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one. Everything else is reached
-through the ``tidelog`` command. The names are imported on first use, so that the command starts without them.
+``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one, ``scan`` reads logs from
+their files as Arrow batches. Everything else is reached through the ``tidelog`` command. The names are imported on
+first use, so that the command starts without them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidelog.broker_process import Broker, BrokerProcessError
     from tidelog.find import Tidelog
+    from tidelog.pipeline.scan.scan import scan
 
-__all__ = ["Broker", "BrokerProcessError", "Tidelog"]
+__all__ = ["Broker", "BrokerProcessError", "Tidelog", "scan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from tidelog import find
 
         return find.Tidelog
+    if name == "scan":
+        from tidelog.pipeline.scan.scan import scan
+
+        return scan
     if name in __all__:
         from tidelog import broker_process
 

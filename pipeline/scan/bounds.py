@@ -1,0 +1,100 @@
+"""The offsets, times and keys of a scan, from what its caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from tidelog.log.find.times import parse_time
+from tidelog.pipeline.errors import DataLossError, OptionError
+from tidelog.pipeline.options.row_filter import MAX_TIME, MIN_TIME, RowFilter
+from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.plan import OffsetRange
+
+Moment = int | str | datetime
+"""Milliseconds since 1970, ISO 8601, or a datetime; local without a zone."""
+Span = tuple[int | None, int | None]
+"""Begin and end of offsets; the end is not included, None is the log's own."""
+Offsets = Span | Mapping[int, Span]
+
+
+def offset_ranges(
+    partitions: Sequence[Partition], offsets: Offsets | None, *, fail_on_data_loss: bool
+) -> list[OffsetRange]:
+    """The range of each partition that is asked for. An end beyond the log's is the log's.
+
+    Raises OptionError, and DataLossError for a begin that the log does not have any more.
+    """
+    if isinstance(offsets, Mapping):
+        there = {partition.directory.partition for partition in partitions}
+        for number in offsets:
+            if number not in there:
+                raise OptionError(f"offsets: partition {number} is not there: expected some of {sorted(there)}")
+        spans = {number: _span(span) for number, span in offsets.items()}
+        partitions = [partition for partition in partitions if partition.directory.partition in spans]
+    else:
+        span = _span((None, None) if offsets is None else offsets)
+        spans = {partition.directory.partition: span for partition in partitions}
+    return [
+        _range(partition, spans[partition.directory.partition], fail_on_data_loss=fail_on_data_loss)
+        for partition in partitions
+    ]
+
+
+def _span(given: Span) -> Span:
+    try:
+        begin, end = given
+    except (TypeError, ValueError):
+        raise OptionError(f"offsets={given!r}: expected (begin, end), each an offset or None") from None
+    for offset in (begin, end):
+        if offset is not None and (isinstance(offset, bool) or not isinstance(offset, int) or offset < 0):
+            raise OptionError(f"offsets={given!r}: expected (begin, end), each an offset from 0 on, or None")
+    return begin, end
+
+
+def _range(partition: Partition, span: Span, *, fail_on_data_loss: bool) -> OffsetRange:
+    begin, end = span
+    first = partition.bounds.start
+    end = partition.end if end is None else min(end, partition.end)
+    if begin is None:
+        begin = first
+    elif begin < first and begin < end:
+        if fail_on_data_loss:
+            raise DataLossError(
+                f"{partition.directory.topic}-{partition.directory.partition} begins at {first}, records from {begin} "
+                "on are gone (fail_on_data_loss=False would go on there)"
+            )
+        begin = first
+    return OffsetRange(partition.directory, begin, max(begin, end))
+
+
+def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -> RowFilter:
+    """The filter of records from the first time on and before the second, and of one key. Raises OptionError."""
+    try:
+        begin, end = times
+    except (TypeError, ValueError):
+        raise OptionError(f"times={times!r}: expected (begin, end), each a time or None") from None
+    least = MIN_TIME if begin is None else _milliseconds(begin)
+    most = MAX_TIME if end is None else _milliseconds(end) - 1
+    return RowFilter(least, most, key)
+
+
+def _milliseconds(moment: Moment) -> int:
+    """The first millisecond at or after a moment."""
+    if isinstance(moment, datetime):
+        microseconds = round(moment.timestamp() * 1_000_000)
+        return -(-microseconds // 1000)
+    if isinstance(moment, str):
+        try:
+            return parse_time(moment)
+        except ValueError as error:
+            raise OptionError(f"times: {error}") from None
+    if isinstance(moment, int) and not isinstance(moment, bool) and MIN_TIME < moment <= MAX_TIME:
+        return moment
+    raise OptionError(f"times: {moment!r} is no time: expected ms since 1970, a datetime, or ISO 8601")
+
+
+def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:
+    """The keys as bytes, each once; text is UTF-8."""
+    given = [keys] if isinstance(keys, bytes | str) else list(keys)
+    return list(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in given))
