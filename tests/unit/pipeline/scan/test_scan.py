@@ -170,7 +170,7 @@ def rows_of(reader: Any) -> list[dict[str, Any]]:
 
 @dataclass
 class Question:
-    """What a scan is asked, and which records answer it."""
+    """Arguments of a scan, and the records that answer it."""
 
     asked: dict[str, Any]
     begin: int | None
