@@ -32,8 +32,16 @@ RUN command -v gcc >/dev/null \
 ENV TIDELOG_REQUIRE_EXTENSIONS=1
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
- && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools \
- && (/opt/tidelog/bin/python -m compileall -q -j 0 /opt/tidelog/lib || echo "some modules of dependencies do not compile")
+ && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools
+# What only the developers of a dependency use: their tests and headers, symbols for debuggers, and the backend of
+# zstandard that other Pythons than CPython need. Of numpy, what an import of it reads is compiled.
+# The libraries below *.libs were edited after they were linked, and would not load if they were stripped.
+RUN cd /opt/tidelog/lib/python3*/site-packages \
+ && find . -type d \( -name tests -o -path ./numpy/_core/include -o -path ./numpy/f2py \) -prune -exec rm -rf {} + \
+ && rm -f zstandard/_cffi.* \
+ && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-debug {} + \
+ && (/opt/tidelog/bin/python -m compileall -q -j 0 -x /numpy/ /opt/tidelog/lib || echo "some modules of dependencies do not compile") \
+ && /opt/tidelog/bin/python -c 'import numpy'
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Tidelog" \
