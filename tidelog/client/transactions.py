@@ -1,0 +1,134 @@
+"""Transactions of a cluster: listed, described, aborted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.client.cluster import TRANSACTION, Cluster, ask, raise_for_code
+from tidelog.client.connection import ClientError
+from tidelog.client.offsets import TopicPartition
+from tidelog.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ProducerState,
+    TopicRequest,
+)
+from tidelog.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tidelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+_INIT_PRODUCER_ID = 4
+_MARKERS = 1
+_TIMEOUT_MS = 1000
+"""Transaction time-out of the producer that fences another; it begins no transaction of its own."""
+
+
+class ListedTransaction(NamedTuple):
+    """A transactional id and the state of its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class Transaction(NamedTuple):
+    """A transactional id as its coordinator knows it; ``start`` in ms, -1 without a transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start: int
+    partitions: list[TopicPartition]
+
+
+def list_transactions(cluster: Cluster, states: tuple[str, ...] = ()) -> list[ListedTransaction]:
+    """Ask each broker for the transactional ids it coordinates. Raises ClientError, KafkaError."""
+    found = []
+    request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=[])
+    for address in cluster.brokers().values():
+        answer = ask(
+            cluster.client_for(address), request, ListTransactionsResponse, ListTransactionsRequest.VERSIONS.highest
+        )
+        raise_for_code(answer.error_code, "transactions")
+        if answer.unknown_state_filters:
+            raise ClientError(f"unknown state {', '.join(answer.unknown_state_filters)}")
+        found += [
+            ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
+            for one in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
+    """Ask the coordinator for a transactional id. Raises ClientError, KafkaError."""
+
+    def describe() -> Transaction:
+        client = cluster.coordinator(transactional_id, TRANSACTION)
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        (answer,) = ask(client, request, DescribeTransactionsResponse, 0).transaction_states
+        raise_for_code(answer.error_code, f"transactional id {transactional_id}")
+        return Transaction(
+            transactional_id,
+            answer.transaction_state,
+            answer.producer_id,
+            answer.producer_epoch,
+            answer.transaction_timeout_ms,
+            answer.transaction_start_time_ms,
+            sorted((topic.topic, number) for topic in answer.topics for number in topic.partitions),
+        )
+
+    return cluster.until_settled(describe)
+
+
+def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
+    """Abort what a transactional id has open, and fence its producer; return what was there.
+
+    Raises ClientError, KafkaError.
+    """
+    found = describe_transaction(cluster, transactional_id)
+
+    def fence() -> None:
+        client = cluster.coordinator(transactional_id, TRANSACTION)
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
+        answer = ask(client, request, InitProducerIdResponse, _INIT_PRODUCER_ID)
+        raise_for_code(answer.error_code, f"transactional id {transactional_id}")
+
+    cluster.until_settled(fence)
+    return found
+
+
+def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: int) -> ProducerState:
+    """Write an abort marker for a transaction that hangs in one partition, by the offset it begins at.
+
+    For a transaction that its coordinator no longer knows; return its producer. Raises ClientError, KafkaError.
+    """
+    topic, partition = place
+    client = cluster.client_for(cluster.leader(topic, partition))
+    asked = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
+    (answer,) = ask(client, asked, DescribeProducersResponse, 0).topics[0].partitions
+    raise_for_code(answer.error_code, f"producers of {topic}-{partition}", answer.error_message)
+    producer = next((one for one in answer.active_producers if one.current_txn_start_offset == start_offset), None)
+    if producer is None:
+        open_at = sorted(one.current_txn_start_offset for one in answer.active_producers)
+        begun = ", ".join(str(offset) for offset in open_at if offset >= 0) or "none"
+        raise ClientError(f"no transaction begins at offset {start_offset} of {topic}-{partition}; open: {begun}")
+    marker = WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+    for result in ask(client, WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, _MARKERS).markers:
+        for written in result.topics:
+            for one in written.partitions:
+                raise_for_code(one.error_code, f"abort marker in {written.name}-{one.partition_index}")
+    return producer

@@ -1,0 +1,100 @@
+"""``tidelog user``: SCRAM credentials of the users of any Kafka cluster."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.output import print_json, print_rows
+
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+"""The mechanisms of ``tidelog.client.users``, which is not imported for a help text."""
+LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+"""Kafka's own bounds."""
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """List, create and delete users with a SCRAM password."""
+
+
+@command.command("list")
+@click.argument("names", metavar="[USER]...", nargs=-1)
+@json_option
+@client_options()
+def list_all(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> None:
+    """List users and their mechanisms."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.users import list_credentials
+
+    with Cluster.open(settings) as cluster:
+        rows = [one._asdict() for one in list_credentials(cluster, names or None)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(["user", "mechanism", "iterations"], rows)
+
+
+@command.command("create")
+@click.argument("name", metavar="USER")
+@click.option("--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[0], show_default=True, help="the hash")
+@click.option("--password", metavar="TEXT", help="the password; others on this machine may see it: better is a prompt")
+@click.option("--password-stdin", is_flag=True, help="the password is the first line of standard input")
+@click.option(
+    "--iterations",
+    type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS),
+    default=LEAST_ITERATIONS,
+    show_default=True,
+    metavar="N",
+    help="rounds of hashing",
+)
+@json_option
+@client_options()
+def create(
+    *,
+    settings: ClientSettings,
+    name: str,
+    mechanism: str,
+    password: str | None,
+    password_stdin: bool,
+    iterations: int,
+    as_json: bool,
+) -> None:
+    """Create a user, or give one a new password. Without --password it is asked for."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.users import set_password
+
+    if password_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    elif password is None:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    if not password:
+        raise click.UsageError("expected a password that is not empty")
+    with Cluster.open(settings) as cluster:
+        set_password(cluster, name, mechanism, password, iterations)
+    if as_json:
+        print_json({"user": name, "mechanism": mechanism, "iterations": iterations})
+    else:
+        print(f"user {name} has a password for {mechanism}")
+
+
+@command.command("delete")
+@click.argument("name", metavar="USER")
+@click.option("--mechanism", type=click.Choice(MECHANISMS), help="for this mechanism alone; default: all it has")
+@json_option
+@client_options()
+def delete(*, settings: ClientSettings, name: str, mechanism: str | None, as_json: bool) -> None:
+    """Delete a user's passwords."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.users import delete_credentials, list_credentials
+
+    with Cluster.open(settings) as cluster:
+        mechanisms = [mechanism] if mechanism else [one.mechanism for one in list_credentials(cluster, [name])]
+        delete_credentials(cluster, name, mechanisms)
+    if as_json:
+        print_json({"user": name, "mechanisms": mechanisms, "deleted": True})
+    else:
+        print(f"deleted the password of user {name} for {', '.join(mechanisms)}")
