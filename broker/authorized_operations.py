@@ -1,14 +1,14 @@
 """Operations that a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
 Bit n stands for the operation with code n of Kafka's AclOperation. Without an authorizer every client may do
-everything, so each resource answers all operations that apply to it.
+everything, so each resource answers all operations that apply to it; an authorizer takes those away that it refuses.
 """
 
 from __future__ import annotations
 
+from tidelog.protocol.acl import AclOperation
+
 NOT_REQUESTED = -(2**31)  # the client did not ask
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
-DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 10, 11, 12
 
 
 def bit_field(*operations: int) -> int:
@@ -16,8 +16,34 @@ def bit_field(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 
 
-TOPIC_OPERATIONS = bit_field(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-GROUP_OPERATIONS = bit_field(READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+def operations_of(bits: int) -> list[int]:
+    """The operations of a bit field."""
+    return [operation for operation in AclOperation if bits & 1 << operation]
+
+
+TOPIC_OPERATIONS = bit_field(
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
+GROUP_OPERATIONS = bit_field(
+    AclOperation.READ,
+    AclOperation.DELETE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
 CLUSTER_OPERATIONS = bit_field(
-    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.IDEMPOTENT_WRITE,
 )

@@ -117,6 +117,7 @@ class Coordinators:
                 interval_ms=lambda protocol, group_id: assignment_interval_ms(
                     broker.config, broker.configs.resource_texts(ResourceType.GROUP, group_id), protocol
                 ),
+                may_describe=None if broker.authorizer is None else broker.authorizer.may_describe,
             )
 
         runtime = CoordinatorRuntime(
@@ -167,7 +168,7 @@ class Coordinators:
     def _build_streams_members(self) -> StreamsMembers:
         from tidelog.broker.coordinator.group.streams.members import StreamsMembers
 
-        return StreamsMembers(self.groups.runtime, self._broker.topics.changes)
+        return StreamsMembers(self.groups.runtime, self._broker.topics.changes, self._broker.authorizer)
 
     def _latest_offset(self, topic: str, partition: int) -> int:
         return self._broker.replica_manager.partition(topic, partition).high_watermark

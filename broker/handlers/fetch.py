@@ -14,6 +14,7 @@ whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its begin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from tidelog.broker.broker import Broker
@@ -34,6 +35,7 @@ from tidelog.protocol.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
+    TopicAuthorizationFailedError,
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.messages.fetch import (
@@ -72,6 +74,8 @@ class ReadParams(NamedTuple):
     max_bytes: int
     min_bytes: int
     is_incremental: bool
+    is_refused: Callable[[FetchTarget], bool] | None = None
+    """Returns whether the authorizer refuses a partition; None where there is none."""
 
 
 class ReadResult(NamedTuple):
@@ -104,6 +108,7 @@ def handle(
         max_bytes,
         min(request.min_bytes, max_bytes),
         fetch_context.is_incremental,
+        None if broker.authorizer is None else broker.authorizer.fetch_check(broker.metadata, context, request),
     )
     targets = fetch_context.targets
     if len(targets) > MANY_TARGETS or any(
@@ -249,6 +254,8 @@ class PartitionRead:
         for target in targets:
             partition = None
             try:
+                if params.is_refused is not None and params.is_refused(target):
+                    raise TopicAuthorizationFailedError
                 if target.topic:
                     partition = replica_manager.partition(target.topic, target.index)
                 else:

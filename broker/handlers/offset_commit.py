@@ -11,7 +11,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
+from tidelog.broker.handlers.partition_chunks import chunks_of
 from tidelog.broker.loop.deferred import completed
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
@@ -23,6 +23,7 @@ from tidelog.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from tidelog.protocol.schema.copies import with_fields
 
 API_KEY = ApiKey.OFFSET_COMMIT
 MIN_VERSION, MAX_VERSION = 0, 10

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
+from tidelog.broker.handlers.partition_chunks import chunks_of
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.schema.copies import with_fields
 
 API_KEY = ApiKey.OFFSET_DELETE
 MIN_VERSION, MAX_VERSION = 0, 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tidelog.protocol.schema.copies import with_fields
+
 CHUNK = 64
 """Partitions that are committed at once."""
 
@@ -33,8 +35,3 @@ def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
             chunk.append(part)
             room -= size
     yield chunk
-
-
-def with_fields(struct: Any, **changed: Any) -> Any:
-    """Return a copy of the struct with these fields replaced."""
-    return type(struct)(**{field.name: getattr(struct, field.name) for field in struct.FIELDS} | changed)

@@ -27,15 +27,18 @@ from tidelog.protocol.errors import (
     InvalidRequestError,
     KafkaError,
     ShareSessionLimitReachedError,
+    TopicAuthorizationFailedError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.messages.share_fetch import (
+    FetchTopic,
     PartitionData,
     ShareFetchableTopicResponse,
     ShareFetchRequest,
     ShareFetchResponse,
 )
+from tidelog.protocol.transferable import release_slices
 
 API_KEY = ApiKey.SHARE_FETCH
 MIN_VERSION, MAX_VERSION = 1, 2
@@ -60,7 +63,8 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
     who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
     outcomes: Outcomes = {}
     if has_acknowledgements(request):
-        outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
+        allowed, outcomes = split_topics(broker, context, request)
+        outcomes.update(acknowledge_all(groups, broker.metadata, who, allowed))
     answer = _Answer(groups, SessionKey(group_id, member_id), outcomes, session)
     if request.share_session_epoch == FINAL_EPOCH:
         return when_all_done((*outcomes.values(), groups.release_session(key)), lambda: answer.response({}))
@@ -132,7 +136,7 @@ def fetch(
 ) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
     """Read the session's partitions."""
     groups = answer.groups
-    wanted, errors = find_known_partitions(broker, answer.session)
+    wanted, errors = find_known_partitions(broker, context, answer.session)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     params = ReadParams(
         *answer.key,
@@ -149,17 +153,57 @@ def fetch(
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):
         return answer.response({**read, **errors})
-    return read.then(lambda found: answer.response({**found, **errors}))
+    return read.then(lambda found: answer.response({**withhold(broker, context, answer, found), **errors}))
 
 
-def find_known_partitions(broker: Broker, session: ShareSession) -> tuple[list[PartitionKey], Results]:
-    """The session's partitions that exist, and errors for the others."""
+def split_topics(
+    broker: Broker, context: RequestContext, request: ShareFetchRequest
+) -> tuple[list[FetchTopic], Outcomes]:
+    """The topics whose records may be acknowledged, and errors for the others."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return request.topics, {}
+    allowed: list[FetchTopic] = []
+    refused: Outcomes = {}
+    for topic in request.topics:
+        if not authorizer.refuses_topic_id(broker.metadata, context, topic.topic_id):
+            allowed.append(topic)
+            continue
+        for asked in topic.partitions:
+            outcome = refused[bytes(topic.topic_id), asked.partition_index] = Deferred()
+            outcome.fail(TopicAuthorizationFailedError())
+    return allowed, refused
+
+
+def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Results) -> Results:
+    """Take back what was acquired of topics that the client was forbidden while it waited."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return found
+    kept: Results = {}
+    for partition, data in found.items():
+        if authorizer.refuses_topic_id(broker.metadata, context, partition[0]):
+            answer.groups.take_back(answer.key, partition, data.acquired_records)
+            release_slices(data.records if isinstance(data.records, list) else [data.records])
+            kept[partition] = build_error_data(partition, TopicAuthorizationFailedError())
+        else:
+            kept[partition] = data
+    return kept
+
+
+def find_known_partitions(
+    broker: Broker, context: RequestContext, session: ShareSession
+) -> tuple[list[PartitionKey], Results]:
+    """The session's partitions that exist and may be read, and errors for the others."""
+    authorizer = broker.authorizer
     wanted: list[PartitionKey] = []
     errors: Results = {}
     for partition in session.partitions:
         image = broker.metadata.topic_by_id(partition[0])
         if image is None:
             errors[partition] = build_error_data(partition, UnknownTopicIdError())
+        elif authorizer is not None and authorizer.refuses_topic_id(broker.metadata, context, partition[0]):
+            errors[partition] = build_error_data(partition, TopicAuthorizationFailedError())
         elif not 0 <= partition[1] < image.partition_count:
             errors[partition] = build_error_data(partition, UnknownTopicOrPartitionError())
         else:

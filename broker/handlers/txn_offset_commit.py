@@ -10,7 +10,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
-from tidelog.broker.handlers.partition_chunks import chunks_of, with_fields
+from tidelog.broker.handlers.partition_chunks import chunks_of
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled, settled
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
@@ -29,6 +29,7 @@ from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from tidelog.protocol.schema.copies import with_fields
 
 API_KEY = ApiKey.TXN_OFFSET_COMMIT
 MIN_VERSION, MAX_VERSION = 0, 5

@@ -166,7 +166,10 @@ class Dispatcher:
 
     def _make_route(self, word: int, entry: HandlerEntry) -> Route:
         """Make the route of a pair that was not used before, whose handler is imported."""
-        route = Route(word >> 16, word & 0xFFFF, importlib.import_module(entry.module), self.runner)
+        module: Any = importlib.import_module(entry.module)
+        if self._broker.authorizer is not None:
+            module = self._broker.authorizer.guarded(word >> 16, module)
+        route = Route(word >> 16, word & 0xFFFF, module, self.runner)
         self._routes[word] = route
         return route
 

@@ -27,7 +27,7 @@ from tidelog.broker.coordinator.group.classic.join import ClassicJoin, JoinResul
 from tidelog.broker.coordinator.group.classic.members import ClassicMembers
 from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance
 from tidelog.broker.coordinator.group.classic.sync import ClassicSync, SyncResult
-from tidelog.broker.coordinator.group.consumer.draft import DraftSteps
+from tidelog.broker.coordinator.group.consumer.draft import DraftSteps, MayDescribe
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerMember
 from tidelog.broker.coordinator.group.consumer.heartbeat import ConsumerHeartbeats, GroupSettings
 from tidelog.broker.coordinator.group.consumer.records import consumer_group_tombstones, replay_into
@@ -108,6 +108,7 @@ class GroupShard:
         on_share_member_gone: Callable[[str, str], object] = lambda _group_id, _member_id: None,
         streams_config: Callable[[str], StreamsConfig] = lambda _group_id: StreamsConfig(),
         interval_ms: AssignmentInterval = assign_at_once,
+        may_describe: MayDescribe | None = None,
     ) -> None:
         self.timer = timer
         self.groups: dict[str, Group] = {}
@@ -123,7 +124,7 @@ class GroupShard:
         self.consumers = ConsumerHeartbeats(
             self.groups,
             timer=timer,
-            steps=DraftSteps(metadata, time, config.group_consumer_assignors, interval_ms),
+            steps=DraftSteps(metadata, time, config.group_consumer_assignors, interval_ms, may_describe),
             config=config,
             migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
             new_uuid=new_uuid,

@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tidelog.broker.config.authorizer_keys import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
@@ -32,7 +32,7 @@ from tidelog.broker.security.authorization.decision import (
     decide,
     is_allowed_on_any,
 )
-from tidelog.protocol.acl import ResourceType
+from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.metadata_image import MetadataImage
+    from tidelog.broker.replica.fetch_session import FetchTarget
     from tidelog.broker.requests.context import RequestContext
     from tidelog.broker.security.principal import Principal
+    from tidelog.protocol.messages.fetch import FetchRequest
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ MAX_KEPT = 10_000
 MANY_ACLS = 10_000
 _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)
+_READ = int(AclOperation.READ)
+_NONE: dict[str, Decision] = {}
 
 
 class Grants:
@@ -158,6 +162,15 @@ class Authorizer:
             self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
         return False
 
+    def allows(self, context: RequestContext, operation: int, topic: str) -> bool:
+        """Return whether it is known that a client may do this with a topic: ``authorize`` for what is asked most."""
+        grants = context.grants
+        if grants is not None and grants.generation is self.generation and grants.principal is context.principal:
+            decision = grants.verdicts.get(operation * _TYPES + _TOPIC, _NONE).get(topic)
+            if decision is not None and decision.is_allowed and not audit_logger.isEnabledFor(logging.DEBUG):
+                return True
+        return self.authorize(context, operation, _TOPIC, topic)
+
     def allowed(
         self,
         context: RequestContext,
@@ -186,6 +199,42 @@ class Authorizer:
             found = is_allowed_on_any(self._acls, grants.client, operation, resource_type)
             grants.any_of_type[kind] = found
         return found
+
+    def guarded(self, api_key: int, module: Any) -> Any:
+        """Return an API's handler module with its checks before it."""
+        from tidelog.broker.security.authorization.table import guarded  # it imports the messages of its APIs
+
+        return guarded(self, api_key, module)
+
+    def fetch_check(
+        self, metadata: MetadataCache, context: RequestContext, request: FetchRequest
+    ) -> Callable[[FetchTarget], bool]:
+        """Return the question whether a partition of a fetch is refused, which is asked again at each read."""
+        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+            return lambda _: (
+                not self.authorize(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            )
+
+        def is_refused(target: FetchTarget) -> bool:
+            name = target.topic or metadata.topic_names.get(target.topic_id)
+            return name is not None and not self.allows(context, _READ, name)
+
+        return is_refused
+
+    def may_describe(self, context: RequestContext, topic: str) -> bool:
+        """Return whether a client may know a topic, where a refusal only leaves it out."""
+        return self.authorize(context, AclOperation.DESCRIBE, _TOPIC, topic, is_filter=True)
+
+    def refused_creations(self, context: RequestContext, topics: Iterable[str]) -> list[str]:
+        """Return the topics that a client may not create."""
+        if self.authorize(context, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, is_filter=True):
+            return []
+        return [name for name in topics if not self.authorize(context, AclOperation.CREATE, _TOPIC, name)]
+
+    def refuses_topic_id(self, metadata: MetadataCache, context: RequestContext, topic_id: bytes) -> bool:
+        """Return whether a client may not READ the topic with this id; of an unknown id there is nothing to refuse."""
+        name = metadata.topic_names.get(topic_id)
+        return name is not None and not self.authorize(context, _READ, _TOPIC, name)
 
     def operations(self, context: RequestContext, supported: Iterable[int], resource_type: int, name: str) -> int:
         """Return the bit field of those ``supported`` operations that a client may do (KIP-430)."""
@@ -232,6 +281,7 @@ class Authorizer:
         principal = context.principal
         if grants is None or (grants.principal is not principal and grants.principal != principal):
             grants = context.grants = self._shared_grants(principal, context.client_host)
+            context.principal = grants.principal  # equal, and from now on the same
         if grants.generation is not self.generation:
             grants.begin(self.generation)
         return grants

@@ -93,7 +93,8 @@ class ClassicMembers:
         except KafkaError as error:
             return refuse(error, request.member_id)
         spec = ClassicSpec(request.session_timeout_ms, tuple(protocols.items()))
-        self._consumers.steps.apply_subscription(draft, _update_subscription(draft, context, request, said, spec))
+        subscription = _update_subscription(draft, context, request, said, spec)
+        self._consumers.steps.apply_subscription(draft, subscription, context)
         self._consumers.steps.update_target(draft)
         take_a_step(draft, self._migration.by_topic_id(said.owned_partitions))
         return self._answer_join(group, draft, request)

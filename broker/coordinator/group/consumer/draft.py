@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,9 +42,14 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.classic.group import ClassicGroup
     from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
+
+
+MayDescribe = Callable[["RequestContext", str], bool]
+"""Returns whether a client may DESCRIBE a topic."""
 
 
 @dataclass(slots=True)
@@ -90,13 +95,16 @@ class DraftSteps:
         time: Time,
         assignors: Sequence[str],
         interval_ms: AssignmentInterval = assign_at_once,
+        may_describe: MayDescribe | None = None,
     ) -> None:
+        """``may_describe`` hides topics from the patterns of a client; None: there is no authorizer."""
         self.metadata = metadata
         self._time = time
         self.assignors = assignors
         self._interval_ms = interval_ms
+        self._may_describe = may_describe
 
-    def apply_subscription(self, draft: Draft, subscription: Subscription) -> None:
+    def apply_subscription(self, draft: Draft, subscription: Subscription, context: RequestContext) -> None:
         """Take over what the member says of itself. Raises InvalidRegularExpressionError."""
         group, before = draft.group, draft.subscription
         draft.subscription = subscription
@@ -107,19 +115,23 @@ class DraftSteps:
         changed = (now.topic_names, now.topic_regex) != (then.topic_names, then.topic_regex)
         if not changed and group.metadata_version == self.metadata.changes:
             return
-        self._resolve_regexes(draft)
+        self._resolve_regexes(draft, context)
         metadata_hash = self._metadata_hash(draft)
         if changed or metadata_hash != group.metadata_hash:
             draft.epoch += 1
             draft.records.append(epoch_record(group.group_id, draft.epoch, metadata_hash))
             logger.info("group %s raises its epoch to %d", group.group_id, draft.epoch)
 
-    def _resolve_regexes(self, draft: Draft) -> None:
-        group = draft.group
+    def _resolve_regexes(self, draft: Draft, context: RequestContext) -> None:
+        """Resolve every pattern of the group, to topics that the asking client may know, as Kafka does."""
+        group, may = draft.group, self._may_describe
+        names = [name for name, image in self.metadata.topics.items() if not image.is_internal]
         wanted = {s.topic_regex for s in draft.subscriptions().values() if s.topic_regex}
         resolved = dict(group.regexes)
         for regex in wanted:
-            topics = matching_topics(regex, (n for n, image in self.metadata.topics.items() if not image.is_internal))
+            topics = matching_topics(regex, names)
+            if may is not None:
+                topics = tuple(name for name in topics if may(context, name))
             known = resolved.get(regex)
             if known is None or known.topics != topics:
                 version = self.metadata.changes

@@ -113,7 +113,7 @@ class ConsumerHeartbeats:
             return self._leave(request)
         draft = self._find(request)
         before = draft.current
-        self.steps.apply_subscription(draft, update_subscription(draft.subscription, context, request))
+        self.steps.apply_subscription(draft, update_subscription(draft.subscription, context, request), context)
         self.steps.update_target(draft)
         take_a_step(draft, owned_of(request))
         response = ConsumerGroupHeartbeatResponse(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.metadata.image import TopicImage
     from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,12 @@ SHOWN_ERRORS = 3
 class StreamsMembers:
     """Members of streams groups over all partitions of ``__consumer_offsets``."""
 
-    def __init__(self, runtime: CoordinatorRuntime[GroupShard], topics: TopicChanges) -> None:
+    def __init__(
+        self, runtime: CoordinatorRuntime[GroupShard], topics: TopicChanges, authorizer: Authorizer | None = None
+    ) -> None:
         self._runtime = runtime
         self._topics = topics
+        self._authorizer = authorizer
 
     def heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
@@ -65,13 +69,18 @@ class StreamsMembers:
             answer = self._runtime.execute(request.group_id, decision.result)
         except KafkaError as error:
             raise append_error_for_client(error) from error
-        failed = self._make(decision.missing)
+        missing = list(decision.missing)
+        uncreatable: list[str] = []
+        if missing and self._authorizer is not None:
+            uncreatable = self._authorizer.refused_creations(context, (topic.name for topic in missing))
+        if uncreatable:
+            tell_missing(decision.result.response, f"; Unauthorized to CREATE on topics {', '.join(uncreatable)}.")
+            return answer
+        failed = self._make(missing)
         if failed:
             told = ", ".join(failed[:SHOWN_ERRORS])
             more = f" and {len(failed) - SHOWN_ERRORS} more" if len(failed) > SHOWN_ERRORS else ""
-            for status in decision.result.response.status or ():
-                if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
-                    status.status_detail += f"; Creation failed: {told}{more}."
+            tell_missing(decision.result.response, f"; Creation failed: {told}{more}.")
         return answer
 
     def _make(self, topics: Iterable[InternalTopic]) -> list[str]:
@@ -100,6 +109,13 @@ class StreamsMembers:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
         return described
+
+
+def tell_missing(response: StreamsGroupHeartbeatResponse, text: str) -> None:
+    """Add to the status of missing internal topics."""
+    for status in response.status or ():
+        if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
+            status.status_detail += text
 
 
 def log_failure(done: Deferred[TopicImage]) -> None:

@@ -1,0 +1,353 @@
+"""Authorization of requests about groups, share groups and transactions.
+
+Source: KafkaApis of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.broker.security.authorization.guard import (
+    ASKED_PER_STEP,
+    ERRORS,
+    Call,
+    Edit,
+    Need,
+    Split,
+    cluster,
+    keep_allowed,
+)
+from tidelog.protocol.acl import AclOperation, ResourceType
+from tidelog.protocol.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    OperationNotAttemptedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from tidelog.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from tidelog.protocol.messages.offset_fetch import (
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from tidelog.protocol.schema.copies import with_fields
+from tidelog.protocol.types import ZERO_UUID
+
+GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+DESCRIBE, WRITE = AclOperation.DESCRIBE, AclOperation.WRITE
+_GROUP_OPERATIONS = operations_of(GROUP_OPERATIONS)
+_DENIED = TopicAuthorizationFailedError.code
+_COORDINATED = {0: GROUP, 1: TRANSACTIONAL_ID}
+_FIRST_BATCHED_COORDINATORS = 4
+_FIRST_OFFSETS_OF_GROUPS = 8
+_FIRST_BROKERS_TRANSACTIONS = 4
+
+
+def names_need(
+    operation: AclOperation, resource_type: ResourceType, array: str, answer: str, edit: Edit | None = None
+) -> Split:
+    """Return the split of an array of names: of groups, of transactional ids."""
+
+    def refusal(call: Call, name: str) -> KafkaError | None:
+        return None if call.may(Need(operation, resource_type, name)) else ERRORS[resource_type]()
+
+    return Split(refusal, array=array, answer=answer, edit=edit)
+
+
+# Coordinators
+
+
+def find_coordinator(call: Call) -> Any:
+    """Answer FindCoordinator: DESCRIBE of the group or transactional id; share keys are for brokers."""
+    request = call.request
+    resource_type = _COORDINATED.get(request.key_type)
+    if resource_type is None:
+        if request.key_type == 2 and not call.may(cluster(AclOperation.CLUSTER_ACTION)):
+            raise ClusterAuthorizationFailedError
+        return call.proceed()
+    if call.context.api_version >= _FIRST_BATCHED_COORDINATORS:
+        return names_need(DESCRIBE, resource_type, "coordinator_keys", "coordinators")(call)
+    call.require(Need(DESCRIBE, resource_type, request.key))
+    return call.proceed()
+
+
+# Offsets of groups
+
+
+def fetch_offsets(call: Call) -> Steps[Any]:
+    """Answer OffsetFetch: DESCRIBE of each group and of its topics; of all topics those that the client may know."""
+    request = call.request
+    if call.context.api_version < _FIRST_OFFSETS_OF_GROUPS:
+        call.require(Need(DESCRIBE, GROUP, request.group_id))
+        topics, refused = yield from _split_topics(call, request.topics)
+        response = yield from call.settle(with_fields(request, topics=topics))
+        if not response.error_code:
+            response.topics = yield from _known_topics(call, response.topics)
+            response.topics.extend(map(_refuse_old_offsets, refused))
+        return response
+    groups, denied, hidden = [], [], []
+    for group in request.groups:
+        if call.may(Need(DESCRIBE, GROUP, group.group_id)):
+            topics, refused = yield from _split_topics(call, group.topics)
+            groups.append(with_fields(group, topics=topics))
+            hidden.append(refused)
+        else:
+            denied.append(group)
+        yield None
+    response = yield from call.settle(with_fields(request, groups=groups))
+    for answer, refused in zip(response.groups, hidden, strict=False):
+        if not answer.error_code:
+            answer.topics = yield from _known_topics(call, answer.topics)
+            answer.topics.extend(map(_refuse_offsets, refused))
+    if denied:
+        more = yield from call.refuse(with_fields(request, groups=denied), GroupAuthorizationFailedError())
+        response.groups.extend(more.groups)
+    return response
+
+
+def _split_topics(call: Call, topics: list[Any] | None) -> Steps[tuple[list[Any] | None, list[Any]]]:
+    """Return the topics that the client may know and those that it may not; None asks for all of them."""
+    if topics is None:
+        return None, []
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for number, topic in enumerate(topics):
+        (allowed if _may_know(call, topic) else refused).append(topic)
+        if not number % ASKED_PER_STEP:
+            yield None
+    return allowed, refused
+
+
+def _may_know(call: Call, topic: Any, *, is_filter: bool = False) -> bool:
+    name = call.topic_name(topic.name, getattr(topic, "topic_id", ZERO_UUID))
+    return name is None or call.may_topic(DESCRIBE, name, is_filter=is_filter)
+
+
+def _known_topics(call: Call, topics: list[Any]) -> Steps[list[Any]]:
+    kept = []
+    for number, topic in enumerate(topics):
+        if _may_know(call, topic, is_filter=True):
+            kept.append(topic)
+        if not number % ASKED_PER_STEP:
+            yield None
+    return kept
+
+
+def _refuse_old_offsets(topic: Any) -> OffsetFetchResponseTopic:
+    partitions = [
+        OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=_DENIED)
+        for index in topic.partition_indexes
+    ]
+    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+
+
+def _refuse_offsets(topic: Any) -> OffsetFetchResponseTopics:
+    partitions = [
+        OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=_DENIED)
+        for index in topic.partition_indexes
+    ]
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def describe_share_offsets(call: Call) -> Steps[Any]:
+    """Answer DescribeShareGroupOffsets: DESCRIBE of each group and of its topics."""
+    groups, denied, hidden = [], [], []
+    for group in call.request.groups:
+        if not call.may(Need(DESCRIBE, GROUP, group.group_id)):
+            denied.append(group)
+            continue
+        refused = [topic for topic in group.topics or () if not call.may_topic(DESCRIBE, topic.topic_name)]
+        left = None if group.topics is None else [topic for topic in group.topics if topic not in refused]
+        groups.append(with_fields(group, topics=left))
+        hidden.append(refused)
+        yield None
+    response = yield from call.settle(with_fields(call.request, groups=groups))
+    for answer, refused in zip(response.groups, hidden, strict=False):
+        if not answer.error_code:
+            answer.topics = yield from keep_allowed(
+                call, answer.topics, lambda topic: Need(DESCRIBE, ResourceType.TOPIC, topic.topic_name)
+            )
+            answer.topics.extend(map(_refuse_share_offsets, refused))
+    if denied:
+        more = yield from call.refuse(with_fields(call.request, groups=denied), GroupAuthorizationFailedError())
+        response.groups.extend(more.groups)
+    return response
+
+
+def _refuse_share_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
+    error = TopicAuthorizationFailedError()
+    partitions = [
+        DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index, error_code=error.code, error_message=error.message
+        )
+        for index in topic.partitions
+    ]
+    return DescribeShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, partitions=partitions)
+
+
+# Describing and listing
+
+
+def list_groups(call: Call) -> Steps[Any]:
+    """Answer ListGroups: all with DESCRIBE of the cluster, else those that the client may DESCRIBE."""
+    response = yield from call.settle(call.request)
+    if not call.may(cluster(DESCRIBE), is_filter=True):
+        response.groups = yield from keep_allowed(
+            call, response.groups, lambda group: Need(DESCRIBE, GROUP, group.group_id)
+        )
+    return response
+
+
+def tell_group_operations(call: Call, response: Any) -> Steps[None]:
+    """Write what the client may do with each group, where it has asked."""
+    for group in response.groups:
+        if group.authorized_operations != NOT_REQUESTED:
+            group.authorized_operations = call.operations(_GROUP_OPERATIONS, GROUP, group.group_id)
+            yield None
+
+
+def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> Split:
+    """Return the split of groups by DESCRIBE; one with topics that the client may not know is told without members."""
+
+    def edit(call: Call, response: Any) -> Steps[None]:
+        for group in response.groups:
+            may_know = True
+            for topic in dict.fromkeys(topics_of(group)):
+                may_know = may_know and call.may_topic(DESCRIBE, topic)
+                yield None
+            if not may_know:
+                group.error_code, group.error_message, group.members = _DENIED, text, []
+                if hasattr(group, "topology"):
+                    group.topology = None
+        yield from tell_group_operations(call, response)
+
+    return names_need(DESCRIBE, GROUP, "group_ids", "groups", edit)
+
+
+def assigned_topics(group: Any) -> Iterator[str]:
+    """Yield the topics that a consumer or share group's members have, or shall get."""
+    for member in group.members:
+        for assignment in (member.assignment, getattr(member, "target_assignment", None)):
+            if assignment is not None:
+                yield from (found.topic_name for found in assignment.topic_partitions)
+
+
+def topology_topics(group: Any) -> Iterator[str]:
+    """Yield the topics of a streams group's topology."""
+    topology = group.topology
+    for subtopology in topology.subtopologies or () if topology is not None else ():
+        yield from topics_of_subtopology(subtopology)
+
+
+def topics_of_subtopology(subtopology: Any) -> Iterator[str]:
+    """Yield every topic that a subtopology names."""
+    yield from subtopology.source_topics
+    yield from subtopology.repartition_sink_topics
+    yield from (topic.name for topic in subtopology.repartition_source_topics)
+    yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+# Heartbeats of the newer protocols
+
+
+def subscribe(call: Call) -> Any:
+    """Answer a heartbeat that may name topics: each of them must be one that the client may DESCRIBE."""
+    _require_topics(call, call.request.subscribed_topic_names or ())
+    return call.proceed()
+
+
+def streams_heartbeat(call: Call) -> Any:
+    """Answer a streams heartbeat; a topology's topics must be ones that the client may DESCRIBE."""
+    topology = call.request.topology
+    for subtopology in topology.subtopologies if topology is not None else ():
+        _require_topics(call, topics_of_subtopology(subtopology))
+    return call.proceed()
+
+
+def _require_topics(call: Call, names: Any) -> None:
+    """Raises TopicAuthorizationFailedError."""
+    refused = [name for name in dict.fromkeys(names) if not call.may_topic(DESCRIBE, name)]
+    if refused:
+        raise TopicAuthorizationFailedError
+
+
+# Transactions
+
+
+def init_producer_id(call: Call) -> None:
+    """Check InitProducerId. Raises TransactionalIdAuthorizationFailedError, ClusterAuthorizationFailedError."""
+    request = call.request
+    if request.transactional_id is not None:
+        call.require(Need(WRITE, TRANSACTIONAL_ID, request.transactional_id))
+        if request.enable2_pc:
+            call.require(Need(AclOperation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id))
+    elif not call.may(cluster(AclOperation.IDEMPOTENT_WRITE), is_filter=True) and not call.may_any(
+        WRITE, ResourceType.TOPIC
+    ):
+        raise ClusterAuthorizationFailedError
+
+
+def add_partitions(call: Call) -> Any:
+    """Answer AddPartitionsToTxn: WRITE of the id and of each topic, all or none; version 4 is for brokers."""
+    request = call.request
+    if call.context.api_version >= _FIRST_BROKERS_TRANSACTIONS:
+        call.require(cluster(AclOperation.CLUSTER_ACTION))
+        return call.proceed()
+    call.require(Need(WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id))
+    topics = request.v3_and_below_topics
+    refused = {topic.name for topic in topics if topic.name in INTERNAL_TOPICS or not call.may_topic(WRITE, topic.name)}
+    if not refused:
+        return call.proceed()
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index,
+                        partition_error_code=_code_beside_refused(call, refused, topic.name, index),
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+def _code_beside_refused(call: Call, refused: set[str], topic: str, index: int) -> int:
+    if topic in refused:
+        return _DENIED
+    image = call.broker.metadata.topics.get(topic)
+    is_there = image is not None and 0 <= index < image.partition_count
+    return OperationNotAttemptedError.code if is_there else UnknownTopicOrPartitionError.code
+
+
+def hide_topics(call: Call, response: Any) -> Steps[None]:
+    """Leave out of DescribeTransactions the topics that the client may not know."""
+    for state in response.transaction_states:
+        state.topics = yield from keep_allowed(
+            call, state.topics, lambda topic: Need(DESCRIBE, ResourceType.TOPIC, topic.topic)
+        )
+
+
+def list_transactions(call: Call, response: Any) -> Steps[None]:
+    """Leave out of ListTransactions those that the client may not DESCRIBE."""
+    response.transaction_states = yield from keep_allowed(
+        call, response.transaction_states, lambda state: Need(DESCRIBE, TRANSACTIONAL_ID, state.transactional_id)
+    )

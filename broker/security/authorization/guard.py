@@ -1,0 +1,246 @@
+"""Authorization of one request: checks before its handler, a request without what is refused, an answer without it.
+
+A handler knows nothing of authorization. Where an authorizer is configured, the dispatcher calls a :class:`Guarded`
+handler in its place: it refuses the whole request, or hands on a copy without the elements that are refused, and puts
+them into the answer as the handler's own ``error_response`` writes them. So each check is made once, in the order of
+``tidelog.broker.security.authorization.table``, and a broker without an authorizer has none of it. Fetches alone ask
+the authorizer themselves: their partitions stand in sessions.
+
+Work over more than FEW elements goes in steps. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, settled
+from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog.protocol.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from tidelog.protocol.schema.copies import with_fields
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
+
+FEW = 32
+ASKED_PER_STEP = 16
+"""Questions of one step: 4 to 25 us each where the verdict is not kept (shared table of the design, section 5.1)."""
+
+ERRORS: dict[ResourceType, type[KafkaError]] = {
+    ResourceType.TOPIC: TopicAuthorizationFailedError,
+    ResourceType.GROUP: GroupAuthorizationFailedError,
+    ResourceType.CLUSTER: ClusterAuthorizationFailedError,
+    ResourceType.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailedError,
+}
+
+
+class Need(NamedTuple):
+    """An operation on a resource."""
+
+    operation: AclOperation
+    resource_type: ResourceType
+    name: str
+
+
+def cluster(operation: AclOperation) -> Need:
+    """Return the need of an operation on the cluster."""
+    return Need(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+class Call:
+    """One request on its way to its handler, and the questions that are asked about it."""
+
+    __slots__ = ("_authorizer", "_module", "broker", "context", "request")
+
+    def __init__(
+        self, authorizer: Authorizer, module: Any, broker: Broker, context: RequestContext, request: Any
+    ) -> None:
+        self._authorizer = authorizer
+        self._module = module
+        self.broker = broker
+        self.context = context
+        self.request = request
+
+    def may(self, need: Need, *, is_filter: bool = False) -> bool:
+        """Return whether the client may do this; ``is_filter`` where a refusal is no error."""
+        return self._authorizer.authorize(
+            self.context, need.operation, need.resource_type, need.name, is_filter=is_filter
+        )
+
+    def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Return whether the client may do this with some resource of a type."""
+        return self._authorizer.authorize_any(self.context, operation, resource_type)
+
+    def may_topic(self, operation: AclOperation, name: str, *, is_filter: bool = False) -> bool:
+        """Return whether the client may do this with a topic."""
+        return self._authorizer.authorize(self.context, operation, ResourceType.TOPIC, name, is_filter=is_filter)
+
+    def require(self, need: Need) -> None:
+        """Raises the authorization error of the resource's type unless the client may do this."""
+        if not self.may(need):
+            raise ERRORS[need.resource_type]
+
+    def operations(self, supported: Iterable[int], resource_type: ResourceType, name: str) -> int:
+        """Return the bit field of what the client may do with a resource."""
+        return self._authorizer.operations(self.context, supported, resource_type, name)
+
+    def topic_name(self, name: str | None, topic_id: bytes) -> str | None:
+        """Return the name of a topic that is named, or known by id; None for an id that no topic has."""
+        return name or self.broker.metadata.topic_names.get(topic_id)
+
+    def proceed(self) -> Any:
+        """Call the handler with the request as it is."""
+        return self._module.handle(self.broker, self.context, self.request)
+
+    def settle(self, request: Any) -> Steps[Any]:
+        """Call the handler and wait for its response; errors become its error response."""
+        try:
+            handled = self._module.handle(self.broker, self.context, request)
+            if handled.__class__ is GeneratorType:
+                handled = yield from handled
+            if isinstance(handled, Deferred):
+                handled = yield from settled(handled)
+        except KafkaError as error:
+            handled = yield from self.refuse(request, error)
+        return handled
+
+    def refuse(self, request: Any, error: KafkaError) -> Steps[Any]:
+        """Build the handler's error response."""
+        response = self._module.error_response(request, error)
+        return (yield from response) if response.__class__ is GeneratorType else response
+
+
+Handle = Callable[["Broker", "RequestContext", Any], Any]
+Shortcut = Callable[["Authorizer", Handle, Handle], Handle]
+"""From the handler and the handler behind its checks, one that knows the most frequent request by fewer steps."""
+Before = Callable[[Call], None]
+"""Check of the whole request. Raises KafkaError."""
+Around = Callable[[Call], Any]
+"""Handling with elements refused or left out; returns what a handler returns."""
+Edit = Callable[[Call, Any], Steps[None]]
+"""Change of a response."""
+
+
+class Guarded:
+    """A handler module behind its checks, with the attributes that a route reads."""
+
+    __slots__ = ("Request", "_around", "_authorizer", "_before", "_module", "error_response", "handle")
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        module: Any,
+        before: Before | None = None,
+        around: Around | None = None,
+        shortcut: Shortcut | None = None,
+    ) -> None:
+        self.Request = module.Request
+        self.error_response = module.error_response
+        self._authorizer = authorizer
+        self._module = module
+        self._before = before
+        self._around = around
+        self.handle: Handle = self._check
+        """Checks, and handles what is left. Raises KafkaError."""
+        if before is None and around is None:
+            self.handle = module.handle
+        elif shortcut is not None:
+            self.handle = shortcut(authorizer, module.handle, self._check)
+
+    def _check(self, broker: Broker, context: RequestContext, request: Any) -> Any:
+        call = Call(self._authorizer, self._module, broker, context, request)
+        if self._before is not None:
+            self._before(call)
+        return call.proceed() if self._around is None else self._around(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Refusal of some elements of one array of a request."""
+
+    refusal: Callable[[Call, Any], KafkaError | None]
+    """The error of an element that is refused."""
+    array: str = "topics"
+    answer: str = "topics"
+    """The response's array, to which the handler's error response adds what was refused."""
+    refused: Callable[[Any, KafkaError], Any] | None = None
+    """Builds a refused element of the answer, where the handler's error response has none."""
+    edit: Edit | None = None
+
+    def __call__(self, call: Call) -> Any:
+        """Handle what is not refused."""
+        elements = getattr(call.request, self.array)
+        if len(elements) <= FEW:
+            errors = [self.refusal(call, element) for element in elements]
+            if self.edit is None and not any(errors):
+                return call.proceed()
+            return self._finish(call, errors)
+        return self._check_in_steps(call, elements)
+
+    def _check_in_steps(self, call: Call, elements: list[Any]) -> Steps[Any]:
+        errors = []
+        for number, element in enumerate(elements):
+            errors.append(self.refusal(call, element))
+            if not number % ASKED_PER_STEP:
+                yield None
+        return (yield from self._finish(call, errors))
+
+    def _finish(self, call: Call, errors: list[KafkaError | None]) -> Steps[Any]:
+        elements = getattr(call.request, self.array)
+        left = [element for element, error in zip(elements, errors, strict=True) if error is None]
+        refused = [(element, error) for element, error in zip(elements, errors, strict=True) if error is not None]
+        if not refused:
+            response = yield from call.settle(call.request)
+        elif left or self.refused is not None:
+            response = yield from call.settle(with_fields(call.request, **{self.array: left}))
+        else:
+            response = None
+        if self.edit is not None and response is not None:
+            yield from self.edit(call, response)
+        for error in dict.fromkeys(type(error) for _, error in refused):
+            group = [element for element, one in refused if type(one) is error]
+            response = yield from self._add_refused(call, response, group, error())
+        return response
+
+    def _add_refused(self, call: Call, response: Any, elements: list[Any], error: KafkaError) -> Steps[Any]:
+        if self.refused is not None:
+            getattr(response, self.answer).extend(self.refused(element, error) for element in elements)
+            return response
+        more = yield from call.refuse(with_fields(call.request, **{self.array: elements}), error)
+        if response is None:
+            return more
+        getattr(response, self.answer).extend(getattr(more, self.answer))
+        return response
+
+
+def edited(edit: Edit) -> Around:
+    """Return the handling that changes a response."""
+
+    def around(call: Call) -> Steps[Any]:
+        response = yield from call.settle(call.request)
+        yield from edit(call, response)
+        return response
+
+    return around
+
+
+def keep_allowed(call: Call, elements: list[Any], need: Callable[[Any], Need]) -> Steps[list[Any]]:
+    """Return the elements that the client may see; the others are left out without an error."""
+    kept = []
+    for number, element in enumerate(elements):
+        if call.may(need(element), is_filter=True):
+            kept.append(element)
+        if not number % ASKED_PER_STEP:
+            yield None
+    return kept

@@ -1,0 +1,190 @@
+"""Authorization of requests that write records, and of those that describe or alter configs.
+
+Source: KafkaApis, ControllerApis, ConfigHelper of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.security.authorization.guard import ERRORS, Call, Handle, Need, Split, cluster
+from tidelog.protocol.acl import AclOperation, ResourceType
+from tidelog.protocol.errors import (
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from tidelog.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from tidelog.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsResponseTopic
+from tidelog.protocol.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
+from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages.share_acknowledge import PartitionData, ShareAcknowledgeTopicResponse
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.schema.copies import with_fields
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.protocol.messages.produce import ProduceRequest
+
+_FIRST_PRODUCE_OF_BATCHES = 3
+_LENGTH, _LENGTH_OFFSET = struct.Struct(">i"), 8
+_ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
+_WRITE = int(AclOperation.WRITE)
+
+_CONFIG_NEEDS = {2: ResourceType.TOPIC, 32: ResourceType.GROUP}
+_CLUSTERS_CONFIGS = frozenset({4, 8, 16})  # brokers, their loggers, client metrics
+
+
+# Produce
+
+
+def produce(call: Call) -> Any:
+    """Answer Produce: WRITE of each topic, and of the transactional id where a batch is transactional."""
+    request = call.request
+    if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and _is_transactional(request):
+        _require_transaction(call)
+    topics = request.topic_data
+    if len(topics) == 1:
+        if _may_write(call, topics[0]):
+            return call.proceed()
+        return _produce_in_part(call, topics, [])
+    verdicts = [_may_write(call, topic) for topic in topics]
+    if all(verdicts):
+        return call.proceed()
+    refused = [topic for topic, verdict in zip(topics, verdicts, strict=True) if not verdict]
+    return _produce_in_part(call, refused, [topic for topic, verdict in zip(topics, verdicts, strict=True) if verdict])
+
+
+def produce_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> Handle:
+    """Return the handler of produce requests, with a shortcut for one batch to one topic outside a transaction."""
+    allows = authorizer.allows
+
+    def produce_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
+        topics = request.topic_data
+        if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.transactional_id is None:
+            topic, records = topics[0], topics[0].partition_data[0].records
+            if records is not None and len(records) > RECORD_BATCH_OVERHEAD:
+                is_one = _LENGTH.unpack_from(records, _LENGTH_OFFSET)[0] + LOG_OVERHEAD == len(records)
+                name = topic.name or broker.metadata.topic_names.get(topic.topic_id)
+                if (
+                    is_one
+                    and not records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
+                    and name
+                    and allows(context, _WRITE, name)
+                ):
+                    return handle(broker, context, request)
+        return check(broker, context, request)
+
+    return produce_one
+
+
+def _require_transaction(call: Call) -> None:
+    """Raises TransactionalIdAuthorizationFailedError, CloseConnectionError where no answer is waited for."""
+    transactional_id = call.request.transactional_id
+    if transactional_id is None or not call.may(
+        Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    ):
+        if not call.request.acks:
+            raise CloseConnectionError("a produce request without an answer was refused")
+        raise TransactionalIdAuthorizationFailedError
+
+
+def _produce_in_part(call: Call, refused: list[Any], allowed: list[Any]) -> Steps[Any]:
+    """Append what is allowed. Raises CloseConnectionError where no answer is waited for."""
+    request = call.request
+    response = yield from call.settle(with_fields(request, topic_data=allowed))
+    if not request.acks:
+        raise CloseConnectionError("a produce request without an answer was refused in part")
+    if response.__class__ is bytes:  # the answer about one partition is encoded already
+        response = ProduceResponse.decode(memoryview(response), call.context.api_version)
+    more = yield from call.refuse(with_fields(request, topic_data=refused), TopicAuthorizationFailedError())
+    response.responses.extend(more.responses)
+    return response
+
+
+def _may_write(call: Call, topic: Any) -> bool:
+    name = call.topic_name(topic.name, topic.topic_id)
+    return name is None or call.may_topic(AclOperation.WRITE, name)
+
+
+def _is_transactional(request: Any) -> bool:
+    """Return whether any batch says that it belongs to a transaction: the header decides, not the request."""
+    return any(_has_transactional(data.records) for topic in request.topic_data for data in topic.partition_data)
+
+
+def _has_transactional(records: memoryview | None) -> bool:
+    position, end = 0, 0 if records is None else len(records)
+    while records is not None and position + RECORD_BATCH_OVERHEAD <= end:
+        if records[position + _ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
+            return True
+        length = _LENGTH.unpack_from(records, position + _LENGTH_OFFSET)[0]
+        if length <= 0:
+            return False  # the handler says what is wrong with it
+        position += LOG_OVERHEAD + length
+    return False
+
+
+# Configs
+
+
+def configs_need(operation: AclOperation, answer: str) -> Split:
+    """Return the split of config resources: topics and groups by themselves, all others by the cluster."""
+
+    def refusal(call: Call, resource: Any) -> KafkaError | None:
+        resource_type = _CONFIG_NEEDS.get(resource.resource_type)
+        if resource_type is not None:
+            need = Need(operation, resource_type, resource.resource_name)
+        elif resource.resource_type in _CLUSTERS_CONFIGS:
+            need = cluster(operation)
+        else:
+            return None  # the handler says that there is no such type
+        return None if call.may(need) else ERRORS[need.resource_type]()
+
+    return Split(refusal, array="resources", answer=answer)
+
+
+# Refused elements that no error response has
+
+
+def refuse_offset_deletion(topic: Any, error: KafkaError) -> OffsetDeleteResponseTopic:
+    """Build a topic of OffsetDelete whose partitions are refused."""
+    partitions = [
+        OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error.code)
+        for one in topic.partitions
+    ]
+    return OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
+
+
+def refuse_acknowledgements(topic: Any, error: KafkaError) -> ShareAcknowledgeTopicResponse:
+    """Build a topic of ShareAcknowledge whose partitions are refused."""
+    partitions = [
+        PartitionData(partition_index=one.partition_index, error_code=error.code, error_message=error.message)
+        for one in topic.partitions
+    ]
+    return ShareAcknowledgeTopicResponse(topic_id=topic.topic_id, partitions=partitions)
+
+
+def refuse_share_offsets(topic: Any, error: KafkaError) -> AlterShareGroupOffsetsResponseTopic:
+    """Build a topic of AlterShareGroupOffsets whose partitions are refused."""
+    partitions = [
+        AlterShareGroupOffsetsResponsePartition(
+            partition_index=one.partition_index, error_code=error.code, error_message=error.message
+        )
+        for one in topic.partitions
+    ]
+    return AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, partitions=partitions)
+
+
+def refuse_share_deletion(topic: Any, error: KafkaError) -> DeleteShareGroupOffsetsResponseTopic:
+    """Build a topic of DeleteShareGroupOffsets that is refused."""
+    return DeleteShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name, error_code=error.code, error_message=error.message
+    )

@@ -1,0 +1,265 @@
+"""Authorization of requests about topics: what is refused, what is left out, what is not told.
+
+A topic that a client may not DESCRIBE is answered the same whether or not there is one. A topic by id is looked up
+before it is asked for, and its name is not told to a client that may not know it. Source: KafkaApis, ControllerApis,
+DescribeTopicPartitionsRequestHandler of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS, operations_of
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.security.authorization.guard import ASKED_PER_STEP, FEW, Call, Need, Split, cluster, keep_allowed
+from tidelog.protocol.acl import AclOperation, ResourceType
+from tidelog.protocol.errors import KafkaError, TopicAuthorizationFailedError
+from tidelog.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicState
+from tidelog.protocol.messages.describe_topic_partitions import TopicRequest as PartitionsOfTopic
+from tidelog.protocol.messages.metadata import MetadataResponseTopic
+from tidelog.protocol.schema.copies import with_fields
+from tidelog.protocol.types import ZERO_UUID
+
+TOPIC = ResourceType.TOPIC
+_TOPIC_OPERATIONS, _CLUSTER_OPERATIONS = operations_of(TOPIC_OPERATIONS), operations_of(CLUSTER_OPERATIONS)
+_FIRST_METADATA_BY_ID = 12
+_FIRST_DELETION_BY_ID = 6
+
+
+def topics_need(operation: AclOperation, name: str = "name", **more: Any) -> Split:
+    """Return the split of an array whose elements name topics, or have their ids."""
+
+    def refusal(call: Call, element: Any) -> KafkaError | None:
+        topic = call.topic_name(getattr(element, name, None), getattr(element, "topic_id", ZERO_UUID))
+        if topic is None or call.may_topic(operation, topic):
+            return None
+        return TopicAuthorizationFailedError()
+
+    return Split(refusal, **more)
+
+
+def end_offsets(call: Call) -> Any:
+    """Answer OffsetForLeaderEpoch: brokers may ask for every topic."""
+    if call.may(cluster(AclOperation.CLUSTER_ACTION), is_filter=True):
+        return call.proceed()
+    return _END_OFFSETS(call)
+
+
+_END_OFFSETS = topics_need(AclOperation.DESCRIBE, "topic")
+
+
+# Metadata
+
+
+def metadata(call: Call) -> Any:
+    """Answer Metadata: of all topics those that the client may know, of named ones each with its error."""
+    topics = call.request.topics
+    if topics and len(topics) <= FEW and not _asks_more(call):
+        answers = [_refuse_topic(call, asked) for asked in topics]
+        return call.proceed() if not any(answers) else _metadata_in_steps(call, answers)
+    return _metadata_in_steps(call, None)
+
+
+def _asks_more(call: Call) -> bool:
+    """Return whether a request asks for operations, or for topics in a way that only newer versions have."""
+    request, is_old = call.request, call.context.api_version < _FIRST_METADATA_BY_ID
+    return (
+        request.include_topic_authorized_operations
+        or request.include_cluster_authorized_operations
+        or (is_old and any(one.topic_id != ZERO_UUID or one.name is None for one in request.topics))
+    )
+
+
+def _metadata_in_steps(call: Call, answers: list[MetadataResponseTopic | None] | None) -> Steps[Any]:
+    request, version = call.request, call.context.api_version
+    if request.topics is None or (version == 0 and not request.topics):
+        response = yield from call.settle(request)
+        response.topics = yield from keep_allowed(
+            call, response.topics, lambda topic: Need(AclOperation.DESCRIBE, TOPIC, topic.name)
+        )
+    elif version < _FIRST_METADATA_BY_ID and any(
+        one.topic_id != ZERO_UUID or one.name is None for one in request.topics
+    ):
+        return (yield from call.settle(request))  # the handler says that this version has no such topics
+    else:
+        response = yield from _named_metadata(call, answers)
+    yield from _tell_operations(call, response)
+    return response
+
+
+def _named_metadata(call: Call, answers: list[MetadataResponseTopic | None] | None) -> Steps[Any]:
+    allowed, refused = [], []
+    for number, asked in enumerate(call.request.topics):
+        answer = _refuse_topic(call, asked) if answers is None else answers[number]
+        if answer is None:
+            allowed.append(asked)
+        else:
+            refused.append(answer)
+        if not number % ASKED_PER_STEP:
+            yield None
+    response = yield from call.settle(with_fields(call.request, topics=allowed))
+    if not allowed:
+        response.topics = []  # version 0 takes an empty list for all topics
+    response.topics.extend({(topic.topic_id, topic.name): topic for topic in refused}.values())
+    return response
+
+
+def _refuse_topic(call: Call, asked: Any) -> MetadataResponseTopic | None:
+    """Return the answer about a topic that the client may not know or create, None where it may."""
+    denied = TopicAuthorizationFailedError.code
+    if asked.topic_id != ZERO_UUID:
+        name = call.broker.metadata.topic_names.get(asked.topic_id)
+        if name is None or call.may_topic(AclOperation.DESCRIBE, name):
+            return None
+        return MetadataResponseTopic(error_code=denied, name=None, topic_id=asked.topic_id)
+    name = asked.name or ""
+    if call.may_topic(AclOperation.DESCRIBE, name) and not _would_create(call, name):
+        return None
+    return MetadataResponseTopic(error_code=denied, name=asked.name)
+
+
+def _would_create(call: Call, name: str) -> bool:
+    """Return whether a topic would be created that the client may not create."""
+    allows = call.request.allow_auto_topic_creation or call.context.api_version < 4
+    if not (allows and call.broker.config.get_bool("auto.create.topics.enable")):
+        return False
+    if call.broker.metadata.find(name) is not None:
+        return False
+    return not (call.may(cluster(AclOperation.CREATE), is_filter=True) or call.may_topic(AclOperation.CREATE, name))
+
+
+def _tell_operations(call: Call, response: Any) -> Steps[None]:
+    if response.cluster_authorized_operations != NOT_REQUESTED:
+        response.cluster_authorized_operations = cluster_operations(call)
+    yield from tell_topic_operations(call, response)
+
+
+def cluster_operations(call: Call) -> int:
+    """Return what the client may do with the cluster: nothing unless it may DESCRIBE it."""
+    need = cluster(AclOperation.DESCRIBE)
+    return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.may(need) else 0
+
+
+def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
+    """Write what the client may do with each topic, where it has asked."""
+    for topic in response.topics:
+        if topic.topic_authorized_operations != NOT_REQUESTED and topic.name is not None:
+            topic.topic_authorized_operations = call.operations(_TOPIC_OPERATIONS, TOPIC, topic.name)
+            yield None
+
+
+def describe_cluster(call: Call, response: Any) -> Steps[None]:
+    """Write what the client may do with the cluster, where it has asked."""
+    if response.cluster_authorized_operations != NOT_REQUESTED:
+        response.cluster_authorized_operations = cluster_operations(call)
+    yield None
+
+
+def describe_partitions(call: Call) -> Steps[Any]:
+    """Answer DescribeTopicPartitions: of all topics those that the client may know."""
+    if call.request.topics:
+        return (yield from _NAMED_PARTITIONS(call))
+    cursor = call.request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        return (yield from call.settle(call.request))  # the handler says that there is no such cursor
+    names = []
+    for number, name in enumerate(list(call.broker.metadata.topics)):
+        is_left = cursor is None or name >= cursor.topic_name
+        if is_left and call.may_topic(AclOperation.DESCRIBE, name, is_filter=True):
+            names.append(name)
+        if not number % ASKED_PER_STEP:
+            yield None
+    if cursor is not None and cursor.topic_name not in names:
+        cursor = None
+    asked = [PartitionsOfTopic(name=name) for name in names or [""]]  # no name would mean all
+    response = yield from call.settle(with_fields(call.request, topics=asked, cursor=cursor))
+    response.topics = [topic for topic in response.topics if not topic.error_code]
+    yield from tell_topic_operations(call, response)
+    return response
+
+
+_NAMED_PARTITIONS = topics_need(AclOperation.DESCRIBE, edit=tell_topic_operations)
+
+
+# Creating and deleting
+
+
+def create_topics(call: Call) -> Any:
+    """Answer CreateTopics: CREATE of the cluster or of each topic; its configs are told with DESCRIBE_CONFIGS."""
+    may_all = call.may(cluster(AclOperation.CREATE), is_filter=True)
+    counts = Counter(topic.name for topic in call.request.topics)
+
+    def refusal(call: Call, topic: Any) -> KafkaError | None:
+        if may_all or counts[topic.name] > 1 or call.may_topic(AclOperation.CREATE, topic.name):
+            return None  # a name that comes twice is invalid, which tells nothing
+        return TopicAuthorizationFailedError("Authorization failed.")
+
+    return Split(refusal, edit=_hide_configs)(call)
+
+
+def _hide_configs(call: Call, response: Any) -> Steps[None]:
+    for topic in response.topics:
+        if not topic.error_code and not call.may_topic(AclOperation.DESCRIBE_CONFIGS, topic.name, is_filter=True):
+            topic.topic_config_error_code = TopicAuthorizationFailedError.code
+            topic.num_partitions = topic.replication_factor = -1
+            topic.configs = []
+        yield None
+
+
+def create_partitions(call: Call) -> Any:
+    """Answer CreatePartitions: ALTER of each topic."""
+    counts = Counter(topic.name for topic in call.request.topics)
+
+    def refusal(call: Call, topic: Any) -> KafkaError | None:
+        if counts[topic.name] > 1 or call.may_topic(AclOperation.ALTER, topic.name):
+            return None
+        return TopicAuthorizationFailedError()
+
+    return Split(refusal, answer="results", array="topics")(call)
+
+
+def delete_topics(call: Call) -> Steps[Any]:
+    """Answer DeleteTopics: DELETE of the cluster or of each topic; DESCRIBE decides what is told of it."""
+    if call.may(cluster(AclOperation.DELETE), is_filter=True):
+        return (yield from call.settle(call.request))
+    request = call.request
+    asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    counts = Counter((one.name, one.topic_id) for one in asked)
+    allowed, refused = [], []
+    for number, one in enumerate(asked):
+        answer = None if counts[one.name, one.topic_id] > 1 else _refuse_deletion(call, one)
+        if answer is None:
+            allowed.append(one)
+        else:
+            refused.append(answer)
+        if not number % ASKED_PER_STEP:
+            yield None
+    if call.context.api_version >= _FIRST_DELETION_BY_ID:
+        left = with_fields(request, topics=allowed)
+    else:
+        left = with_fields(request, topic_names=[one.name for one in allowed])
+    response = yield from call.settle(left)
+    response.responses.extend(refused)
+    return response
+
+
+def _refuse_deletion(call: Call, asked: Any) -> DeletableTopicResult | None:
+    """Return the answer about a topic that the client may not delete, None where the handler shall answer."""
+    denied = TopicAuthorizationFailedError()
+    if asked.name is not None:
+        may_know = call.may_topic(AclOperation.DESCRIBE, asked.name, is_filter=True)
+        is_there = asked.name in call.broker.metadata.topics
+        if may_know and (not is_there or call.may_topic(AclOperation.DELETE, asked.name)):
+            return None
+        return DeletableTopicResult(name=asked.name, error_code=denied.code, error_message=denied.message)
+    name = call.broker.metadata.topic_names.get(asked.topic_id)
+    if name is None or call.may_topic(AclOperation.DELETE, name):
+        return None
+    may_know = call.may_topic(AclOperation.DESCRIBE, name, is_filter=True)
+    return DeletableTopicResult(
+        name=name if may_know else None,
+        topic_id=asked.topic_id,
+        error_code=denied.code,
+        error_message=denied.message,
+    )

@@ -1,0 +1,271 @@
+"""The table of authorization: a row for every API, and no success without a grant, through the dispatcher."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.access_questions import NEEDS_NOTHING, QUESTIONS, TOKENS, Names
+from tests.support.questions import build
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Pending
+from tidelog.broker.security.authorization.table import ROWS, page
+from tidelog.broker.security.principal import Principal
+from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
+from tidelog.protocol.api_keys import ApiKey, response_header_version
+from tidelog.protocol.header import RequestHeader, encode_request_header
+from tidelog.protocol.metadata_records.records import RemoveAccessControlEntryRecord
+from tidelog.protocol.schema.fields import Struct
+from tidelog.protocol.transferable import TransferableRecords
+
+TEXTS = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:admin",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+FILTERED = {"list_groups", "list_transactions", "describe_cluster", "describe_log_dirs", "fetch"}
+"""APIs whose answer without a grant is empty, and no error; a fetch session has an error in its partitions alone."""
+
+
+class World:
+    """A broker with an authorizer, a topic, a dispatcher."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = DataBroker(directory, TEXTS)
+        self.topic_id = self.data.topics.create_topic("orders", 1).topic_id
+        coordinators_of(self.data.broker).start()
+        self.dispatcher = Dispatcher(self.data.broker)
+        self.contexts: dict[str, RequestContext] = {}
+        self._acls = 0
+
+    def allow(self, operation: AclOperation, resource_type: ResourceType, name: str, user: str = "x") -> bytes:
+        rule = AccessRule(
+            resource_type, name, PatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
+        self._acls += 1
+        acl_id = self._acls.to_bytes(16, "big")
+        self.data.broker.controller.commit([VersionedRecord(acl_record(acl_id, rule))])
+        return acl_id
+
+    def ask(self, api: str, version: int, user: str, fields: Any) -> Any:
+        """The response to a request of a user, None where the connection is closed."""
+        module = importlib.import_module(f"tidelog.protocol.messages.{api}")
+        name = "".join(word.capitalize() for word in api.split("_"))
+        request = build(getattr(module, f"{name}Request"), fields, version)
+        key = ApiKey[api.upper()]
+        head = RequestHeader(api_key=key, api_version=version, correlation_id=1, client_id="test")
+        frame = encode_request_header(head) + request.encode(version)
+        body = self._answer(user, frame)
+        if body is None:
+            return None
+        position = 9 if response_header_version(key, version) >= 1 else 8
+        return getattr(module, f"{name}Response").decode(memoryview(body)[position:], version)
+
+    def turn(self) -> bool:
+        """Run what is due in the next turn of the loop; whether there was anything."""
+        soon, self.data.loop.soon = self.data.loop.soon, []
+        for callback in soon:
+            callback()
+        return bool(soon)
+
+    def _answer(self, user: str, frame: bytes) -> bytes | None:
+        context = self.contexts.setdefault(user, RequestContext())
+        context.principal = Principal("User", user)
+        answers: list[Any] = []
+        answer = self.dispatcher.dispatch(context, memoryview(bytearray(frame)))
+        if isinstance(answer, Pending):
+            answer.on_answer(answers.append)
+            answer.hurry()
+        else:
+            answers.append(answer)
+        while not answers:
+            if not self.turn():
+                self.data.loop.advance(1000)
+        parts = answers[0]
+        return b"".join(map(bytes_of, parts)) if isinstance(parts, list) else parts
+
+
+def bytes_of(part: Any) -> bytes:
+    """The bytes of a part of an answer, and the slice's file let go."""
+    if not isinstance(part, TransferableRecords):
+        return bytes(part)
+    found = os.pread(part.file.fileno(), part.size, part.position)
+    part.release()
+    return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.data.close()
+
+
+def codes_of(struct: Struct) -> Iterator[int]:
+    """Every error code of a response, outer ones first."""
+    for field in struct.FIELDS:
+        value = getattr(struct, field.name)
+        if field.name.endswith("error_code"):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, Struct):
+                    yield from codes_of(item)
+
+
+def has_success(struct: Struct) -> bool:
+    """Return whether any part of a response is no error."""
+    codes = [getattr(struct, field.name) for field in struct.FIELDS if field.name.endswith("error_code")]
+    if any(codes):
+        return False
+    lists = [getattr(struct, field.name) for field in struct.FIELDS]
+    parts = [item for value in lists if isinstance(value, list) for item in value if isinstance(item, Struct)]
+    parts = [part for part in parts if any(codes_of_kind(part))]
+    return any(map(has_success, parts)) if parts else bool(codes)
+
+
+def codes_of_kind(struct: Struct) -> Iterator[bool]:
+    """Yield True for each error code that this kind of struct has, however deep."""
+    yield from (True for field in struct.FIELDS if field.name.endswith("error_code"))
+    for field in struct.FIELDS:
+        item = field.item
+        if isinstance(item, type) and issubclass(item, Struct):
+            yield from codes_of_kind(item())
+
+
+def versions_of(api: str, since: int) -> range:
+    entry = REGISTRY[ApiKey[api.upper()]]
+    return range(max(entry.min_version, since), entry.max_version + 1)
+
+
+def test_every_api_of_the_registry_has_a_row() -> None:
+    assert set(ROWS) == {ApiKey(key) for key in REGISTRY}
+
+
+def test_the_page_shows_the_table() -> None:
+    shown = Path(__file__).parents[5] / "docs" / "internals" / "authorization.md"
+    assert shown.read_text() == page(), "make docs"
+
+
+def test_every_api_is_tried() -> None:
+    tried = {asking.api for asking in QUESTIONS} | NEEDS_NOTHING | TOKENS
+    assert {ApiKey[api.upper()] for api in tried} == set(ROWS)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing names", "missing names"])
+def test_no_api_succeeds_without_a_grant(world: World, there: bool) -> None:
+    topic_id = world.topic_id if there else bytes(range(16))
+    names = Names("orders" if there else "missing", topic_id, "group", "transaction")
+    for api, question, since in QUESTIONS:
+        refused = {int(code) for code in re.findall(r"\d+", ROWS[ApiKey[api.upper()]].refused)}
+        for version in versions_of(api, since):
+            response = world.ask(api, version, "nobody", question(names))
+            assert response is not None, (api, version)
+            codes = set(codes_of(response)) - {0}
+            unknown = {100} if not there else set()  # an id that no topic has tells nothing
+            assert codes <= refused | unknown, (api, version, codes)
+            if api in FILTERED or question(names).get("topics", ...) in (None, []):
+                assert not getattr(response, "groups", []) or codes
+            else:
+                assert not has_success(response), (api, version, response)
+
+
+def test_an_answer_about_a_missing_topic_is_that_about_a_hidden_one(world: World) -> None:
+    world.allow(AclOperation.READ, ResourceType.GROUP, "group")
+    world.allow(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "transaction")
+    for api, question, since in QUESTIONS:
+        for version in versions_of(api, since):
+            answers = []
+            for name in ("orders", "missed"):
+                response = world.ask(api, version, "x", question(Names(name, bytes(16), "group", "transaction")))
+                assert response is not None
+                assert -1 not in set(codes_of(response)), (api, version)
+                answers.append(str(response.encode(version)).replace(name, "NAME"))
+            assert answers[0] == answers[1], (api, version)
+
+
+def test_a_super_user_is_never_refused(world: World) -> None:
+    names = Names("orders", world.topic_id, "group", "transaction")
+    for api, question, since in QUESTIONS:
+        for version in versions_of(api, since):
+            response = world.ask(api, version, "admin", question(names))
+            assert response is not None
+            assert not {-1, 29, 30, 31, 53} & set(codes_of(response)), (api, version)
+
+
+def test_a_change_of_acls_holds_with_the_next_request(world: World) -> None:
+    names = Names("orders", world.topic_id, "group", "transaction")
+    (fetch,) = (asking.question(names) for asking in QUESTIONS if asking.api == "fetch")
+    before = world.ask("fetch", 12, "x", fetch).responses[0].partitions[0]
+    acl_id = world.allow(AclOperation.READ, ResourceType.TOPIC, "orders")
+    during = world.ask("fetch", 12, "x", fetch).responses[0].partitions[0]
+
+    world.data.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl_id))])
+    after = world.ask("fetch", 12, "x", fetch).responses[0].partitions[0]
+    assert [one.error_code for one in (before, during, after)] == [29, 0, 29]
+    assert before.high_watermark == after.high_watermark == -1
+
+
+def test_bits_are_what_may_be_done(world: World) -> None:
+    world.allow(AclOperation.READ, ResourceType.TOPIC, "orders")
+    world.allow(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+    asked = {"topics": [{"name": "orders"}], "include_topic_authorized_operations": True,
+             "include_cluster_authorized_operations": True}  # fmt: skip
+    response = world.ask("metadata", 10, "x", asked)
+    assert response.topics[0].topic_authorized_operations == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+    assert response.cluster_authorized_operations == 0  # what a client may not DESCRIBE it is told nothing of
+    world.allow(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    bits = world.ask("metadata", 10, "x", asked).cluster_authorized_operations
+    expected = (AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
+    assert bits == sum(1 << operation for operation in expected)
+
+
+def test_a_pattern_finds_only_topics_that_the_subscriber_may_know(world: World) -> None:
+    world.data.topics.create_topic("orders-hidden", 1)
+    world.allow(AclOperation.READ, ResourceType.GROUP, "group")
+    world.allow(AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
+    joining = {
+        "group_id": "group", "member_id": "AAAAAAAAAAAAAAAAAAAAAQ", "member_epoch": 0, "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": [], "subscribed_topic_regex": "orders.*", "topic_partitions": [],
+    }  # fmt: skip
+    response = world.ask("consumer_group_heartbeat", 1, "x", joining)
+    assert response.error_code == 0
+    assert [topic.topic_id for topic in response.assignment.topic_partitions] == [world.topic_id]
+
+
+def test_internal_topics_of_a_streams_group_are_made_by_who_may_create_them(world: World) -> None:
+    subtopology = {
+        "subtopology_id": "0", "source_topics": ["orders"], "source_topic_regex": [], "repartition_sink_topics": [],
+        "state_changelog_topics": [{"name": "app-log", "partitions": 0, "replication_factor": 1, "topic_configs": []}],
+        "repartition_source_topics": [], "copartition_groups": [],
+    }  # fmt: skip
+    joining = {
+        "group_id": "app", "member_id": "AAAAAAAAAAAAAAAAAAAAAg", "member_epoch": 0, "rebalance_timeout_ms": 60_000,
+        "topology": {"epoch": 0, "subtopologies": [subtopology]}, "active_tasks": [], "standby_tasks": [],
+        "warmup_tasks": [], "process_id": "p", "client_tags": [],
+    }  # fmt: skip
+    world.allow(AclOperation.READ, ResourceType.GROUP, "app")
+    for topic in ("orders", "app-log"):
+        world.allow(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+    response = world.ask("streams_group_heartbeat", 0, "x", joining)
+    assert "Unauthorized to CREATE on topics app-log." in " ".join(status.status_detail for status in response.status)
+    assert world.data.broker.metadata.find("app-log") is None
+    world.allow(AclOperation.CREATE, ResourceType.TOPIC, "app-log")
+    world.ask("streams_group_heartbeat", 0, "x", joining)
+    while world.turn():
+        pass
+    assert world.data.broker.metadata.find("app-log") is not None
