@@ -56,7 +56,7 @@ class Side:
         user = "User:ann" if number == 7 else f"User:u{number % 100}"
         rule = AccessRule(ResourceType.TOPIC, name, pattern, user, "*", AclOperation.ALL, AclPermissionType.ALLOW)
         record = VersionedRecord(acl_record(number.to_bytes(16, "big"), rule))
-        self.data.broker.controller.commit([record], sync=False)
+        self.data.broker.controller.commit([record])
 
     def microseconds(self, frame: bytes) -> float:
         """CPU of one of REQUESTS such requests."""

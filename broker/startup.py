@@ -30,7 +30,7 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import NO_LOOP, Threads, in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import MetadataCache
@@ -39,6 +39,7 @@ from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.nodes import Nodes
+from tidelog.broker.publishers import subscribe_publishers
 from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
@@ -129,10 +130,10 @@ class Government(NamedTuple):
     topic_manager: Callable[..., TopicManager] = TopicManager
 
 
-def own_government(ground: Foundation) -> Government:
+def own_government(ground: Foundation, threads: Threads) -> Government:
     """Build the parts of a lone node, and replay its metadata log. Raises KafkaStorageError."""
     config = ground.config
-    controller = build_controller(ground.log_manager, config.node_id, ground.time, ground.metadata)
+    controller = build_controller(ground.log_manager, config.node_id, ground.time, ground.metadata, threads)
     return Government(controller, LoneNode(config), ProducerIdManager(controller))
 
 
@@ -142,10 +143,11 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
     config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
-    controller, nodes, producer_ids, topic_manager = government or own_government(ground)
     metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
+    threads = Threads(run_in_thread, timers.turns.measure_callbacks("changes of metadata", loop.call_soon))
+    controller, nodes, producer_ids, topic_manager = government or own_government(ground, threads)
     services = LateServices(lambda: broker)
     replica_manager = ReplicaManager(
         metadata=metadata, log_manager=log_manager, purgatory=purgatory, log_config=topic_configs.log_config,
@@ -156,8 +158,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     topics = topic_manager(
         config, controller, metadata,
         validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
-        listener=replica_manager, in_thread=run_in_thread,
-        call_soon=timers.turns.measure_callbacks("topic changes", loop.call_soon),
+        listener=replica_manager, threads=threads,
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
@@ -172,11 +173,17 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()
+    if government is None:  # a member's are told by its MetadataPublisher
+        subscribe_publishers(broker)
     return broker
 
 
 def build_controller(
-    log_manager: LogManager, node_id: int, time: Time, known: LoadedMetadata | None = None
+    log_manager: LogManager,
+    node_id: int,
+    time: Time,
+    known: LoadedMetadata | None = None,
+    threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
     """Open the metadata log in the first data directory; a new one begins with the levels of features. ``known`` is
     what the log held when it was checked.
@@ -186,8 +193,8 @@ def build_controller(
     directory = log_manager.directories[0]
     place = MetadataPlace(directory.path, directory.state, log_manager.environment)
     convert_store(place, node_id, time)
-    controller = open_controller(place, node_id, time, known)
-    controller.commit(activation_records(controller.image, node_id), sync=False)
+    controller = open_controller(place, node_id, time, known, threads)
+    controller.commit(activation_records(controller.image, node_id))
     return controller
 
 
@@ -214,7 +221,7 @@ def recovery_of(broker: Broker) -> Callable[[], list[TopicPartition]]:
     It raises KafkaStorageError.
     """
     configs = partial(current_config, broker.metadata, broker.topic_configs)
-    deleted = broker.topics.unfinished_deletions()
+    deleted = dict(broker.controller.deletions)
     topic_ids = {name: image.topic_id for name, image in broker.metadata.topics.items()}
     return lambda: broker.log_manager.startup(configs, deleted, topic_ids)
 
@@ -222,7 +229,7 @@ def recovery_of(broker: Broker) -> Callable[[], list[TopicPartition]]:
 def finish_deletions(broker: Broker) -> None:
     """Forget the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
     if broker.log_manager.is_whole:
-        deleted = broker.topics.unfinished_deletions()
+        deleted = dict(broker.controller.deletions)
         for directory in broker.log_manager.directories if deleted else ():
             broker.log_manager.environment.file_system.sync_directory(directory.path)
         broker.topics.deletions_finished(deleted)

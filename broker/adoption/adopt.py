@@ -141,7 +141,7 @@ class Adoption:
         place = MetadataPlace(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
         convert_store(place, self._options.node_id, self._time)
         controller = open_controller(place, self._options.node_id, self._time)
-        controller.commit(first_levels(controller.image), sync=False)
+        controller.commit(first_levels(controller.image))
         return controller
 
     def _finish(self, *, was_clean: bool) -> None:
@@ -298,6 +298,7 @@ class Adoption:
         if identity is not None:
             write_meta_properties(self._file_system, target, identity)
         controller.commit(records)
+        controller.sync()
 
     def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         """Put these partitions' offsets into a checkpoint file, in place of what it says of them."""

@@ -39,6 +39,8 @@ from tidelog.protocol.errors import (
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicManager
+    from tidelog.broker.metadata.delta import MetadataDelta
+    from tidelog.broker.metadata.metadata_image import MetadataImage
 
 
 class TopicDefaults(NamedTuple):
@@ -111,6 +113,13 @@ class ConfigManager:
                 self._show(ResourceType(kind), name, dict(texts))
         self._set_broker_texts()
         show_features(self._controller.image, self._metadata)
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Put configs that were committed in force."""
+        for (kind, name), texts in delta.configs.changed.items():
+            if kind == TOPIC_RESOURCE:
+                self._topics.show_configs(name, image.topic_ids.get(name), texts or {})
+        self.follow(delta.configs.changed)
 
     def follow(self, resources: Iterable[Resource]) -> None:
         """Take over what the newest image has for these resources, topics aside.
@@ -240,8 +249,6 @@ class ConfigManager:
         if validate_only:
             return
         self._keep(ResourceType.BROKER, name, texts)
-        self._set_broker_texts()
-        self._topics.broker_defaults_changed()
 
     def _change_resource(
         self,
@@ -260,10 +267,9 @@ class ConfigManager:
             self._keep(kind, name, texts)
 
     def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
-        """Commit a resource's texts, then show them."""
+        """Commit a resource's texts; ``publish`` shows them."""
         old = self._controller.image.configs.get((kind, name), {})
-        self._controller.commit(config_records((kind, name), old, texts), sync=False)
-        self._show(kind, name, texts)
+        self._controller.commit(config_records((kind, name), old, texts))
 
     def _show(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
         if kind is not ResourceType.BROKER:

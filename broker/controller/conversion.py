@@ -89,6 +89,7 @@ def _write_log(staging: MetadataPlace, records: list[VersionedRecord], node_id: 
     controller = open_controller(staging, node_id, time)
     try:
         controller.commit(records)
+        controller.sync()
     finally:
         controller.close()
 

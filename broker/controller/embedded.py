@@ -1,7 +1,7 @@
 """Controller of a node that is its own cluster: decisions become records of the metadata log, and records the image.
 
-    commit    records -> replayed onto the image -> appended in one batch -> publishers told, in their order
-    sync      one fdatasync for all that was committed before it, in any thread; only then is anything answered
+    commit         records -> replayed onto the image -> appended in one batch -> publishers told, in their order
+    when_synced    one fdatasync in a thread for all that was committed before it; only then is anything answered
 
 ``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
 and not synced when the power fails is lost, and no client was told of it. Loop thread only, but for ``sync``.
@@ -14,6 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.group_sync import GroupSync
+from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, read_metadata_log
@@ -43,14 +46,18 @@ CLOSING_SNAPSHOT_BYTES = 256 * 1024
 class EmbeddedController:
     """Controller that commits records to the local metadata log and keeps their image."""
 
-    __slots__ = ("_deletions", "_failure", "_log", "_publishers", "_time", "image", "node_id")
+    __slots__ = ("_deletions", "_failure", "_log", "_publishers", "_synced_end", "_syncs", "_time", "image", "node_id")
 
-    def __init__(self, log: MetadataLog, loaded: LoadedMetadata, time: Time, node_id: int) -> None:
+    def __init__(
+        self, log: MetadataLog, loaded: LoadedMetadata, time: Time, node_id: int, threads: Threads = NO_LOOP
+    ) -> None:
         self.node_id = node_id
         self._log = log
         self._time = time
         self._publishers: list[Publisher] = []
         self._failure: KafkaStorageError | None = None
+        self._syncs = GroupSync(self.sync, lambda: self._synced_end >= log.end_offset, threads)
+        self._synced_end = -1
         self._deletions = loaded.deletions
         self.image = loaded.image
         """All that was committed, immutable; any thread may read it."""
@@ -79,8 +86,8 @@ class EmbeddedController:
         """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
         self._publishers.append(publisher)
 
-    def commit(self, records: Iterable[VersionedRecord], *, sync: bool = True) -> None:
-        """Commit records, all or none of them; without ``sync`` they are durable after the next ``sync``.
+    def commit(self, records: Iterable[VersionedRecord]) -> None:
+        """Commit records, all or none of them; they are durable once ``when_synced`` or ``sync`` says so.
 
         Raises KafkaStorageError, and then nothing changed; CorruptMessageError for records that contradict the image.
         """
@@ -99,8 +106,10 @@ class EmbeddedController:
         note_deletions(self._deletions, delta)
         for publish in self._publishers:
             publish(delta, self.image)
-        if sync:
-            self.sync()
+
+    def when_synced(self) -> Deferred[None]:
+        """Return what settles once all is durable that was committed before the call; it may fail with a KafkaError."""
+        return self._syncs.when_synced()
 
     def _append(self, listed: list[VersionedRecord], now: int) -> None:
         if len(listed) <= RECORDS_PER_BATCH:
@@ -112,10 +121,17 @@ class EmbeddedController:
         self._log.append([VersionedRecord(EndTransactionRecord())], now)
 
     def sync(self) -> None:
-        """Make everything durable that was committed before the call. Any thread. Raises KafkaStorageError."""
+        """Make everything durable that was committed before the call. Any thread, but not the loop's while it serves.
+
+        Raises KafkaStorageError.
+        """
         self._refuse_after_failure()
+        end = self._log.end_offset
         try:
             self._log.sync()
+            self._synced_end = (
+                end  # not less than it: another thread may have synced more, and then one sync is too many
+            )
         except KafkaStorageError as error:
             if lacks_room(error):  # nothing is lost: the next sync may find room
                 raise
@@ -158,7 +174,11 @@ class EmbeddedController:
 
 
 def open_controller(
-    place: MetadataPlace, node_id: int, time: Time, known: LoadedMetadata | None = None
+    place: MetadataPlace,
+    node_id: int,
+    time: Time,
+    known: LoadedMetadata | None = None,
+    threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
     """Open the metadata log, or make it, with this node as its leader, and read what it holds.
 
@@ -169,4 +189,4 @@ def open_controller(
         known = read_metadata_log(place.environment.file_system, place.path)
     log.append_leader_change(node_id, time.milliseconds())
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
-    return EmbeddedController(log, known._replace(image=image), time, node_id)
+    return EmbeddedController(log, known._replace(image=image), time, node_id, threads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -48,8 +49,12 @@ class MetadataController(Protocol):
         """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
         ...
 
-    def commit(self, records: Iterable[VersionedRecord], *, sync: bool = True) -> None:
+    def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Commit records, all or none. Raises KafkaStorageError, NotControllerError."""
+        ...
+
+    def when_synced(self) -> Deferred[None]:
+        """Return what settles once all is durable that was committed before the call; it may fail with a KafkaError."""
         ...
 
     def sync(self) -> None:

@@ -21,13 +21,10 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import (
     USE_DEFAULT,
-    CallSoon,
-    InThread,
     NewTopic,
     TopicChanges,
-    call_now,
-    run_now,
 )
+from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -103,6 +100,7 @@ class TopicManager:
     """True where topics are made by this node itself, and not by another's controller."""
 
     __slots__ = (
+        "_call_soon",
         "_collision_keys",
         "_config",
         "_controller",
@@ -113,6 +111,7 @@ class TopicManager:
         "_validate_configs",
         "changes",
         "in_transit",
+        "unsynced",
     )
 
     def __init__(
@@ -124,11 +123,10 @@ class TopicManager:
         validate_configs: Callable[[Mapping[str, str]], None],
         new_topic_id: Callable[[], bytes],
         listener: TopicListener,
-        in_thread: InThread = run_now,
-        call_soon: CallSoon = call_now,
+        threads: Threads = NO_LOOP,
     ) -> None:
         """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
-        the replica manager. ``in_thread`` runs what waits for the disk."""
+        the replica manager. ``threads`` run what waits for the disk."""
         self._config = config
         self._controller = controller
         self._metadata = metadata
@@ -139,7 +137,10 @@ class TopicManager:
         self._done_deletions: list[bytes] = []
         self.in_transit: set[str] = set()
         """Names that are held by a topic that is being made or deleted."""
-        self.changes = TopicChanges(self, controller.sync, listener, in_thread, call_soon)
+        self.unsynced: set[bytes] = set()
+        """Ids of internal topics that are in use and may not be durable."""
+        self._call_soon = threads.call_soon
+        self.changes = TopicChanges(self, controller, listener, threads)
         """For who must not wait for the disk: the handlers."""
 
     def load(self) -> None:
@@ -149,10 +150,6 @@ class TopicManager:
             configs = image.configs.get((TOPIC_RESOURCE, topic.name), {})
             is_internal = topic.name in INTERNAL_TOPICS
             self._show(TopicImage(topic.name, topic.topic_id, topic.partitions, configs, is_internal))
-
-    def unfinished_deletions(self) -> dict[bytes, str]:
-        """Ids and names of deleted topics whose logs may still be there; for the start."""
-        return dict(self._controller.deletions)
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
         """Nothing is left of these topics; the metadata log may forget them."""
@@ -173,18 +170,20 @@ class TopicManager:
         topic. Source: CreateTopics.
         """
         new = NewTopic(name, partitions, replication_factor, configs, validate_only)
-        image = self.begin_create(new, sync=True)
+        image = self.begin_create(new)
         if not validate_only:
+            self._controller.sync()
             try:
-                self.changes.first_logs(image)()
+                self._listener.first_logs(image, 0)()
             except KafkaError:
-                self.undo_create(image)
+                with contextlib.suppress(KafkaError):  # the disk that took no log may take nothing else
+                    self._remove_now(self.commit_deletion(image))
                 raise
             self.finish_create(image)
         return image
 
-    def begin_create(self, new: NewTopic, *, sync: bool) -> TopicImage:
-        """The first step: commit the topic, which holds its name. ``finish_create`` or ``undo_create`` follows.
+    def begin_create(self, new: NewTopic) -> TopicImage:
+        """The first step: commit the topic, which holds its name. ``finish_create`` follows, or its deletion.
 
         Raises what ``create_topic`` raises, but for the logs.
         """
@@ -199,7 +198,7 @@ class TopicManager:
         if new.validate_only:
             return TopicImage(name, bytes(16), partitions, configs, is_internal)
         image = TopicImage(name, self._new_topic_id(), partitions, configs, is_internal)
-        self._controller.commit(creation_records(image, self._controller.level), sync=sync)
+        self._controller.commit(creation_records(image, self._controller.level))
         self.in_transit.add(name)
         self._collision_keys[collision_key(name)] = name
         return image
@@ -210,29 +209,45 @@ class TopicManager:
         self._show(image)
         self._listener.topic_created(image, first_partition)
 
-    def undo_create(self, image: TopicImage) -> None:
-        """The last step of a creation whose logs could not be made, so that the client may try again."""
-        with contextlib.suppress(KafkaError):  # the disk that took no log may take nothing else
-            remove_now(self, self._commit_deletion(image, sync=True))
+    def _remove_now(self, image: TopicImage) -> None:
+        """The last steps of a deletion, without a thread. Raises KafkaStorageError for logs that stay."""
+        self._controller.sync()
+        removed = False
+        try:
+            self._listener.remove_logs(image)()
+            removed = True
+        finally:
+            self.finish_delete(image, removed=removed)
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
-        """The internal topic of this name, created if it does not exist yet."""
+        """The internal topic of this name, created if it does not exist yet.
+
+        It is used at once, for the coordinator's first record. Clients hear of that record when the topic, too, is
+        durable: ``InternalTopicLog.uncommitted``. Raises KafkaStorageError.
+        """
         existing = self._metadata.topics.get(name)
         if existing is not None:
             return existing
         partitions, replication_factor, configs = internal_topic_settings(self._config, name)
-        image = self.create_topic(name, partitions, replication_factor, configs)
+        image = self.begin_create(NewTopic(name, partitions, replication_factor, configs))
+        try:
+            self._listener.first_logs(image, 0)()
+        except KafkaError:
+            self.changes.undo_create(image)
+            raise
+        self.unsynced.add(image.topic_id)
+        self.finish_create(image)
         self._make_log_of(image, 1)
         return image
 
     def _make_log_of(self, image: TopicImage, partition: int) -> None:
         """Make an internal topic's logs one in a turn: all fifty take 50 ms."""
-        if self._listener is None or self._metadata.topics.get(image.name) is not image:
+        if self._metadata.topics.get(image.name) is not image:
             return
         if partition < image.partition_count:
             with contextlib.suppress(KafkaError):  # they are made when touched
                 self._listener.first_logs(image, partition)()
-            self.changes.call_soon(partial(self._make_log_of, image, partition + 1))
+            self._call_soon(partial(self._make_log_of, image, partition + 1))
 
     def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic and its logs here and now; when this returns the name is free.
@@ -240,11 +255,11 @@ class TopicManager:
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError; KafkaStorageError for logs that stay: the next
         start removes them. Source: DeleteTopics.
         """
-        image = self.begin_delete(name, sync=True)
-        remove_now(self, image)
+        image = self.begin_delete(name)
+        self._remove_now(image)
         return image
 
-    def begin_delete(self, name: str, *, sync: bool) -> TopicImage:
+    def begin_delete(self, name: str) -> TopicImage:
         """The first step: commit the deletion and hide the topic; its name is held until ``finish_delete``.
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
@@ -254,7 +269,7 @@ class TopicManager:
         image = self._metadata.topics.get(name)
         if image is None:
             raise UnknownTopicOrPartitionError
-        return self._commit_deletion(image, sync=sync)
+        return self.commit_deletion(image)
 
     def finish_delete(self, image: TopicImage, *, removed: bool) -> None:
         """The last step: the name is free. Where logs may be left, in a directory that is offline or takes no rename,
@@ -282,15 +297,12 @@ class TopicManager:
         return image, image._replace(partitions=image.partitions + more)
 
     def commit_widening(self, image: TopicImage, first_partition: int) -> None:
-        """Commit, without syncing, the partitions from ``first_partition`` on; ``finish_create`` shows them. Raises
+        """Commit the partitions from ``first_partition`` on; ``finish_create`` shows them. Raises
         KafkaStorageError."""
         level = self._controller.level
         self._controller.commit(
-            (
-                record_of_partition(image.topic_id, number, image.partitions[number], level)
-                for number in range(first_partition, image.partition_count)
-            ),
-            sync=False,
+            record_of_partition(image.topic_id, number, image.partitions[number], level)
+            for number in range(first_partition, image.partition_count)
         )
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
@@ -302,23 +314,28 @@ class TopicManager:
         image = self._metadata.topics.get(name)
         if image is None:
             raise UnknownTopicOrPartitionError
-        changed = image._replace(configs=dict(configs))
-        self._controller.commit(config_records((TOPIC_RESOURCE, name), image.configs, configs), sync=False)
-        self._metadata.put(changed)
-        self._listener.topic_configs_changed(changed)
-        return changed
+        self._controller.commit(config_records((TOPIC_RESOURCE, name), image.configs, configs))
+        return self._metadata.topics[name]
+
+    def show_configs(self, name: str, topic_id: bytes | None, configs: Mapping[str, str]) -> None:
+        """Put committed overrides of the topic with this id in force, unless it is not shown, or shown no more."""
+        image = self._metadata.topics.get(name)
+        if image is not None and image.topic_id == topic_id:
+            changed = image._replace(configs=dict(configs))
+            self._metadata.put(changed)
+            self._listener.topic_configs_changed(changed)
 
     def broker_defaults_changed(self) -> None:
         """A dynamic broker config that topics inherit has changed: every log reads its configs again."""
         for image in self._metadata.topics.values():
             self._listener.topic_configs_changed(image)
 
-    def _commit_deletion(self, image: TopicImage, *, sync: bool) -> TopicImage:
-        """Out of the metadata and the picture. Raises KafkaStorageError."""
+    def commit_deletion(self, image: TopicImage) -> TopicImage:
+        """Commit the deletion of a topic and hide it; its name is held. Raises KafkaStorageError."""
         records = [VersionedRecord(RemoveTopicRecord(topic_id=image.topic_id))]
         if self._done_deletions:
             records.append(VersionedRecord(NoOpRecord(finished_deletions=self._done_deletions)))
-        self._controller.commit(records, sync=sync)
+        self._controller.commit(records)
         self._done_deletions = []
         if image.name in self._metadata.topics:
             self._metadata.remove(image.name)
@@ -335,16 +352,6 @@ class TopicManager:
         other = self._collision_keys.get(collision_key(name))
         if other is not None:
             raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
-
-
-def remove_now(topics: TopicManager, image: TopicImage) -> None:
-    """Both last steps of a deletion, without a thread. Raises KafkaStorageError for logs that stay."""
-    removed = False
-    try:
-        topics.changes.last_logs(image)()
-        removed = True
-    finally:
-        topics.finish_delete(image, removed=removed)
 
 
 def partition_count(config: BrokerConfig, partitions: int) -> int:

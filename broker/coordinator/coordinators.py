@@ -193,7 +193,7 @@ class Coordinators:
                 timer,
                 time=broker.time,
                 config=config,
-                next_producer_id=broker.producer_ids.next_id,
+                next_producer_id=broker.producer_ids.take,
                 finish=lambda transaction: self.transactions.finish(transaction),
             )
 

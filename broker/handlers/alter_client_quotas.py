@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange, entity_of
-from tidelog.broker.loop.steps import Steps
-from tidelog.broker.quota.quotas import load_quotas
+from tidelog.broker.loop.deferred import error_of
+from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -26,19 +26,24 @@ Request = AlterClientQuotasRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
-    """Change each entity by itself; what is set holds from the next request on."""
+    """Change each entity by itself; what is set holds from the next request on. Answered when all is durable."""
     quotas = ClientQuotas(broker.controller)
-    entries = []
+    outcomes: list[KafkaError | None] = []
     for entry in request.entries:
         try:
             entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
             changes = [QuotaChange(op.key, None if op.remove else op.value) for op in entry.ops]
             quotas.alter(entity, changes, request.validate_only)
-            entries.append(answer(entry))
+            outcomes.append(None)
         except KafkaError as error:
-            entries.append(answer(entry, error))
+            outcomes.append(without_traceback(error))
         yield None
-    load_quotas(broker)
+    synced = broker.controller.when_synced()
+    yield synced
+    failure = error_of(synced)
+    entries = yield from apply_each(
+        zip(request.entries, outcomes, strict=True), lambda pair: answer(pair[0], pair[1] or failure)
+    )
     return AlterClientQuotasResponse(entries=entries)
 
 

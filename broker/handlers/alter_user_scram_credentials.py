@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials, mechanism_of
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.deferred import error_of
+from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError
@@ -28,7 +29,8 @@ Request = AlterUserScramCredentialsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Steps[AlterUserScramCredentialsResponse]:
-    """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none."""
+    """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none.
+    Answered when all is durable."""
     credentials = ScramCredentials(broker.controller)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}
@@ -39,9 +41,12 @@ def handle(
             apply_change(credentials, change)
             errors.setdefault(change.name, None)
         except KafkaError as error:
-            errors[change.name] = errors.get(change.name) or error
+            errors[change.name] = errors.get(change.name) or without_traceback(error)
         yield None
-    return AlterUserScramCredentialsResponse(results=[answer(user, error) for user, error in errors.items()])
+    synced = broker.controller.when_synced()
+    yield synced
+    failure = error_of(synced)
+    return AlterUserScramCredentialsResponse(results=[answer(user, error or failure) for user, error in errors.items()])
 
 
 def changes_of(

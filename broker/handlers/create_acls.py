@@ -54,7 +54,8 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
         yield None
     generator = random.SystemRandom()
     records = plan_creation(rules, authorizer.rules, lambda: random_uuid(generator))
-    yield from settled(broker.topics.changes.commit(None, lambda: broker.controller.commit(records, sync=False)))
+    broker.controller.commit(records)
+    yield from settled(broker.controller.when_synced())
     return CreateAclsResponse(results=results)
 
 

@@ -49,7 +49,8 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
         yield None
     found = yield from find_acls(broker.controller.image.acls, filters)
     records = found.removal_records(broker.controller.image.acls)
-    yield from settled(broker.topics.changes.commit(None, lambda: broker.controller.commit(records, sync=False)))
+    broker.controller.commit(records)
+    yield from settled(broker.controller.when_synced())
     results = []
     for outcome in outcomes:
         results.append(result_of(outcome if isinstance(outcome, KafkaError) else found.by_filter[outcome]))

@@ -27,17 +27,24 @@ _COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Any:
     """Give an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
+    available = broker.producer_ids.when_available()
     if request.transactional_id is None:
-        return InitProducerIdResponse(producer_id=broker.producer_ids.next_id(), producer_epoch=0)
+        return available.then(
+            lambda _: InitProducerIdResponse(producer_id=broker.producer_ids.take(), producer_epoch=0)
+        )
     if not request.transactional_id:
         raise InvalidRequestError
-    if broker.imports.is_loaded(_COORDINATORS):
+    if broker.imports.is_loaded(_COORDINATORS) and available.done:
         return _answer_of_coordinator(broker, context, request)
-    return _after_import(broker, context, request)
+    return _answer_later(broker, context, request, available)
 
 
-def _after_import(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Steps[Any]:
+def _answer_later(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest, available: Deferred[None]
+) -> Steps[Any]:
     yield from broker.imports.loaded(_COORDINATORS)
+    if not available.done:  # what it fails with is told to those who take an id
+        yield available
     return _answer_of_coordinator(broker, context, request)
 
 

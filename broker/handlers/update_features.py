@@ -6,7 +6,8 @@ Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and valid
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_update, show_features
+from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_update
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -23,8 +24,11 @@ MAX_VERSION = 2
 Request = UpdateFeaturesRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Check every update, then apply all. The first error stands for the whole request."""
+def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Steps[UpdateFeaturesResponse]:
+    """Check every update, then apply all. The first error stands for the whole request. Answered when all is durable.
+
+    Raises KafkaStorageError.
+    """
     levels: list[VersionedRecord] = []
     for update in request.feature_updates:
         kind = update.upgrade_type
@@ -40,7 +44,7 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
             )
     if not request.validate_only:
         broker.controller.commit(levels)
-        show_features(broker.controller.image, broker.metadata)
+        yield from settled(broker.controller.when_synced())
     return UpdateFeaturesResponse(
         error_message=None,
         results=[

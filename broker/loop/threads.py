@@ -5,12 +5,22 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.turn_clock import TurnClock
+from tidelog.protocol.errors import KafkaError
 
 T = TypeVar("T")
+InThread = Callable[[Callable[[], None]], Deferred[None]]
+CallSoon = Callable[[Callable[[], None]], object]
+
+
+class Threads(NamedTuple):
+    """The loop's threads and its next turn, as those who must not wait for the disk need them."""
+
+    in_thread: InThread
+    call_soon: CallSoon
 
 
 def in_thread(
@@ -40,3 +50,23 @@ def in_thread(
 
     loop.run_in_executor(executor, work).add_done_callback(settle_in_turn)
     return deferred
+
+
+def run_now(work: Callable[[], None]) -> Deferred[None]:
+    """Do it here and now: for where there is no loop to hold up."""
+    deferred: Deferred[None] = Deferred()
+    try:
+        work()
+    except KafkaError as error:
+        deferred.fail(error)
+    else:
+        deferred.complete(None)
+    return deferred
+
+
+def call_now(work: Callable[[], None]) -> None:
+    """Call it here and now: for where there is no loop."""
+    work()
+
+
+NO_LOOP = Threads(run_now, call_now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidelog.broker.controller.metadata_controller import Publisher
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -51,9 +52,13 @@ class RemoteController:
         for publisher in self._publishers:
             publisher(delta, image)
 
-    def commit(self, records: Iterable[VersionedRecord], *, sync: bool = True) -> None:
+    def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Raises NotControllerError: changes are the active controller's, and requests for them are forwarded."""
         raise NotControllerError
+
+    def when_synced(self) -> Deferred[None]:
+        """Return what is settled: what is in the image is committed."""
+        return completed(None)
 
     def sync(self) -> None:
         """Do nothing: what is in the image is committed. Any thread."""

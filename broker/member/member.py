@@ -35,7 +35,7 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays
 from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
 from tidelog.broker.member.nodes import ClusterNodes
-from tidelog.broker.member.producer_ids import Block, ProducerIdBlocks
+from tidelog.broker.member.producer_ids import ProducerIdBlocks
 from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -319,7 +319,8 @@ class Member:
                 logger.info("no block of producer ids yet: error %d", answer.error_code)
                 await asyncio.sleep(BLOCK_RETRY_S)
             else:
-                producer_ids.take(Block(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len))
+                first = answer.producer_id_start
+                producer_ids.add_block(range(first, first + answer.producer_id_len))
 
 
 async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:

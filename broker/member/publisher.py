@@ -15,11 +15,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.features import show_features
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
+from tidelog.broker.publishers import publish_features, publish_quotas
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaStorageError
@@ -121,12 +121,8 @@ class MetadataPublisher:
         broker = self._broker
         if delta.configs.changed:
             take_configs(broker, delta.configs.changed)
-        if delta.features.changed:
-            show_features(image, broker.metadata)
-        if delta.quotas.changed:
-            from tidelog.broker.quota.quotas import load_quotas  # only brokers whose clients have quotas need it
-
-            load_quotas(broker)
+        publish_features(broker, delta, image)
+        publish_quotas(broker, delta, image)
 
 
 def take_configs(broker: Broker, resources: Iterable[tuple[int, str]]) -> None:

@@ -116,9 +116,7 @@ class MemberTopics(TopicManager):
     def __init__(self, creation: TopicCreation, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._creation = creation
-        self.changes = MemberTopicChanges(
-            creation, self, self._controller.sync, self._listener, options["in_thread"], options["call_soon"]
-        )
+        self.changes = MemberTopicChanges(creation, self, self._controller, self._listener, options["threads"])
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """Begin to create an internal topic. Raises CoordinatorNotAvailableError: it is not there yet."""

@@ -366,15 +366,6 @@ def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int
     return MutationQuota(broker.services.quotas.made, context, strict=context.api_version >= strict_since)
 
 
-def load_quotas(broker: Broker) -> None:
-    """Enforce what the metadata image holds from now on; no quotas are built while no client has ever had one."""
-    quotas = broker.services.quotas
-    if quotas.made is not None:
-        quotas.made.set(broker.controller.image.quotas)
-    elif broker.controller.image.quotas:
-        quotas.get()
-
-
 def quotas_of_image(broker: Broker) -> Quotas:
     """Build the client quotas that the metadata image holds."""
     number = broker.config.get_int

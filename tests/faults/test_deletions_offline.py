@@ -109,5 +109,5 @@ def test_finished_deletions_are_forgotten_when_all_directories_are_there(disks: 
     disks.restart()
     disks.data.topics.create_topic("u")
     disks.data.topics.delete_topic("u")
-    assert list(disks.data.topics.unfinished_deletions().values()) == ["u"], "the last one, until the next"
+    assert list(disks.data.broker.controller.deletions.values()) == ["u"], "the last one, until the next"
     disks.data.close()

@@ -44,7 +44,7 @@ class Life:
         environment = LogEnvironment(self.disk, ManualTime())
         place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
         controller = open_controller(place, NODE, environment.time)
-        controller.commit(activation_records(controller.image, NODE), sync=False)
+        controller.commit(activation_records(controller.image, NODE))
         return controller
 
     def run(self, steps: str) -> None:
@@ -53,9 +53,9 @@ class Life:
         for step in steps:
             if step in "cu":
                 self.made += 1
-                controller.commit([config(self.made)], sync=False)
+                controller.commit([config(self.made)])
             elif step == "N":
-                controller.commit(topic(), sync=False)
+                controller.commit(topic())
                 has_topic = True
             elif step == "S":
                 controller.take_snapshot(least_bytes=0)
@@ -111,6 +111,7 @@ def test_a_start_finds_all_that_was_answered(tmp_path: Path, kind: str) -> None:
         life.check(controller.image)
         life.answered = life.made = life.made + 1
         controller.commit([config(life.made)])
+        controller.sync()
         disk.crash(torn=random.Random(call).random() < 0.5)
         life.check(life.start().image)
 

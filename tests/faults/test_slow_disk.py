@@ -15,6 +15,7 @@ import pytest
 from tests.support import raw_client
 from tests.support.failing_disk import BrokerOnFailingDisk, FailingDisk
 from tests.support.raw_requests import NOW_MS, create, fetch_error, produce
+from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -25,6 +26,7 @@ from tidelog.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -51,6 +53,16 @@ def alter_config() -> bytes:
     return raw_client.frame(44, 0, 1, IncrementalAlterConfigsRequest(resources=[resource]).encode(0))
 
 
+def alter_quota() -> bytes:
+    entity = [EntityData(entity_type="user", entity_name="ann")]
+    entry = EntryData(entity=entity, ops=[OpData(key="producer_byte_rate", value=1e9, remove=False)])
+    return raw_client.frame(49, 0, 1, AlterClientQuotasRequest(entries=[entry]).encode(0))
+
+
+def init_producer_id() -> bytes:
+    return raw_client.frame(22, 0, 1, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1).encode(0))
+
+
 def produce_durably() -> bytes:
     batch = build_batch([Record(0, NOW_MS, b"k", b"v")])
     data = [PartitionProduceData(index=0, records=memoryview(batch))]
@@ -58,7 +70,18 @@ def produce_durably() -> bytes:
     return raw_client.frame(0, 7, 1, ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]).encode(7))
 
 
-@pytest.mark.parametrize("request_of", [create_topic, delete_topic, delete_records, alter_config, produce_durably])
+REQUESTS = [
+    create_topic,
+    delete_topic,
+    delete_records,
+    alter_config,
+    alter_quota,
+    init_producer_id,
+    produce_durably,
+]
+
+
+@pytest.mark.parametrize("request_of", REQUESTS)
 def test_others_do_not_wait_for_a_sync(tmp_path: Path, request_of: Callable[[], bytes]) -> None:
     disk = FailingDisk(tmp_path / "disk")
     logs = tmp_path / "logs"

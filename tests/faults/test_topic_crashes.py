@@ -96,5 +96,5 @@ def test_finished_deletions_are_forgotten(tmp_path: Path) -> None:
     for _ in range(5):
         data.topics.create_topic("orders")
         data.topics.delete_topic("orders")
-    assert len(data.topics.unfinished_deletions()) == 1, "the last one, until the next"
+    assert len(data.broker.controller.deletions) == 1, "the last one, until the next"
     data.close()

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.quota.quotas import load_quotas
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.repeated_fetch import RepeatedFetch
 from tidelog.broker.requests.repeated_produce import RepeatedProduce
@@ -286,7 +285,6 @@ class Side:
         """Measure requests from now on, though none is ever too large."""
         changes = [QuotaChange(key, 1e12) for key in ("producer_byte_rate", "consumer_byte_rate")]
         ClientQuotas(self.data.broker.controller).alter((("client-id", "tester"),), changes, validate_only=False)
-        load_quotas(self.data.broker)
 
     def recreate(self) -> None:
         self.data.topics.delete_topic("t")

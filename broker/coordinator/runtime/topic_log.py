@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.replica.partition import Partition
 
 
@@ -50,12 +50,25 @@ class InternalTopicLog:
         return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Settles once all that was appended so far is committed; None where it is."""
-        if self._topic not in self._broker.metadata.topics:
+        """Settles once all that was appended so far is committed, and its topic durable; None where it is."""
+        image = self._broker.metadata.topics.get(self._topic)
+        if image is None:
             return None
         found = self._partition(partition)
         end = found.log_end_offset
-        return None if found.high_watermark >= end else found.when_committed(end - 1)
+        waiting = None if found.high_watermark >= end else found.when_committed(end - 1)
+        return self._with_topic(image.topic_id, waiting) if self._broker.topics.unsynced else waiting
+
+    def _with_topic(self, topic_id: bytes, waiting: Deferred[None] | None) -> Deferred[None] | None:
+        """Wait for the topic as well: it is used from its creation on."""
+        unsynced = self._broker.topics.unsynced
+        if topic_id not in unsynced:
+            return waiting
+        synced = self._broker.controller.when_synced()
+        if synced.has_value:
+            unsynced.discard(topic_id)
+            return waiting
+        return synced if waiting is None else when_all((synced, waiting), None)
 
     def start_offset(self, partition: int) -> int:
         return self._partition(partition).log_start_offset

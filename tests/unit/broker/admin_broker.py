@@ -11,12 +11,13 @@ from typing import Any, cast
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
-from tidelog.broker.controller.topic_changes import InThread, run_now
 from tidelog.broker.controller.topics import TopicListener, TopicManager
 from tidelog.broker.loop.late_imports import LateImports
+from tidelog.broker.loop.threads import InThread, Threads, call_now, run_now
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.network.advertised_address import LoneNode
+from tidelog.broker.publishers import subscribe_publishers
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.services import LateServices
 from tidelog.broker.startup import build_authorizer, build_controller
@@ -73,10 +74,11 @@ class AdminBroker:
         self.time = ManualTime()
         self.config = BrokerConfig(self.texts)
         self.log_manager = LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig())
-        self.controller = build_controller(self.log_manager, self.config.node_id, self.time)
+        self.in_thread: InThread = run_now
+        threads = Threads(lambda work: self.in_thread(work), call_now)
+        self.controller = build_controller(self.log_manager, self.config.node_id, self.time, threads=threads)
         self.metadata = MetadataCache()
         self.topic_configs = TopicConfigs(self.config)
-        self.in_thread: InThread = run_now
         generator = random.Random(7)
         self.topics = TopicManager(
             self.config,
@@ -85,7 +87,7 @@ class AdminBroker:
             validate_configs=self.topic_configs.validate,
             new_topic_id=lambda: random_uuid(generator),
             listener=cast(TopicListener, Relay(self)),
-            in_thread=lambda work: self.in_thread(work),
+            threads=threads,
         )
         self.configs = ConfigManager(self.config, self.controller, self.metadata, self.topic_configs, self.topics)
         self.topics.load()
@@ -117,6 +119,7 @@ class AdminBroker:
             locks=[],
             authorizer=build_authorizer(self.config, self.controller, self.metadata, self.time.monotonic_ms),
         )
+        subscribe_publishers(self.broker)
 
     def set_listener(self, listener: TopicListener, in_thread: InThread = run_now) -> None:
         """Tell ``listener`` of changes from now on, and run what waits for the disk in ``in_thread``."""

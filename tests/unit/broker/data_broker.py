@@ -101,6 +101,13 @@ class DataBroker:
         found = self.replica_manager.partition(topic, partition)
         return found.append_records(memoryview(batch(*values))).first_offset
 
+    def make_internal_topics(self, *names: str) -> None:
+        """Make internal topics, durably: nothing that coordinators answer waits for them."""
+        for name in names:
+            self.topics.ensure_internal_topic(name)
+        self.broker.controller.sync()
+        self.topics.unsynced.clear()
+
     def close(self) -> None:
         """Stop cleanly."""
         self.log_manager.shutdown()

@@ -33,7 +33,7 @@ def place_at(directory: Path, file_system: FileSystem | None = None) -> Metadata
 
 def started(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
     controller = open_controller(place_at(directory, file_system), NODE, ManualTime())
-    controller.commit(activation_records(controller.image, NODE), sync=False)
+    controller.commit(activation_records(controller.image, NODE))
     return controller
 
 
@@ -137,7 +137,7 @@ def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
     controller.commit([config("5")])
-    controller.commit([config("6")], sync=False)
+    controller.commit([config("6")])
     disk.fail_at[len(disk.calls)] = 5
     with pytest.raises(KafkaStorageError):
         controller.sync()
@@ -178,7 +178,7 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
 
 def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:
     controller = started(tmp_path)
-    controller.commit([*topic(), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))], sync=False)
+    controller.commit([*topic(), VersionedRecord(records.RemoveTopicRecord(topic_id=TOPIC_ID))])
     with ThreadPoolExecutor(1) as threads:
         threads.submit(controller.sync).result()
         assert threads.submit(controller.take_snapshot, 0).result()

@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tests.unit.broker.controller.test_topics import FullDisk
-from tidelog.broker.controller.topic_changes import NewTopic, run_now
+from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.threads import run_now
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
@@ -138,7 +139,7 @@ def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, mo
     def fail() -> None:
         raise KafkaStorageError("cannot sync")
 
-    monkeypatch.setattr(admin.topics.changes, "_sync_metadata", fail)
+    monkeypatch.setattr(admin.controller._syncs, "_sync", fail)
     changes = [admin.topics.changes.create(NewTopic("a")), admin.topics.changes.delete("old")]
     steps.all()
     for change in changes:
@@ -246,8 +247,9 @@ def test_a_failed_sync_fails_configs_and_partitions(
     def fail() -> None:
         raise KafkaStorageError("cannot sync")
 
-    monkeypatch.setattr(admin.topics.changes, "_sync_metadata", fail)
-    done = admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {}))
+    monkeypatch.setattr(admin.controller._syncs, "_sync", fail)
+    texts = {"retention.ms": "1"}
+    done = admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", texts))
     wider = admin.topics.changes.widen("orders", 3)
     steps.all()
     for change in (done, wider):

@@ -51,6 +51,7 @@ class StreamsWorld(DataBroker):
         self.texts = {"offsets.topic.num.partitions": "1", **(texts or {})}
         super().__init__(directory, self.texts)
         self.directory = directory
+        self.make_internal_topics("__consumer_offsets")
 
     def restarted(self) -> StreamsWorld:
         self.broker.controller.close()

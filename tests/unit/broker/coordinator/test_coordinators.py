@@ -28,6 +28,7 @@ TEXTS = {"offsets.topic.num.partitions": "1"}
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, TEXTS)
     data.topics.create_topic("t", 1)
+    data.make_internal_topics("__consumer_offsets")
     commit(data)
     yield data
     data.close()
@@ -101,7 +102,7 @@ def test_offsets_go_when_the_name_is_free(
         raise KafkaStorageError("the disk is full")
 
     if part == "metadata":
-        monkeypatch.setattr(data.topics.changes, "_sync_metadata", fail)
+        monkeypatch.setattr("tidelog.broker.metadata.metadata_log.MetadataLog.sync", fail)
     else:
         monkeypatch.setattr(type(data.log_manager), "delete_log", fail)
     answers = delete(data)
@@ -113,7 +114,7 @@ def test_offsets_go_when_the_name_is_free(
 
 
 def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: DataBroker, tmp_path: Path) -> None:
-    data.topics.begin_delete("t", sync=True)
+    data.topics.begin_delete("t")
     again = restarted(data, tmp_path)
     assert committed(again) == -1
     again.topics.create_topic("t", 1)

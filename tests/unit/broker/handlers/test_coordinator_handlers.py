@@ -133,7 +133,7 @@ class World:
             config=config,
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
-            producer_ids=SimpleNamespace(next_id=lambda: 5),
+            producer_ids=SimpleNamespace(take=lambda: 5, when_available=lambda: completed(None)),
             imports=SimpleNamespace(is_loaded=lambda _name: True),
             services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
         )

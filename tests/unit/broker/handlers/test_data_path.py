@@ -511,7 +511,7 @@ class TestDeleteRecords:
 
 def test_producer_ids_differ_and_survive_a_restart(wire: Wire) -> None:
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
-    first, second = (wire.ask(request, InitProducerIdResponse, 6).producer_id for _ in range(2))
+    first, second = (wire.ask_patiently(request, InitProducerIdResponse, 6).producer_id for _ in range(2))
     assert second == first + 1
 
 

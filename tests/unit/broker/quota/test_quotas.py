@@ -17,7 +17,6 @@ from tidelog.broker.quota.quotas import (
     Quotas,
     Window,
     client_of,
-    load_quotas,
     mutation_quota,
 )
 from tidelog.broker.security.principal import Principal
@@ -246,18 +245,16 @@ def test_mutations_without_a_quota(tmp_path: Path) -> None:
 
 def test_quotas_are_loaded_and_kept_over_a_restart(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"quota.window.num": "6"})
-    load_quotas(admin.broker)
     quotas = admin.broker.services.quotas.made
     assert quotas is None
     context = context_of(1, client_id="app")
     client = client_of(context)
     assert client == ("ANONYMOUS", "app")
     ClientQuotas(admin.controller).alter(entity(client_id="app"), [QuotaChange(FETCH, 1000.0)], validate_only=False)
-    load_quotas(admin.broker)
     assert admin.broker.services.quotas.get().fetch_limit(client) == 5000
     again = admin.reopen()
-    load_quotas(again.broker)
+    again.broker.services.quotas.begin_if_wanted()
+    assert again.broker.services.quotas.made is not None
     assert again.broker.services.quotas.get().fetch_limit(client) == 5000
     ClientQuotas(again.controller).alter(entity(client_id="app"), [QuotaChange(FETCH, None)], validate_only=False)
-    load_quotas(again.broker)
     assert again.broker.services.quotas.get().fetch_limit(client) is None

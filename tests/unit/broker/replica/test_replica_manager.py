@@ -78,16 +78,6 @@ def test_what_recovery_left_is_committed(data: DataBroker) -> None:
     assert data.replica_manager.partition("t", 0).high_watermark == 2
 
 
-def test_a_stale_producer_id_block_is_never_given_twice(data: DataBroker, tmp_path: Path) -> None:
-    from tidelog.broker.controller.producer_ids import BLOCK_SIZE, ProducerIdManager
-
-    first = data.broker.producer_ids.next_id()
-    restarted = ProducerIdManager(data.broker.controller)
-    ids = [restarted.next_id() for _ in range(BLOCK_SIZE + 1)]
-    assert ids[0] == first + BLOCK_SIZE
-    assert len(set(ids)) == BLOCK_SIZE + 1
-
-
 def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
     """A log untouched since the start, whose configs were changed, is opened by retention."""
     data = DataBroker(tmp_path)

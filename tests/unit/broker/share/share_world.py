@@ -39,6 +39,7 @@ class ShareWorld(DataBroker):
         self.texts = {"share.coordinator.state.topic.num.partitions": "1", **(texts or {})}
         super().__init__(directory, self.texts)
         self.directory = directory
+        self.make_internal_topics("__consumer_offsets", "__share_group_state")
 
     @property
     def coordinators(self) -> Coordinators:

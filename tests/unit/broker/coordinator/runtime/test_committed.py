@@ -53,8 +53,10 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, TEXTS)
     data.topics.create_topic("t", 1)
     for topic in ("__consumer_offsets", "__transaction_state"):
-        data.topics.ensure_internal_topic(topic)
+        data.make_internal_topics(topic)
         data.topics.set_configs(topic, {"flush.messages": "1"})
+    data.broker.producer_ids.when_available()
+    data.loop.run_soon()
     yield data
     data.close()
 
@@ -192,7 +194,7 @@ def world(tmp_path: Path) -> Iterator[ShareWorld]:
     world.configure("g")
     world.topic("t", 10)
     for topic in ("__consumer_offsets", "__share_group_state"):
-        world.topics.ensure_internal_topic(topic)
+        world.make_internal_topics(topic)
         world.topics.set_configs(topic, {"flush.messages": "1"})
     yield world
     world.close()
