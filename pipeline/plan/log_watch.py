@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tidelog.log.files.checkpoints import read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import OffsetRangeError
 from tidelog.pipeline.files.segment_files import ReadCount, list_segments
 from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
-from tidelog.pipeline.files.storage import for_each
+from tidelog.pipeline.files.storage import files_at, for_each
 from tidelog.pipeline.options.offset_json import PartitionOffsets
 from tidelog.pipeline.options.options import SourceOptions
 from tidelog.pipeline.plan.offsets import (
@@ -24,10 +25,10 @@ from tidelog.pipeline.plan.offsets import (
     bounds_of,
     broker_bounds,
     checkpointed_start,
-    read_start_offsets,
     start_offsets_path,
     while_files_go,
 )
+from tidelog.pipeline.plan.replicas import best_of, cut_to, high_watermarks_path, known_high_watermark
 from tidelog.pipeline.plan.selection import PartitionDirectory, PartitionFinder
 
 
@@ -61,21 +62,39 @@ class LogWatch:
         self._options = options
         self._finder = PartitionFinder(options.paths, options.choice, accepts_damage=accepts_damage)
         self._logs: dict[str, _Seen] = {}
-        self._starts: dict[str, tuple[Stamp | None, Mapping[TopicPartition, int]]] = {}
+        self._checkpoints: dict[str, tuple[Stamp | None, Mapping[TopicPartition, int]]] = {}
 
     def partitions(self, count: ReadCount | None = None) -> list[Partition]:
         """Find the current partitions: bounds from the files, ends from the broker when one is given. Raises
         PipelineError."""
-        directories = self._finder.find()
+        groups = self._finder.find_replicas()
         options, ends = self._options, PartitionOffsets()
         if options.bootstrap is not None:
-            ends = broker_bounds(options.bootstrap, directories, read_committed=options.read_committed)
-        found = for_each(
-            directories, lambda directory: directory.path, lambda directory: self._bounded(directory, ends, count)
-        )
-        if len(self._logs) > 2 * len(directories):
-            self._logs = {directory.path: self._logs[directory.path] for directory in directories}
+            first = [replicas[0] for replicas in groups]
+            ends = broker_bounds(options.bootstrap, first, read_committed=options.read_committed)
+        found = for_each(groups, lambda replicas: replicas[0].path, lambda group: self._chosen(group, ends, count))
+        paths = [directory.path for replicas in groups for directory in replicas]
+        if len(self._logs) > 2 * len(paths):
+            self._logs = {path: self._logs[path] for path in paths}
         return found
+
+    def _chosen(
+        self, replicas: tuple[PartitionDirectory, ...], ends: PartitionOffsets, count: ReadCount | None
+    ) -> Partition:
+        """The partition of one directory, or the best of its replicas up to where they are known to be committed."""
+        if len(replicas) == 1:
+            return self._bounded(replicas[0], ends, count)
+        end = ends.get(replicas[0].topic, {}).get(replicas[0].partition)
+        read_committed = self._options.read_committed and end is None
+        bounds = [self._bounds(replica, read_committed, count) for replica in replicas]
+        if end is not None:
+            longest = max(range(len(replicas)), key=lambda number: bounds[number].end)
+            return self._bounded(replicas[longest], ends, count)
+        checkpoints = [self._checkpoint(high_watermarks_path(replica)) for replica in replicas]
+        mark = known_high_watermark(replicas, checkpoints)
+        committed = [cut_to(one, mark) for one in bounds]
+        best = best_of(committed)
+        return Partition(replicas[best], committed[best])
 
     def _bounded(self, directory: PartitionDirectory, ends: PartitionOffsets, count: ReadCount | None) -> Partition:
         end = ends.get(directory.topic, {}).get(directory.partition)
@@ -98,12 +117,15 @@ class LogWatch:
         return seen.bounds
 
     def _checkpointed_start(self, directory: PartitionDirectory) -> int:
-        path = start_offsets_path(directory)
+        return checkpointed_start(directory, self._checkpoint(start_offsets_path(directory)))
+
+    def _checkpoint(self, path: str) -> Mapping[TopicPartition, int]:
+        """Read a checkpoint of a data directory, when it has changed."""
         stamp = stamp_of(path)
-        known = self._starts.get(path)
+        known = self._checkpoints.get(path)
         if known is None or known[0] != stamp:
-            known = self._starts[path] = stamp, read_start_offsets(directory)
-        return checkpointed_start(directory, known[1])
+            known = self._checkpoints[path] = stamp, read_offset_checkpoint(files_at(path), path)
+        return known[1]
 
 
 def _look(path: str, start: int, read_committed: bool, count: ReadCount | None) -> _Seen:

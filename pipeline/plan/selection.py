@@ -52,20 +52,31 @@ class PartitionFinder:
         self._choice = choice
 
     def find(self) -> list[PartitionDirectory]:
-        """The directories as they are now, by topic and partition.
+        """The directories as they are now, by topic and partition, each in one of the paths.
+
+        Raises SelectionError as ``find_replicas``, and when one partition lies in two of the paths.
+        """
+        for replicas in (found := self.find_replicas()):
+            if len(replicas) > 1:
+                name = f"{replicas[0].topic}-{replicas[0].partition}"
+                raise SelectionError(f"{name} is in {replicas[0].path} and {replicas[1].path}")
+        return [directory for (directory,) in found]
+
+    def find_replicas(self) -> list[tuple[PartitionDirectory, ...]]:
+        """The directories as they are now, by topic and partition; one that several brokers have, in the paths' order.
 
         Raises SelectionError when a path is no data directory, when a topic or partition that was named is not there,
-        or when one partition lies in two of the directories.
+        or when the directories of one partition have different topic ids.
         """
-        found: dict[tuple[str, int], PartitionDirectory] = {}
+        found: dict[tuple[str, int], list[PartitionDirectory]] = {}
         for place in self._places:
             for directory in place.partitions():
-                other = found.setdefault((directory.topic, directory.partition), directory)
-                if other is not directory:
-                    name = f"{directory.topic}-{directory.partition}"
-                    raise SelectionError(f"{name} is in {other.path} and {directory.path}")
-        _ensure_complete(found.values(), self._choice, [place.path for place in self._places])
-        return sorted(found.values(), key=lambda directory: (directory.topic, directory.partition))
+                found.setdefault((directory.topic, directory.partition), []).append(directory)
+        everything = [directory for replicas in found.values() for directory in replicas]
+        _ensure_complete(everything, self._choice, [place.path for place in self._places])
+        for replicas in found.values():
+            _ensure_one_topic(replicas)
+        return [tuple(found[place]) for place in sorted(found)]
 
 
 class _Place:
@@ -171,6 +182,20 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
     if topic_id is None and not any(entry.endswith(_LOG_SUFFIX) for entry in names):
         return None
     return PartitionDirectory(partition.topic, topic_id, partition.partition, directory)
+
+
+def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
+    """Raises SelectionError when directories of one name are of topics with different ids."""
+    known = [replica for replica in replicas if replica.topic_id is not None]
+    for replica in known[1:]:
+        first = known[0]
+        if replica.topic_id != first.topic_id:
+            assert replica.topic_id is not None
+            assert first.topic_id is not None
+            raise SelectionError(
+                f"{first.path} and {replica.path} are no replicas of one partition: the topic's id is "
+                f"{uuid_to_str(first.topic_id)} there and {uuid_to_str(replica.topic_id)} here"
+            )
 
 
 def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, paths: Iterable[str]) -> None:

@@ -1,0 +1,55 @@
+"""The choice among the replicas of a partition, when the data directories of several brokers are read.
+
+    broker 1   |=====================|---|        ends at 120, its checkpoint says 100
+    broker 2   |================|                 ends at 90,  its checkpoint says 88
+    broker 3   |=======================|----|     ends at 125, its checkpoint says 110    -> read, up to 110
+
+Each broker writes how far it knows the partition to be committed (``replication-offset-checkpoint``, every five
+seconds). What one of them knows holds for all: below the largest of these high watermarks all replicas are equal, above
+it a record may be taken back. So the replica is read that has most below that mark, and of equal ones the one that
+begins first, or that was named first.
+
+A partition that is not in any checkpoint is younger than they are: nothing of it is known to be committed. Without any
+checkpoint nothing is known at all, which is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from tidelog.log.files.checkpoints import REPLICATION_OFFSET_FILE
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.pipeline.errors import SelectionError
+from tidelog.pipeline.plan.offsets import LogBounds
+from tidelog.pipeline.plan.selection import PartitionDirectory
+
+
+def high_watermarks_path(directory: PartitionDirectory) -> str:
+    """The checkpoint of high watermarks that covers a partition's directory."""
+    return os.path.join(os.path.dirname(directory.path), REPLICATION_OFFSET_FILE)
+
+
+def known_high_watermark(
+    replicas: Sequence[PartitionDirectory], checkpoints: Sequence[Mapping[TopicPartition, int]]
+) -> int:
+    """The offset up to which the replicas are known to be committed. Raises SelectionError."""
+    place = TopicPartition(replicas[0].topic, replicas[0].partition)
+    if not any(checkpoints):
+        paths = ", ".join(replica.path for replica in replicas)
+        raise SelectionError(
+            f"{place} is in {paths}, and no {REPLICATION_OFFSET_FILE} says how much of it is committed: expected that "
+            "file beside them, or kafka.bootstrap.servers, or one of the paths"
+        )
+    return max(checkpoint.get(place, 0) for checkpoint in checkpoints)
+
+
+def cut_to(bounds: LogBounds, high_watermark: int) -> LogBounds:
+    """The bounds of what is committed of a log."""
+    end = max(bounds.start, min(bounds.end, high_watermark))
+    return LogBounds(bounds.start, end, min(bounds.last_stable, end))
+
+
+def best_of(bounds: Sequence[LogBounds]) -> int:
+    """The index of the bounds that reach furthest; of equal ones those that begin first."""
+    return max(range(len(bounds)), key=lambda number: (bounds[number].end, -bounds[number].start, -number))
