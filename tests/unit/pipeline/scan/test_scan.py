@@ -233,10 +233,13 @@ def test_a_damaged_batch_is_an_error_or_passed_over(
     world = write_world(tmp_path / "data", seed)
     whole = world.facts("plain")
     for _ in range(2):
-        closed = list_segments(str(world.data.path / "plain-1"))[:-1]  # damage at the log's end is a torn tail
-        segment = Path(world.chance.choice(closed).path)
+        batches = [
+            (Path(segment.path), batch)
+            for segment in list_segments(str(world.data.path / "plain-1"))
+            for batch in iter_batches(Path(segment.path).read_bytes())
+        ]
+        segment, batch = world.chance.choice(batches[:-1])  # damage at the log's end is a torn tail
         content = bytearray(segment.read_bytes())
-        batch = world.chance.choice(list(iter_batches(bytes(content))))
         content[batch.position + world.chance.randrange(SECTION, batch.size_in_bytes)] ^= 1 << world.chance.randrange(8)
         segment.write_bytes(content)
     left = world.facts("plain")
