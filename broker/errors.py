@@ -1,6 +1,13 @@
-"""Exceptions of the broker itself: why it does not start, and that a connection is to be closed."""
+"""Exceptions of the broker itself: why it does not start, that a connection is to be closed, that a log is not open."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.protocol.errors import CoordinatorLoadInProgressError
+
+if TYPE_CHECKING:
+    from tidelog.broker.loop.deferred import Deferred
 
 
 class StartError(Exception):
@@ -9,3 +16,14 @@ class StartError(Exception):
 
 class CloseConnectionError(Exception):
     """A handler's way to say that the only honest answer is to close: a failed produce with acks=0."""
+
+
+class NotReadyError(CoordinatorLoadInProgressError):
+    """A log that a request needs is being opened: handle the request again once ``ready`` is settled.
+
+    For a request of which nothing was done. Where it is met in one part of a request, that part's client tries again.
+    """
+
+    def __init__(self, ready: Deferred[None]) -> None:
+        super().__init__()
+        self.ready = ready

@@ -52,7 +52,7 @@ from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES, Reserve
 from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.errors import KafkaError, KafkaStorageError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class LogManager:
         self._entries: dict[TopicPartition, _Entry] = {}
         self._configs: TopicConfigs = lambda _: None
         self.is_unopened: Callable[[TopicPartition], bool] = partial(_is_unopened, self._entries)
-        """Whether a log of the partition lies on a disk and would be opened by the next caller."""
+        """Whether the next caller would open a log of the partition, or make it."""
         self.room = RoomWatch(
             file_system,
             self.directories,
@@ -272,17 +272,26 @@ class LogManager:
         return None
 
     def get_or_create_log(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *, is_new: bool = False
+        self,
+        partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        *,
+        is_new: bool = False,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> UnifiedLog:
         """The log of a partition, made in the emptiest online directory when there is none.
 
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
-        just now, that is refused. Raises KafkaStorageError, InconsistentTopicIdError.
+        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then none is made. Raises
+        KafkaStorageError, InconsistentTopicIdError, UnknownTopicOrPartitionError.
         """
         while True:
             entry = self._entries.get(partition)
             if entry is None:
                 with self._lock:
+                    if not is_wanted():
+                        raise UnknownTopicOrPartitionError
                     entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
                     self._entries[partition] = entry
             if entry.is_doomed:
@@ -362,7 +371,7 @@ class LogManager:
     def delete_log(self, partition: TopicPartition) -> bool:
         """Remove a partition; False when there is none. Its name is free when this returns, durably when the names of
         the directory are synced. Raises KafkaStorageError."""
-        while (entry := self._entries.get(partition)) is not None:
+        while (entry := _entry_of(self._entries, self._lock, partition)) is not None:
             with entry.lock:
                 if entry.is_gone:
                     continue
@@ -505,6 +514,12 @@ class LogManager:
         return described
 
 
+def _entry_of(entries: dict[TopicPartition, _Entry], lock: threading.Lock, partition: TopicPartition) -> _Entry | None:
+    """The partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
+    with lock:
+        return entries.get(partition)
+
+
 def _is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
     """Return whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
     if partition.topic not in topics.values():
@@ -524,9 +539,9 @@ def _finish_deletion(environment: LogEnvironment, partition: TopicPartition, pat
 
 
 def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bool:
-    """Return whether the partition has a log that is not open, nor refused."""
+    """Return whether the partition has no log that is open or refused."""
     entry = entries.get(partition)
-    return entry is not None and entry.log is None and entry.error is None
+    return entry is None or (entry.log is None and entry.error is None)
 
 
 def _collect(directory: LogDirectory, entries: dict[TopicPartition, _Entry], lock: threading.Lock) -> None:

@@ -14,6 +14,7 @@ wait=true         not before everything acknowledged so far is in the index
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -25,6 +26,7 @@ from aiohttp import web
 
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 from tidelog.broker.find.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
+from tidelog.broker.replica.opening import opening_of
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
 from tidelog.log.find.times import parse_time
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
@@ -44,6 +46,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
     try:
         parameters = read_parameters(request.query.items(), _PARAMETERS)
         asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
+        await open_logs(broker, asked.topic)
         answer = plan(broker, asked)
         records = iter(answer)
         part = await broker.loop.run_in_executor(None, take, records)
@@ -69,6 +72,17 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
     await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.lag}}}\n'.encode())
     await response.write_eof()
     return response
+
+
+async def open_logs(broker: Broker, topic: str) -> None:
+    """Have threads open the topic's logs, one after the other."""
+    image = broker.metadata.topics.get(topic)
+    for index in range(0 if image is None else image.partition_count):
+        opening = opening_of(broker, topic, index)
+        if opening is not None:
+            opened = asyncio.Event()
+            opening.on_done(lambda _, opened=opened: opened.set())  # type: ignore[misc]
+            await opened.wait()
 
 
 def take(records: Iterator[FoundRecord]) -> list[FoundRecord]:

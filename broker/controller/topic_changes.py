@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.loop.deferred import Deferred, error_of, failed
+from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed
 from tidelog.broker.loop.threads import Threads
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.protocol.errors import KafkaError
@@ -26,8 +26,6 @@ from tidelog.protocol.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicListener, TopicManager
-
-T = TypeVar("T")
 
 USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
 
@@ -47,22 +45,6 @@ class Change(NamedTuple):
 
     image: TopicImage
     done: Deferred[TopicImage]
-
-
-def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
-    """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
-    result: Deferred[T] = Deferred()
-
-    def go(_: Deferred[Any]) -> None:
-        try:
-            begun = begin()
-        except KafkaError as error:
-            result.fail(error)
-        else:
-            begun.pass_to(result)
-
-    under_way.on_done(go)
-    return result
 
 
 class TopicChanges:

@@ -24,6 +24,7 @@ from tidelog.broker.controller.topic_changes import (
     NewTopic,
     TopicChanges,
 )
+from tidelog.broker.loop.thread_rule import opening_expected
 from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
@@ -231,7 +232,8 @@ class TopicManager:
         partitions, replication_factor, configs = internal_topic_settings(self._config, name)
         image = self.begin_create(NewTopic(name, partitions, replication_factor, configs))
         try:
-            self._listener.first_logs(image, 0)()
+            with opening_expected():  # the coordinator's first record waits for it, on the loop
+                self._listener.first_logs(image, 0)()
         except KafkaError:
             self.changes.undo_create(image)
             raise
@@ -245,7 +247,7 @@ class TopicManager:
         if self._metadata.topics.get(image.name) is not image:
             return
         if partition < image.partition_count:
-            with contextlib.suppress(KafkaError):  # they are made when touched
+            with contextlib.suppress(KafkaError), opening_expected():  # they are made when touched
                 self._listener.first_logs(image, partition)()
             self._call_soon(partial(self._make_log_of, image, partition + 1))
 

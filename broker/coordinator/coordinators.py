@@ -163,15 +163,14 @@ class Coordinators:
     def _build_share_members(self) -> ShareMembers:
         from tidelog.broker.coordinator.group.share.members import ShareMembers
 
-        return ShareMembers(self.groups.runtime, self.share, self._broker.metadata, self._latest_offset)
+        return ShareMembers(
+            self.groups.runtime, self.share, self._broker.metadata, self._broker.replica_manager.partition
+        )
 
     def _build_streams_members(self) -> StreamsMembers:
         from tidelog.broker.coordinator.group.streams.members import StreamsMembers
 
         return StreamsMembers(self.groups.runtime, self._broker.topics.changes, self._broker.authorizer)
-
-    def _latest_offset(self, topic: str, partition: int) -> int:
-        return self._broker.replica_manager.partition(topic, partition).high_watermark
 
     def _build_share_groups(self) -> ShareGroups:
         from tidelog.broker.share.share_groups import ShareGroups

@@ -108,7 +108,7 @@ class FindAnswer:
 
 
 def plan(broker: Broker, request: FindRequest) -> FindAnswer:
-    """Check a question against the topic's indexes and open the logs of its partitions. Loop thread.
+    """Check a question against the topic's indexes and take the logs of its partitions, which are open. Loop thread.
 
     Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError.
     """

@@ -1,6 +1,6 @@
 """The indexer thread: keeps the key and tag indices of the topics that ask for them close to the end of their logs.
 
-    loop thread   a topic comes, goes or changes its configs -> its logs are handed over, one opened per turn
+    loop thread   a topic comes, goes or changes its configs -> its logs are handed over, once they are open
     indexer       round after round over those logs: one step each; waits when there is nothing to do
     supervision   a thread that died is started again; the log it died on rests for RETRY_MS
 
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.broker.metrics.registry import Sample
+from tidelog.broker.replica.opening import opening_of
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.find.engine.engine import IS_COMPILED
@@ -114,7 +115,14 @@ class Indexing:
                 self._configs = {**self._configs, partition: (log, config)}
 
     def _hand_over(self, image: TopicImage, index: int) -> None:
-        """One log a turn: opening one may take milliseconds."""
+        """Hand a log over once it is open: a thread may have to open it."""
+        opening = opening_of(self._broker, "", index, image.topic_id)
+        if opening is None:
+            self._hand_over_open(image, index)
+        else:
+            opening.on_done(lambda _: self._hand_over_open(image, index))
+
+    def _hand_over_open(self, image: TopicImage, index: int) -> None:
         current = self._broker.metadata.topics.get(image.name)
         if current is None or current.topic_id != image.topic_id:
             return

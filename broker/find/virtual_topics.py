@@ -31,6 +31,7 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
 from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.lookup import Query
 from tidelog.protocol.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -70,14 +71,22 @@ class _Result:
 class FilteredLog:
     """A log of which only matching records are read."""
 
-    def __init__(self, broker: Broker, partition: Partition, reader: MatchReader) -> None:
+    def __init__(self, broker: Broker, partition: Partition, query: Query) -> None:
         self._broker = broker
         self._partition = partition
-        self._reader = reader
+        self._query = query
+        self._made_reader: MatchReader | None = None
         self._results: OrderedDict[Key, _Result] = OrderedDict()
         self._is_running = False
         self._pause_until_ms = 0.0
         self._touch_is_due = False
+
+    @property
+    def _reader(self) -> MatchReader:
+        """The reader of the real partition's log, which is open. Raises KafkaStorageError."""
+        if self._made_reader is None:
+            self._made_reader = MatchReader(self._partition.local_log, self._query)
+        return self._made_reader
 
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """The matching records from ``offset`` on, if they were looked for already; else nothing, and they are.
@@ -202,9 +211,9 @@ class VirtualPartition(Partition):
 
     __slots__ = ("_filtered", "real", "tag_header")
 
-    def __init__(self, real: Partition, image: TopicImage, filtered: FilteredLog) -> None:
+    def __init__(self, real: Partition, image: TopicImage, filtered: FilteredLog, tag_header: str | None) -> None:
         self.real = real
-        self.tag_header = real.config.index_tag_header
+        self.tag_header = tag_header
         self._filtered = filtered
         self.topic_partition = real.topic_partition._replace(topic=image.name)
         self.topic_id = image.topic_id
@@ -232,9 +241,9 @@ class VirtualPartition(Partition):
 
     read_in_thread = read
 
-    def opening(self) -> None:
-        """Never one: the real partition's log was opened for its configuration."""
-        return
+    def opening(self) -> Deferred[None] | None:
+        """Open the real partition's log in a thread, unless it is open."""
+        return self.real.opening()
 
     @property
     def proof(self) -> None:
@@ -276,14 +285,19 @@ class VirtualPartitions:
         assert image.source is not None
         real = self._broker.replica_manager.partition(image.source, index)
         found = self._partitions.get((image.topic_id, index))
-        header = real.config.index_tag_header
+        header = self._tag_header(image.source, real)
         if found is not None and found.stands_for(real, header):
             self._partitions.move_to_end((image.topic_id, index))
             return found
         query = parse_query(split_name(image.name)[1], header)
-        filtered = FilteredLog(self._broker, real, MatchReader(real.local_log, query))
-        partition = VirtualPartition(real, image, filtered)
+        partition = VirtualPartition(real, image, FilteredLog(self._broker, real, query), header)
         self._partitions[image.topic_id, index] = partition
         while len(self._partitions) > MAX_PARTITIONS:
             self._partitions.popitem(last=False)[1].close()
         return partition
+
+    def _tag_header(self, source: str, real: Partition) -> str | None:
+        """The header that holds the tags of a topic: its open log knows, else the topic's configs are read."""
+        if real.is_open:
+            return real.config.index_tag_header
+        return self._broker.topic_configs.log_config(self._broker.metadata.topics[source]).index_tag_header

@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred, error_of, when_all_done
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
@@ -70,14 +72,29 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
         return when_all_done((*outcomes.values(), groups.release_session(key)), lambda: answer.response({}))
     if request.is_renew_ack:
         return when_all_done(outcomes.values(), lambda: answer.response({}))
-    if all(outcome.done for outcome in outcomes.values()):
+    waits = [outcome for outcome in outcomes.values() if not outcome.done] + openings(broker, groups, key, session)
+    if not waits:
         return fetch(broker, context, request, answer)
-    return fetch_after(outcomes, lambda: fetch(broker, context, request, answer))
+    return fetch_after(waits, lambda: fetch(broker, context, request, answer))
 
 
-def fetch_after(outcomes: Outcomes, read: Callable[[], Response]) -> Steps[Response]:
-    """Read once the acknowledgements are committed, so that a request that waits for the disk acquires nothing."""
-    yield from outcomes.values()
+def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
+    """Openings of logs that the session's partitions need and that are not open: records, and the group's places."""
+    found = [
+        opening
+        for topic_id, index in session.partitions
+        for opening in (
+            opening_of(broker, "", index, topic_id),
+            groups.opening(StateKey(key.group_id, topic_id, index)),
+        )
+    ]
+    return [opening for opening in found if opening is not None]
+
+
+def fetch_after(waits: list[Deferred[None]], read: Callable[[], Response]) -> Steps[Response]:
+    """Read once the acknowledgements are committed, so that a request that waits for the disk acquires nothing, and
+    once the logs are open."""
+    yield from waits
     return read()
 
 

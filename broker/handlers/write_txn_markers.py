@@ -51,6 +51,8 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
+            for partition in topic.partition_indexes:
+                yield writer.opening((topic.name, partition))
             codes = yield from apply_each(topic.partition_indexes, partial(write, marker, topic.name))
             topics.append(build_topic_result(topic, (yield from all_settled(codes))))
             yield None

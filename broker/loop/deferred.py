@@ -183,6 +183,22 @@ def failed(error: KafkaError) -> Deferred[Any]:
     return deferred
 
 
+def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
+    """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
+    result: Deferred[T] = Deferred()
+
+    def go(_: Deferred[Any]) -> None:
+        try:
+            begun = begin()
+        except KafkaError as error:
+            result.fail(error)
+        else:
+            begun.pass_to(result)
+
+    under_way.on_done(go)
+    return result
+
+
 def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
     """Return a Deferred of ``value`` once all are settled; it fails with the first error among them."""
     waits = list(waited_for)

@@ -6,6 +6,10 @@ says "Loop thread". A method for other threads says so: "Any thread", "In a thre
 ``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations) and special methods are not
 checked.
 
+The other way round there is one rule: the loop opens no log, which takes 0.1 ms for each segment and waits for the
+disk. It is checked by the same means, where an event loop runs. Exceptions are within ``opening_expected``, each with
+its reason.
+
 The loop's thread is one that runs an event loop, or the main thread, where a broker is put together and where tests
 call its parts. Installed by ``tidelog serve`` with TIDELOG_DEBUG=1 and by the tests; otherwise nothing is wrapped, and
 it costs nothing.
@@ -54,6 +58,7 @@ class _State:
 
     guarded: ClassVar[list[_Guarded]] = []
     is_suspended = False
+    expected_openings = 0
 
 
 class WrongThreadError(AssertionError):
@@ -73,6 +78,32 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(PACKAGE):
             guard(module)
+    _guard_openings()
+
+
+@contextmanager
+def opening_expected() -> Iterator[None]:
+    """Within this the loop may open or make a log: where a request cannot wait for a thread yet."""
+    _State.expected_openings += 1
+    try:
+        yield
+    finally:
+        _State.expected_openings -= 1
+
+
+def _guard_openings() -> None:
+    """Have the loop's thread fail where it opens a log, or makes one."""
+    from tidelog.log.manager import LogManager
+
+    original = LogManager._open
+
+    @wraps(original)
+    def open_in_thread(*arguments: Any, **options: Any) -> Any:
+        if _get_running_loop() is not None and not _State.expected_openings:
+            raise WrongThreadError(f"the loop opens the log {arguments[1]}")
+        return original(*arguments, **options)
+
+    _replace(LogManager, "_open", original, open_in_thread)
 
 
 @contextmanager

@@ -161,9 +161,13 @@ class Partition:
             log.update_high_watermark(log.log_end_offset)
         return log
 
+    def open(self) -> None:
+        """Open or make the log here and now. Raises KafkaStorageError."""
+        _ = self.local_log
+
     def opening(self) -> Deferred[None] | None:
-        """Open the log in a thread, unless it is open: 0.1 ms of a processor for each segment, and reads from the disk.
-        ``log`` then has it, or raises what the opening met. None where there is nothing to wait for."""
+        """Open or make the log in a thread, unless it is open: 0.1 ms of a processor for each segment, and the disk's
+        time. ``local_log`` then has it, or raises what the opening met. None where there is nothing to wait for."""
         if self._log is not None or not self._is_unopened():
             return None
         if self._opening is None or self._opening.done:
@@ -172,7 +176,11 @@ class Partition:
 
     def delete(self) -> None:
         """Mark the topic as deleted: holders of this object must not open, and so make, a log of its name."""
-        self._open_log = _no_log
+        self._open_log, self._is_unopened = _no_log, _never
+
+    def is_wanted(self) -> bool:
+        """Return whether a log may be made: the topic is not deleted. Any thread."""
+        return self._open_log is not _no_log
 
     @property
     def directory(self) -> str:
@@ -412,6 +420,11 @@ class Partition:
         KafkaStorageError."""
         self.local_log.maybe_increment_log_start_offset(offset)
         self.offsets_moved()
+
+
+def _never() -> bool:
+    """Return that a deleted partition's log is not to be opened."""
+    return False
 
 
 def _no_log() -> UnifiedLog:

@@ -245,7 +245,10 @@ class ReplicaManager:
             proofs=self._proofs,
             is_unopened=partial(self._log_manager.is_unopened, topic_partition),
             open_log=lambda: self._log_manager.get_or_create_log(
-                topic_partition, image.topic_id, self._log_config(self._topics.get(image.name, image))
+                topic_partition,
+                image.topic_id,
+                self._log_config(self._topics.get(image.name, image)),
+                is_wanted=partition.is_wanted,
             ),
         )
         self._partitions.setdefault(image.topic_id, {})[index] = partition

@@ -6,11 +6,12 @@ import logging
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import GeneratorType
 from typing import Any, TypeVar, Union
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import max_elements
@@ -102,6 +103,8 @@ class Route(RequestCount):
         """
         try:
             response = self.handle(broker, context, request)
+        except NotReadyError as error:
+            response = self._wait_and_handle(broker, context, request, error.ready)
         except KafkaError as error:
             response = self.error_response(request, error)
         except CloseConnectionError:
@@ -110,7 +113,8 @@ class Route(RequestCount):
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
             response = self.error_response(request, UnknownServerError())
         if is_long or response.__class__ is GeneratorType:
-            return self.run(self._finish(context.correlation_id, request, response))
+            again = partial(self._wait_and_handle, broker, context, request)
+            return self.run(self._finish(context.correlation_id, request, response, again))
         if response.__class__ is Deferred:
             return Pending(self, context.correlation_id, request, response)
         return None if response is None else self.encode(context.correlation_id, response)
@@ -120,11 +124,25 @@ class Route(RequestCount):
         answer = self.runner.run(steps)
         return InSteps(self.api_key, answer) if isinstance(answer, Job) else answer
 
-    def _finish(self, correlation_id: int, request: Any, response: Any) -> FrameSteps:
+    def _wait_and_handle(
+        self, broker: Broker, context: RequestContext, request: Any, ready: Deferred[None]
+    ) -> Steps[Any]:
+        """Handle a request once the log that it needs is open. Raises KafkaError, CloseConnectionError."""
+        if not ready.done:
+            yield ready
+        response = self.handle(broker, context, request)
+        return (yield from response) if response.__class__ is GeneratorType else response
+
+    def _finish(
+        self, correlation_id: int, request: Any, response: Any, again: Callable[[Deferred[None]], Steps[Any]]
+    ) -> FrameSteps:
         """Do a handler's steps, wait for what it deferred, and encode that. Raises CloseConnectionError."""
         try:
             if response.__class__ is GeneratorType:
-                response = yield from response
+                try:
+                    response = yield from response
+                except NotReadyError as error:
+                    response = yield from again(error.ready)
             if response.__class__ is Deferred:
                 response = yield from wait_for(response, release_records if self.has_slices else None)
         except KafkaError as error:
@@ -138,7 +156,7 @@ class Route(RequestCount):
             return None
         frame = yield from self._encode_in_steps(correlation_id, response)
         held = [*elements_of(request), *([] if response.__class__ is bytes else elements_of(response))]
-        del request, response
+        del request, response, again
         yield from let_go(held)
         return frame
 

@@ -74,6 +74,10 @@ class ShareGroups:
 
     # -- share partitions ---------------------------------------------------------------------------------------
 
+    def opening(self, key: StateKey) -> Deferred[None] | None:
+        """Begin to open the log of a share partition's state; None where it is open, or is served already."""
+        return None if key in self._served else self._store().opening(key)
+
     def serve(self, key: StateKey) -> ServedPartition:
         """The share partition, loaded now if it was not yet.
 

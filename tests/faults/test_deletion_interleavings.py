@@ -63,6 +63,8 @@ class Bench:
         self.cleaner = LogCleaner(logs, self.file_system, self.time, CleanerConfig.parse())
         self.cleanable: LogToClean | None = None
         self.errors: list[KafkaError] = []
+        self.is_made = True
+        self.is_wanted = True
 
     def new_manager(self, file_system: OsFileSystem | None = None) -> LogManager:
         manager = LogManager([str(self.directory)], file_system or self.file_system, self.time, self.config)
@@ -79,13 +81,16 @@ class Bench:
 
     def hold(self) -> None:
         """Take what a job's thread has in hand when it begins."""
-        self.entry = self.manager._entries[PARTITION]
-        self._log = self.entry.log
+        if self.is_made:
+            self.entry = self.manager._entries[PARTITION]
+            self._log = self.entry.log
 
     # ---- changes
 
     def delete(self) -> None:
-        assert self.manager.delete_log(PARTITION)
+        """First its holders are told that the topic goes, as a broker does."""
+        self.is_wanted = False
+        assert self.manager.delete_log(PARTITION) or not self.is_made
 
     def make_again(self) -> None:
         self.delete()
@@ -196,6 +201,18 @@ def opening(bench: Bench) -> None:
     bench.manager.get_log(PARTITION)
 
 
+def opening_or_making(bench: Bench) -> None:
+    """The first request to a partition, in a thread."""
+    bench.manager.get_or_create_log(PARTITION, OLD_ID, bench.config, is_wanted=lambda: bench.is_wanted)
+
+
+def leave_unmade(bench: Bench) -> None:
+    """The topic has a partition whose log no request has touched."""
+    bench.delete()
+    bench.manager.environment.deletions.run(everything=True)
+    bench.is_made, bench.is_wanted, bench._log = False, True, None
+
+
 def leave_open(_: Bench) -> None:
     """Write logs and leave them open."""
 
@@ -250,7 +267,7 @@ JOBS: list[tuple[Callable[[Bench], object], Job]] = [
     (age, retention), (age_and_restart, retention), (leave_open, flush), (sync, checkpoints),
     (delete_segments, deletions), (leave_open, roll), (leave_open, delete_records), (leave_open, truncation),
     (compact, cleaning), (ask_for_indices, indexing), (make_indices, rebuilding_and_dropping_indices),
-    (restart, opening),
+    (restart, opening), (restart, opening_or_making), (leave_unmade, opening_or_making),
 ]  # fmt: skip
 
 

@@ -42,6 +42,8 @@ class MemoryTopicLog:
         self.appends = 0
         self.syncs: dict[int, Deferred[None]] = {}
         """What partitions wait for until their records are committed."""
+        self.openings: dict[int, Deferred[None]] = {}
+        """Partitions whose logs are not open, and when they are: the test takes them out."""
 
     def partition_count(self) -> int:
         return self.partitions
@@ -51,6 +53,9 @@ class MemoryTopicLog:
 
     def exists(self) -> bool:
         return bool(self.batches)
+
+    def opening(self, partition: int) -> Deferred[None] | None:
+        return self.openings.get(partition)
 
     def append(self, partition: int, batch: bytearray) -> int:
         if self.failure is not None:
@@ -251,6 +256,9 @@ class RecordingMarkers:
         self.written: list[tuple[PartitionKey, ProducerIdAndEpoch, bool]] = []
         self.failures: dict[PartitionKey, KafkaError] = {}
         self.syncs: dict[PartitionKey, Deferred[None]] = {}
+
+    def opening(self, partition: PartitionKey) -> None:
+        """All logs are open."""
 
     def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
         if partition in self.failures:

@@ -152,6 +152,7 @@ class GroupCoordinator:
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
         """OffsetFetch v0-10, one group; errors stand in the group's answer."""
+        yield from self.runtime.until_open(request.group_id)
         try:
             shard = self.runtime.shard_for(request.group_id)
             answer = yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
@@ -173,6 +174,7 @@ class GroupCoordinator:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
 
         yield None
+        yield from self.runtime.until_open(group_id)
         try:
             if isinstance(self.runtime.shard_for(group_id).groups.get(group_id), ShareGroup):
                 deleted = yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))

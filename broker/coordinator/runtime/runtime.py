@@ -33,6 +33,7 @@ from tidelog.broker.coordinator.runtime.replay import (
 )
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
+from tidelog.broker.errors import NotReadyError
 from tidelog.broker.loop.deferred import Deferred, completed, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, settled
 from tidelog.log.system.time import Time
@@ -67,6 +68,10 @@ class TopicLog(Protocol):
 
     def is_led(self, partition: int) -> bool:
         """Return whether this broker leads the partition, or will create the topic."""
+        ...
+
+    def opening(self, partition: int) -> Deferred[None] | None:
+        """Begin to open a partition's log; None where it is open, or where there is nothing to open."""
         ...
 
     def append(self, partition: int, batch: bytearray) -> int:
@@ -124,6 +129,10 @@ class CoordinatorRuntime(Generic[S]):
         self._call_later = call_later
         self._shards: dict[int, S] = {}
         self._loading: dict[int, _Loading[S]] = {}
+        self._opening: dict[int, Deferred[None]] = {}
+        """Partitions whose logs a thread opens."""
+        self._empty: set[int] = set()
+        """Partitions whose logs held nothing when they were opened, and that were not asked for since."""
         self._failed: dict[int, KafkaError] = {}
         self._reported: dict[int, str] = {}
         """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
@@ -145,7 +154,8 @@ class CoordinatorRuntime(Generic[S]):
     def shard_for(self, key: str) -> S:
         """The loaded shard of a group id or transactional id.
 
-        Raises CoordinatorLoadInProgressError, or NotCoordinatorError when its log cannot be read.
+        Raises CoordinatorLoadInProgressError, which is a NotReadyError while its log is opened, or NotCoordinatorError
+        when that cannot be read.
         """
         partition = self._partition_of.get(key)
         if partition is None:
@@ -163,6 +173,7 @@ class CoordinatorRuntime(Generic[S]):
         if not self._log.is_led(partition):
             raise NotCoordinatorError
         if partition not in self._loading:
+            self._check_open((partition,))
             self._begin_loading(partition)
             for _ in range(FIRST_TURN_CHUNKS):
                 if self._load_chunk(partition):
@@ -177,7 +188,9 @@ class CoordinatorRuntime(Generic[S]):
     def loaded_shards(self) -> list[S]:
         """All shards of the topic. Raises CoordinatorLoadInProgressError while one of them loads."""
         if self._log.exists():
-            for partition in range(self._log.partition_count()):
+            partitions = range(self._log.partition_count())
+            self._check_open(partitions)
+            for partition in partitions:
                 if self._is_to_be_loaded(partition):
                     self.shard(partition)
         return list(self._shards.values())
@@ -204,7 +217,9 @@ class CoordinatorRuntime(Generic[S]):
         """Forget everything: the topic was deleted, or the broker stops."""
         self._shards.clear()
         self._loading.clear()
+        self._empty.clear()
         self._failed.clear()
+        self._opening.clear()
         self._when_loaded.clear()
         self._partition_of.clear()
 
@@ -252,6 +267,18 @@ class CoordinatorRuntime(Generic[S]):
         partition = self.partition_for(key)
         return self._committed(partition, answer) if partition in self._shards else completed(answer)
 
+    def opening(self, key: str) -> Deferred[None] | None:
+        """The opening of the log of a key's shard, begun now; None where it is open. A small one is loaded within the
+        next look-up then."""
+        partition = self.partition_for(key)
+        return None if self._is_known(partition) else self._opening_of(partition)
+
+    def until_open(self, key: str) -> Steps[None]:
+        """Wait until the log of a key's shard is open."""
+        opening = self.opening(key)
+        if opening is not None:
+            yield opening
+
     def wait_until_committed(self, keys: Iterable[str]) -> Steps[None]:
         """Wait until all that the shards of these keys appended is committed. Raises NotCoordinatorError."""
         for number, key in enumerate(keys):
@@ -293,7 +320,7 @@ class CoordinatorRuntime(Generic[S]):
         """
         if self._log.exists():
             for partition in range(self._log.partition_count()):
-                if self._is_to_be_loaded(partition):
+                if partition not in self._shards and partition not in self._empty:
                     self._when_loaded.setdefault(partition, []).append(decide)
         for partition, shard in self.loaded:
             self.write(partition, shard, decide(shard))
@@ -313,12 +340,48 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- loading ------------------------------------------------------------------------------------------------
 
+    def _check_open(self, partitions: Iterable[int]) -> None:
+        """Raises NotReadyError, and has threads open them, unless these partitions' logs are open."""
+        openings = [self._opening_of(partition) for partition in partitions if not self._is_known(partition)]
+        waits = [opening for opening in openings if opening is not None]
+        if waits:
+            raise NotReadyError(when_all(waits, None))
+
+    def _is_known(self, partition: int) -> bool:
+        return partition in self._shards or partition in self._failed
+
+    def _opening_of(self, partition: int) -> Deferred[None] | None:
+        """The opening of a partition's log, begun now where it is not open; never fails. None where it is open."""
+        under_way = self._opening.get(partition)
+        if under_way is None:
+            opening = self._log.opening(partition) if self._log.is_led(partition) else None
+            if opening is None:
+                return None
+            under_way = self._opening[partition] = opening.otherwise(lambda error: self._fail(partition, error))
+            under_way.on_done(lambda _: self._opened(partition))
+        return under_way
+
+    def _opened(self, partition: int) -> None:
+        self._opening.pop(partition, None)
+
     def _load_next(self, partitions: Iterator[int]) -> None:
-        """Begin with the next partition that holds something. One is looked at in a turn: that opens its log."""
+        """Begin with the next partition that holds something. One is looked at in a turn."""
         partition = next(partitions, None)
         if partition is None:
             return
+        opening = None if self._is_known(partition) else self._opening_of(partition)
+        if opening is None:
+            self._load_opened(partition, partitions)
+        else:
+            opening.on_done(lambda _: self._load_opened(partition, partitions))
+
+    def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
+        """Go on with a partition whose log is open."""
+        if not self._log.exists():
+            return  # the topic was deleted meanwhile
         if not self._is_to_be_loaded(partition):
+            if not self._is_known(partition):
+                self._empty.add(partition)
             self._call_soon(lambda: self._load_next(partitions))
             return
         if partition not in self._loading:
@@ -326,7 +389,7 @@ class CoordinatorRuntime(Generic[S]):
         self._call_soon(lambda: self._load_then(partition, partitions))
 
     def _is_to_be_loaded(self, partition: int) -> bool:
-        if partition in self._shards or partition in self._failed or not self._log.is_led(partition):
+        if self._is_known(partition) or not self._log.is_led(partition):
             return False
         try:
             return self._log.end_offset(partition) > self._log.start_offset(partition)
@@ -376,6 +439,7 @@ class CoordinatorRuntime(Generic[S]):
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
+        self._empty.discard(partition)
         self._reported.pop(partition, None)
         for decide in self._when_loaded.pop(partition, ()):
             execute_for_clock(self, partition, shard, decide(shard))

@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred, when_all
+from tidelog.broker.loop.thread_rule import opening_expected
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.transferable import TransferableRecords
@@ -42,11 +43,18 @@ class InternalTopicLog:
         image = self._broker.metadata.topics.get(self._topic)
         return self._planned_partitions if image is None else image.partition_count
 
+    def opening(self, partition: int) -> Deferred[None] | None:
+        """Begin to open the partition's log in a thread, unless it is open or there is none."""
+        return self._partition(partition).opening() if self.exists() else None
+
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch and return its first offset. Raises KafkaError."""
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
+        if not found.is_open:  # the partition's first record: its shard was loaded before there was a topic
+            with opening_expected():
+                found.open()
         return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
@@ -55,6 +63,8 @@ class InternalTopicLog:
         if image is None:
             return None
         found = self._partition(partition)
+        if not found.is_open:
+            return None  # nothing was appended
         end = found.log_end_offset
         waiting = None if found.high_watermark >= end else found.when_committed(end - 1)
         return self._with_topic(image.topic_id, waiting) if self._broker.topics.unsynced else waiting

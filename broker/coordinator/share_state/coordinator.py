@@ -32,6 +32,10 @@ class ShareStateLog(InternalTopicLog):
 class ShareStateStore(Protocol):
     """The share coordinator's interface for share partitions. Methods raise KafkaErrors."""
 
+    def opening(self, key: StateKey) -> Deferred[None] | None:
+        """Begin to open the log of a state; None where it is open."""
+        ...
+
     def read(self, key: StateKey) -> ShareState | None: ...
 
     def write(self, key: StateKey, written: Written) -> Deferred[None]:
@@ -44,6 +48,10 @@ class ShareCoordinator:
 
     def __init__(self, runtime: CoordinatorRuntime[ShareStateShard]) -> None:
         self.runtime = runtime
+
+    def opening(self, key: StateKey) -> Deferred[None] | None:
+        """Begin to open the log of a state; None where it is open."""
+        return self.runtime.opening(coordinator_key(key))
 
     def read(self, key: StateKey) -> ShareState | None:
         """The state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""

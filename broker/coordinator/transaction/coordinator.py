@@ -23,7 +23,7 @@ from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PREPARED, PartitionKey, Transaction
-from tidelog.broker.loop.deferred import Deferred, error_of, when_all
+from tidelog.broker.loop.deferred import Deferred, error_of, when_all, when_all_done
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -54,6 +54,10 @@ _NEEDLESS = (UnknownTopicOrPartitionError, InvalidProducerEpochError, Transactio
 
 class MarkerWriter(Protocol):
     """Puts the end of a transaction into a partition."""
+
+    def opening(self, partition: PartitionKey) -> Deferred[None] | None:
+        """Begin to open the partition's log; None where it is open, or where there is nothing to open."""
+        ...
 
     def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
         """Append the marker; settles when it is committed. Raises KafkaError."""
@@ -149,7 +153,15 @@ class TransactionCoordinator:
         decided.on_done(partial(self._mark, transaction, marked))
 
     def _mark(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
-        """The decision is committed: write the markers."""
+        """The decision is committed: write the markers, once the logs of the next partitions are open."""
+        if not self._is_due(transaction, decided):
+            return
+        found = [self._markers.opening(partition) for partition in next_unmarked(transaction)]
+        openings = [opening for opening in found if opening is not None]
+        when_all_done(openings, lambda: self._mark_open(transaction, marked, decided))
+
+    def _mark_open(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
+        """Write markers into partitions whose logs are open, or could not be opened."""
         if not self._is_due(transaction, decided):
             return
         delay_ms, written = self._write_markers(transaction)
@@ -188,7 +200,7 @@ class TransactionCoordinator:
         written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
         delay_ms = 0
-        for partition in sorted(transaction.unmarked)[:MARKERS_PER_TURN]:
+        for partition in next_unmarked(transaction):
             try:
                 written.append(self._markers.write(partition, producer, commit=transaction.committed))
             except _NEEDLESS as error:
@@ -209,3 +221,8 @@ class TransactionCoordinator:
             return None
 
         shard.timer.schedule(("markers", transaction.transactional_id), delay_ms, retry)
+
+
+def next_unmarked(transaction: Transaction) -> list[PartitionKey]:
+    """The partitions whose markers are written in one turn."""
+    return sorted(transaction.unmarked)[:MARKERS_PER_TURN]

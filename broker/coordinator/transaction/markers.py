@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
+from tidelog.broker.replica.opening import opening_of
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
@@ -27,6 +28,10 @@ class BrokerMarkerWriter:
     def __init__(self, broker: Broker, coordinators: Coordinators) -> None:
         self._broker = broker
         self._coordinators = coordinators
+
+    def opening(self, partition: PartitionKey) -> Deferred[None] | None:
+        """Begin to open the partition's log in a thread; None where it is open, or where there is none."""
+        return opening_of(self._broker, *partition)
 
     def write(
         self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0

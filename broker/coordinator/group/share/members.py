@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
     from tidelog.broker.metadata.image import MetadataCache, TopicImage
+    from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.context import RequestContext
 
 T = TypeVar("T")
@@ -52,13 +53,13 @@ class ShareMembers:
         runtime: CoordinatorRuntime[GroupShard],
         share: ShareCoordinator,
         metadata: MetadataCache,
-        latest_offset: Callable[[str, int], int],
+        partition: Callable[[str, int], Partition],
     ) -> None:
-        """``latest_offset(topic, partition)`` is where a partition ends for consumers; raises KafkaError."""
+        """``partition(topic, index)`` finds a partition, or raises KafkaError."""
         self._runtime = runtime
         self._share = share
         self._metadata = metadata
-        self._latest_offset = latest_offset
+        self._partition = partition
         self._changes = StateChanges(runtime, share, metadata)
 
     def heartbeat(
@@ -150,6 +151,8 @@ class ShareMembers:
                 wanted = self._all_topics(request.group_id)
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
+            for name, partitions in wanted:
+                yield from self._until_open(request.group_id, name, partitions)
             response.topics = [self._describe_topic(request.group_id, *topic) for topic in wanted]
             yield None
             keys = [
@@ -162,6 +165,15 @@ class ShareMembers:
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
         return response
+
+    def _until_open(self, group_id: str, name: str, partitions: Iterable[int]) -> Steps[None]:
+        """Wait until the logs are open that the description of these partitions looks at."""
+        image = self._metadata.find(name)
+        if image is not None:
+            for partition in partitions:
+                if 0 <= partition < image.partition_count:
+                    yield self._partition(name, partition).opening()
+                yield self._share.opening(StateKey(group_id, image.topic_id, partition))
 
     def _all_topics(self, group_id: str) -> list[tuple[str, list[int]]]:
         group = self._runtime.shard_for(group_id).groups.get(group_id)
@@ -202,7 +214,9 @@ class ShareMembers:
     def _lag(self, image: TopicImage, partition: int, state: ShareState) -> int:
         if state.start_offset == UNINITIALIZED_OFFSET or state.delivery_complete_count < 0:
             return UNKNOWN_LAG
-        return self._latest_offset(image.name, partition) - state.start_offset - state.delivery_complete_count
+        return (
+            self._partition(image.name, partition).high_watermark - state.start_offset - state.delivery_complete_count
+        )
 
     def alter_offsets(
         self, request: alter.AlterShareGroupOffsetsRequest

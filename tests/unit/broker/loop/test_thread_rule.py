@@ -11,8 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, suspended
+from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, opening_expected, suspended
+from tidelog.log.files.topic_partition import TopicPartition
 
 SOURCE = '''
 """A module of which all is the loop's. Loop thread only."""
@@ -155,3 +157,16 @@ def test_modules_to_come_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert isinstance(in_thread(lambda: later.Part().change()), WrongThreadError)
     finally:
         sys.modules.pop("tidelog.broker.later_part", None)
+
+
+async def test_the_loop_opens_no_log_where_it_is_not_expected(tmp_path: Path) -> None:
+    with opening_expected():
+        before = DataBroker(tmp_path)
+        before.topics.create_topic("t", 2)
+        before.close()
+    data = DataBroker(tmp_path)
+    with pytest.raises(WrongThreadError, match="the loop opens the log t-1"):
+        data.replica_manager.partition("t", 1).open()
+    await asyncio.to_thread(data.log_manager.get_log, TopicPartition("t", 1))
+    data.replica_manager.partition("t", 1).open()
+    data.close()

@@ -36,7 +36,8 @@ class ShareWorld(DataBroker):
     """``restarted`` is what a kill leaves: the same directory, nothing else."""
 
     def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
-        self.texts = {"share.coordinator.state.topic.num.partitions": "1", **(texts or {})}
+        one = {"share.coordinator.state.topic.num.partitions": "1", "offsets.topic.num.partitions": "1"}
+        self.texts = {**one, **(texts or {})}
         super().__init__(directory, self.texts)
         self.directory = directory
         self.make_internal_topics("__consumer_offsets", "__share_group_state")
