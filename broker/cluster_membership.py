@@ -25,6 +25,7 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.quorum_state import NO_LEADER, read_quorum_state
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import FileSystem
+from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REPLICATION_FACTOR = "default.replication.factor"
+
 
 def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetadata | None:
     """Return what the metadata log of the first directory holds, None without one.
 
     Raises StartError when the configuration or a data directory names other nodes of the cluster, or when the metadata
-    have what this broker does not serve.
+    have what this broker does not serve; ConfigError for replicas that only other nodes could have.
     """
     check_configured_roles(config)
     found: LoadedMetadata | None = None
@@ -60,7 +63,11 @@ def is_member(config: BrokerConfig) -> bool:
 
 
 def check_configured_roles(config: BrokerConfig) -> None:
-    """Raises StartError unless this node is broker and controller, and the only voter."""
+    """Raises StartError unless this node is broker and controller, and the only voter; ConfigError for replicas on
+    others."""
+    factor = config.get_int(REPLICATION_FACTOR)
+    if factor > 1:
+        raise ConfigError(f"{REPLICATION_FACTOR}={factor}: this node is alone, expected 1")
     roles = set(config.get_list("process.roles"))
     if roles and roles != {"broker", "controller"}:
         raise StartError(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -34,7 +35,7 @@ from tidelog.broker.network.acceptor import (
     raise_descriptor_limit,
 )
 from tidelog.broker.network.connection import Connection
-from tidelog.broker.network.listening import open_listener
+from tidelog.broker.network.listening import check_ports, open_listener
 from tidelog.broker.network.shell import STALL_MS, Limits, Shell
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server_metrics import register_metrics
@@ -139,6 +140,8 @@ class Server:
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
+        if not all(map(os.path.isdir, self.config.log_dirs)):
+            check_ports(self.config)  # a taken port leaves no new directory behind
         role = self._role = self._choose_role(loop)
         broker = self._broker = await role.build()
         dispatcher = role.dispatcher(broker)

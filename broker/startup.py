@@ -269,7 +269,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
     But for the first: it holds the broker's metadata, as it does in Kafka unless ``metadata.log.dir`` is set.
 
     Raises StartError when a directory is another broker's, another cluster's or node's, when other nodes belong to its
-    cluster, or the first cannot be used;
+    cluster, or the first cannot be used; ConfigError;
     CheckpointCorruptError for a damaged ``meta.properties``.
     """
     metadata = check_is_alone(config, file_system)
@@ -290,11 +290,12 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
         except LogStorageError as error:
             failures[directory] = error
     if len(failures) == len(config.log_dirs):
-        raise StartError("no data directory can be used: " + "; ".join(map(str, failures.values())))
+        reasons = (describe_failure(directory, error) for directory, error in failures.items())
+        raise StartError("no data directory can be used: " + "; ".join(reasons))
     if config.log_dirs[0] in failures:
         raise StartError(
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
-            f"{failures[config.log_dirs[0]]}"
+            f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
         )
     return ClaimedDirectories(cluster_id, locks, failures, metadata)
 
@@ -308,8 +309,26 @@ def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
     path = os.path.join(directory, LOCK_FILE)
     lock = file_system.lock_file(path)
     if lock is None:
-        raise StartError(f"the data directory {directory} is in use by another broker ({path} is locked)")
+        raise StartError(
+            f"the data directory {directory} is in use by {describe_holder(path)}: stop it, or give another directory "
+            "with --data-dir"
+        )
     return lock
+
+
+def describe_holder(path: str) -> str:
+    """Name the process that has locked a file, as far as the system tells."""
+    from tidelog.log.system.locks import holder_of
+
+    holder = holder_of(path)
+    return f"another broker ({path} is locked)" if holder is None else f"process {holder}"
+
+
+def describe_failure(directory: str, error: KafkaStorageError) -> str:
+    """Say why a data directory cannot be used."""
+    if os.path.isfile(directory):
+        return f"{directory} is a file, expected a directory (--data-dir)"
+    return str(error)
 
 
 def make_data_directory(file_system: FileSystem, directory: str) -> None:

@@ -120,10 +120,15 @@ class BrokerConfig:
         options: ServeOptions | None = None,
     ) -> BrokerConfig:
         """Merge file, environment, overrides and options, in this order. Raises ConfigError."""
+        overrides = list(overrides)
         texts = merge_texts(path, environment, overrides)
         if options is not None:
             options.apply(texts)
-        return cls(texts)
+        config = cls(texts)
+        for key in properties_from_overrides(overrides):
+            if key in config.unknown_keys:  # a file may be another version's; what is typed here is a mistake
+                raise ConfigError(f"--override {key}: unknown configuration key{_nearest(key)}")
+        return config
 
     def get(self, name: str) -> Any:
         """The value of any declared key, None where it has no value."""
@@ -265,7 +270,7 @@ def read_properties(path: str) -> dict[str, str]:
             return parse_properties(file.read())
     except (OSError, UnicodeDecodeError, PropertiesError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise invalid("--config", path, f"a readable server.properties file ({reason})") from error
+        raise ConfigError(f"--config {path}: {reason}; expected a server.properties file") from error
 
 
 def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
@@ -28,8 +29,16 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error
+        advice = "; choose another with --port (listeners)" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {endpoint}: {error.strerror}{advice}") from error
     return listener
+
+
+def check_ports(config: BrokerConfig) -> None:
+    """Try the ports that are asked for, before anything is written. Raises OSError."""
+    for endpoint in config.listeners:
+        if endpoint.port:
+            open_listener(endpoint, config).close()
 
 
 def backlog_size(config: BrokerConfig) -> int:

@@ -301,6 +301,7 @@ def test_a_line_that_is_no_record_is_named(
         (["consume", "t", "-p", "0", "-g", "g"], "--partition"),
         (["consume", "t", "--from", "1h", "--to", "2h"], "--from 1h is after --to 2h"),
         (["consume", "t", "-n", "0"], "-n"),
+        (["find", "t", "--from", "1h", "--to", "2h"], "--from 1h is after --to 2h"),
         (["produce", "t", "-H", "x"], "--header 'x'"),
         (["produce", "t", "-K", ":", "-k", "k"], "--key-delimiter"),
         (["group", "reset", "g", "--all-topics"], "expected one of --to-earliest"),

@@ -100,9 +100,17 @@ def report(plan: AdoptionPlan) -> None:
     """Print the plan: topics and notes to standard output, problems to standard error."""
     if plan.identity is not None:
         print(f"cluster {plan.identity.cluster_id}, node {plan.identity.node_id}")
+    from tidelog.broker.metadata.image import INTERNAL_TOPICS
+
     for topic in plan.topics:
+        if topic.name in INTERNAL_TOPICS:
+            continue
         configs = " ".join(f"{key}={text}" for key, text in sorted(topic.configs.items()))
         print(f"topic {topic.name}: {len(topic.partitions)} partitions, {topic.size_bytes:,} bytes {configs}".rstrip())
+    internal = [topic for topic in plan.topics if topic.name in INTERNAL_TOPICS]
+    if internal:
+        names = ", ".join(f"{topic.name} ({len(topic.partitions)} partitions)" for topic in internal)
+        print(f"internal topics: {names}, {sum(topic.size_bytes for topic in internal):,} bytes")
     for text in plan.notes:
         print(f"note: {text}")
     for text in plan.left_out:

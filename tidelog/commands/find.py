@@ -9,7 +9,7 @@ import click
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.records import json_line, text_line
-from tidelog.find import Tidelog
+from tidelog.find import Tidelog, in_ms
 
 DEFAULT_MAX = 100
 
@@ -49,13 +49,16 @@ def command(
     as_json: bool,
 ) -> None:
     """Find records by key, tag and time, newest first."""
+    begin_ms, end_ms = (None if one is None else in_ms(one) for one in (begin, end))
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise click.UsageError(f"--from {begin} is after --to {end}")
     count = 0
     for record in Tidelog(settings.bootstrap).find(
         topic,
         key=key,
         tag=tag,
-        begin=begin,
-        end=end,
+        begin=begin_ms,
+        end=end_ms,
         max_records=None if everything else most,
         wait=not no_wait,
         isolation=isolation,

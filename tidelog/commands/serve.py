@@ -84,6 +84,8 @@ def command(
     from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
     from tidelog.protocol.config_def import ConfigError
 
+    if until_stdin_closes and not can_close(0):
+        raise click.UsageError("--until-stdin-closes: expected a pipe as standard input, not a file or /dev/null")
     try:
         config = BrokerConfig.load(config_file, os.environ, overrides, ServeOptions(data_dir, host, port))
         config.log_unknown_keys()
@@ -91,6 +93,14 @@ def command(
     except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def can_close(descriptor: int) -> bool:
+    """Return whether the end of a descriptor can be waited for: of a pipe, a socket or a terminal."""
+    import stat
+
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 def stop_before_start(number: int, frame: object) -> None:
@@ -135,16 +145,24 @@ def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
 async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bool) -> None:
     """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
     import asyncio
+    import logging
 
     from tidelog.broker.errors import StartError
     from tidelog.broker.server import Server
 
+    logger = logging.getLogger(__name__)
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()
+
+    def stop(reason: str) -> None:
+        if not stop_asked.is_set():
+            logger.info("the broker stops: %s", reason)
+            stop_asked.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_asked.set)
+        loop.add_signal_handler(number, stop, number.name)
     if until_stdin_closes:
-        loop.add_reader(0, lambda: None if os.read(0, 1024) else stop_asked.set())
+        loop.add_reader(0, lambda: None if os.read(0, 1024) else stop("standard input was closed"))
     server = Server(config, on_failure=stop_asked.set)
     await server.start()
     try:
@@ -154,6 +172,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
         await server.stop()
     if server.failure is not None:
         raise StartError(server.failure)
+    logger.info("the broker has stopped")
 
 
 def announce(server: Server) -> None:

@@ -55,3 +55,14 @@ def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsy
 def test_topics_can_be_left_out(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--leave-out", "orders"]) == 0
     assert "left out: topic orders: as asked" in capsys.readouterr().out
+
+
+def test_internal_topics_are_told_in_one_line(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(5):
+        source.add_partition("__consumer_offsets", number, bytes(15) + b"\2", batches=1)
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--dry-run"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "__consumer_offsets" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("internal topics: __consumer_offsets (5 partitions), ")

@@ -137,6 +137,13 @@ def test_ping_can_be_quiet(serve: Callable[[Answer], None], capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("address", ["foo", "foo:", "foo:x"])
+def test_ping_says_what_an_address_is(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ping", "--bootstrap", address]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"tidelog ping: --bootstrap {address!r}: expected HOST:PORT with a port from 1 to 65535"
+
+
 def test_ping_fails_with_one_line(serve: Callable[[Answer], None], capsys: pytest.CaptureFixture[str]) -> None:
     serve(lambda key, version, number: b"")
     assert cli.main(["ping"]) == 1
