@@ -1,4 +1,4 @@
-"""What `tidelog serve` says when it cannot start, and when it stops: one clear line that tells what to do."""
+"""Answers of `tidelog serve` that cannot start, and that stops: one clear line that tells what to do."""
 
 from __future__ import annotations
 

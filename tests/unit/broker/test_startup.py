@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
     file_system = OsFileSystem()
     directory = str(tmp_path / "data")
     lock = claim_directory(file_system, directory)
-    with pytest.raises(StartError, match="in use by another broker"):
+    with pytest.raises(StartError, match=f"in use by process {os.getpid()}"):
         claim_directory(file_system, directory)
     lock.close()
     claim_directory(file_system, directory).close()
