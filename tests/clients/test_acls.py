@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 import tidelog
 from tests.support.apache_kafka import run_tool
@@ -37,3 +51,117 @@ def test_kafka_acls_adds_lists_and_removes(tmp_path: Path) -> None:
         assert [line for line in left if line.startswith("(")] == [
             "(principal=User:bob, host=*, operation=ALL, permissionType=DENY)"
         ]
+
+
+USER = "User:ANONYMOUS"
+ALLOW, LITERAL = AclPermissionType.ALLOW, ResourcePatternType.LITERAL
+WAIT_S = 30.0
+RECORDS = 200
+
+
+def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(kind, name, LITERAL, USER, "*", operation, ALLOW)
+
+
+def filter_of(acl: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
+    )
+
+
+TOPIC_RIGHTS = [
+    binding(ResourceType.TOPIC, "orders", operation)
+    for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
+]
+OTHER_RIGHTS = [
+    binding(ResourceType.BROKER, "kafka-cluster", AclOperation.ALTER),
+    binding(ResourceType.GROUP, "g", AclOperation.READ),
+]
+
+
+class Writer(threading.Thread):
+    """Produces without end; counts what was acknowledged until a client is refused."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__()
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self.acknowledged = 0
+        self.refused = threading.Event()
+
+    def run(self) -> None:
+        while not self.refused.is_set():
+            self._producer.produce("orders", b"value", on_delivery=self._told)
+            self._producer.poll(0.001)
+        self._producer.purge()
+        self._producer.flush(WAIT_S)
+
+    def _told(self, error: KafkaError | None, _: object) -> None:
+        if error is None:
+            self.acknowledged += 1
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self.refused.set()
+
+
+class Reader(threading.Thread):
+    """Consumes without end; keeps the last offset until a client is refused."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__()
+        settings = {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+        self._consumer = Consumer(settings)
+        self._consumer.assign([TopicPartition("orders", 0, 0)])
+        self.read = 0
+        self.refused = threading.Event()
+
+    def run(self) -> None:
+        while not self.refused.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                self.read += 1
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                self.refused.set()
+        self._consumer.close()
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def end_offset(bootstrap: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    _, end = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=WAIT_S)
+    consumer.close()
+    assert isinstance(end, int)
+    return end
+
+
+@pytest.mark.slow
+def test_nothing_is_written_or_read_after_an_acl_is_deleted(tmp_path: Path) -> None:
+    """A client that produces and one that consumes without end, and one answer to DeleteAcls."""
+    with tidelog.Broker(AUTHORIZER, data_dir=tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("orders", 1)])["orders"].result()
+        for made in admin.create_acls([*TOPIC_RIGHTS, *OTHER_RIGHTS]).values():
+            made.result()
+    with tidelog.Broker({**AUTHORIZER, "super.users": "User:admin"}, data_dir=tmp_path) as broker:
+        writer, reader = Writer(broker.bootstrap), Reader(broker.bootstrap)
+        threads = (writer, reader)
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: min(writer.acknowledged, reader.read) > RECORDS, "the clients write and read")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        deleted = admin.delete_acls([filter_of(acl) for acl in TOPIC_RIGHTS[:2]])
+        assert [len(found.result()) for found in deleted.values()] == [1, 1]
+        end = end_offset(broker.bootstrap)  # DESCRIBE is a right of its own, and stays
+        for thread in threads:
+            assert thread.refused.wait(WAIT_S)
+            thread.join(WAIT_S)
+        assert end_offset(broker.bootstrap) == end
+        assert reader.read <= end
+        assert writer.acknowledged <= end

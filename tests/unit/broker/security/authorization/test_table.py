@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.access_questions import NEEDS_NOTHING, QUESTIONS, TOKENS, Names
+from tests.support.access_questions import NEEDS_NOTHING, QUESTIONS, TOKENS, Names, batch
 from tests.support.questions import build
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
@@ -63,17 +63,39 @@ class World:
 
     def ask(self, api: str, version: int, user: str, fields: Any) -> Any:
         """The response to a request of a user, None where the connection is closed."""
+        answers: list[Any] = []
+        self.begin(api, version, user, fields, answers.append, hurries=True)
+        while not answers:
+            if not self.turn():
+                self.data.loop.advance(1000)
+        return answers[0]
+
+    def begin(
+        self, api: str, version: int, user: str, fields: Any, told: Callable[[Any], None], *, hurries: bool = False
+    ) -> None:
+        """Send a request; ``told`` is given its response, None where the connection is closed."""
         module = importlib.import_module(f"tidelog.protocol.messages.{api}")
         name = "".join(word.capitalize() for word in api.split("_"))
         request = build(getattr(module, f"{name}Request"), fields, version)
         key = ApiKey[api.upper()]
         head = RequestHeader(api_key=key, api_version=version, correlation_id=1, client_id="test")
         frame = encode_request_header(head) + request.encode(version)
-        body = self._answer(user, frame)
-        if body is None:
-            return None
         position = 9 if response_header_version(key, version) >= 1 else 8
-        return getattr(module, f"{name}Response").decode(memoryview(body)[position:], version)
+        response_class = getattr(module, f"{name}Response")
+
+        def tell(parts: Any) -> None:
+            body = b"".join(map(bytes_of, parts)) if isinstance(parts, list) else parts
+            told(None if body is None else response_class.decode(memoryview(body)[position:], version))
+
+        context = self.contexts.setdefault(user, RequestContext())
+        context.principal = Principal("User", user)
+        answer = self.dispatcher.dispatch(context, memoryview(bytearray(frame)))
+        if isinstance(answer, Pending):
+            answer.on_answer(tell)
+            if hurries:
+                answer.hurry()
+        else:
+            tell(answer)
 
     def turn(self) -> bool:
         """Run what is due in the next turn of the loop; whether there was anything."""
@@ -81,22 +103,6 @@ class World:
         for callback in soon:
             callback()
         return bool(soon)
-
-    def _answer(self, user: str, frame: bytes) -> bytes | None:
-        context = self.contexts.setdefault(user, RequestContext())
-        context.principal = Principal("User", user)
-        answers: list[Any] = []
-        answer = self.dispatcher.dispatch(context, memoryview(bytearray(frame)))
-        if isinstance(answer, Pending):
-            answer.on_answer(answers.append)
-            answer.hurry()
-        else:
-            answers.append(answer)
-        while not answers:
-            if not self.turn():
-                self.data.loop.advance(1000)
-        parts = answers[0]
-        return b"".join(map(bytes_of, parts)) if isinstance(parts, list) else parts
 
 
 def bytes_of(part: Any) -> bytes:
@@ -269,3 +275,53 @@ def test_internal_topics_of_a_streams_group_are_made_by_who_may_create_them(worl
     while world.turn():
         pass
     assert world.data.broker.metadata.find("app-log") is not None
+
+
+@pytest.mark.parametrize("ends", ["by an append", "by the clock"])
+def test_a_fetch_that_waits_is_refused_when_it_ends_after_its_acl(world: World, ends: str) -> None:
+    acl_id = world.allow(AclOperation.READ, ResourceType.TOPIC, "orders")
+    names = Names("orders", world.topic_id, "group", "transaction")
+    (asked,) = (asking.question(names) for asking in QUESTIONS if asking.api == "fetch")
+    answers: list[Any] = []
+    world.begin("fetch", 12, "x", {**asked, "max_wait_ms": 5_000, "min_bytes": 1}, answers.append)
+    assert not answers
+    world.data.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl_id))])
+    if ends == "by an append":
+        world.data.append("orders", b"secret")
+        while world.turn():
+            pass
+    else:
+        world.data.loop.advance(6_000)
+    (response,) = answers
+    (partition,) = response.responses[0].partitions
+    assert (partition.error_code, partition.high_watermark) == (29, -1)
+    assert not partition.records
+
+
+def test_a_virtual_topic_needs_what_its_topic_needs(world: World) -> None:
+    """And a malformed one of a hidden topic is refused as any other, not told to be malformed."""
+    names = ("orders?key=1", "orders...key.1", "orders?nonsense")
+    asked = [{"topics": [{"name": name}], "allow_auto_topic_creation": True} for name in names]
+    refused = [world.ask("metadata", 9, "x", one).topics[0].error_code for one in asked]
+    assert refused == [29, 29, 29]
+    world.allow(AclOperation.READ, ResourceType.TOPIC, "orders")
+    assert [world.ask("metadata", 9, "x", one).topics[0].error_code for one in asked[:2]] == [0, 0]
+    fetch = {"topics": [{"topic": "orders?key=1", "partitions": [{"partition": 0, "partition_max_bytes": 100}]}]}
+    asked_for = {"session_epoch": -1, "max_bytes": 100, **fetch}
+    answers = [world.ask("fetch", 11, user, asked_for) for user in ("y", "x")]
+    codes = [answer.responses[0].partitions[0].error_code for answer in answers]
+    assert codes[0] == 29
+    assert codes[1] != 29
+
+
+def test_a_second_batch_is_looked_at_too(world: World) -> None:
+    """CVE-2018-17196: what a batch's header says of a transaction decides, not the request."""
+    world.allow(AclOperation.WRITE, ResourceType.TOPIC, "orders")
+    records = batch() + batch(transactional=True)
+    for transactional_id in (None, "transaction"):
+        asked = {
+            "transactional_id": transactional_id, "acks": -1,
+            "topic_data": [{"name": "orders", "partition_data": [{"index": 0, "records": records}]}],
+        }  # fmt: skip
+        response = world.ask("produce", 9, "x", asked)
+        assert response.responses[0].partition_responses[0].error_code == 53
