@@ -133,8 +133,9 @@ def id_text(topic_id: bytes | None) -> str:
 class ExportTable:
     """A directory that exports write into. One thread; other processes may do the same at the same time."""
 
-    def __init__(self, path: str, finish: Callable[[str, str], None] | None = None) -> None:
-        """``finish`` gets the name and the staging directory of each run that has died, before that is removed."""
+    def __init__(self, path: str, finish: Callable[[str, str], bool] | None = None) -> None:
+        """``finish`` gets the name and the staging directory of each run that has ended, and says whether that may be
+        removed."""
         self.path = os.path.abspath(mounted(path, "table"))
         self._finish = finish
         self._file_system = OsFileSystem()
@@ -250,9 +251,8 @@ class ExportTable:
         if lock is None:
             return  # its owner lives
         lock.close()
-        if self._finish is not None:
-            self._finish(run, path)
-        self._file_system.remove_directory(path)
+        if self._finish is None or self._finish(run, path):
+            self._file_system.remove_directory(path)
 
 
 class _Lock:

@@ -51,11 +51,18 @@ CATALOG_NAME = "tidelog"
 
 @dataclass(frozen=True, slots=True)
 class IcebergTarget:
-    """A table of a catalog: the catalog's URI, ``namespace.table``, and where a new table's files go."""
+    """A table of a catalog: ``namespace.table``, and where a new table's files go.
 
-    catalog_uri: str
+    ``catalog``: the catalog's URI, or the name that pyiceberg's configuration (``.pyiceberg.yaml``,
+    ``PYICEBERG_CATALOG__...``) gives it. ``properties``: pyiceberg's own, over those of its configuration.
+    ``catalog_name``: the name under which a catalog in a database keeps its tables.
+    """
+
+    catalog: str
     name: str
     warehouse: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    catalog_name: str = CATALOG_NAME
 
 
 def export_to_iceberg(
@@ -83,7 +90,7 @@ def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
         yield
     except tuple(kinds) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise JobError(f"Iceberg table {target.name} in {target.catalog_uri}: {reason}") from error
+        raise JobError(f"Iceberg table {target.name} in {target.catalog}: {reason}") from error
 
 
 def _export(
@@ -102,7 +109,9 @@ class _IcebergCommits:
     """An Iceberg table as an export commits to it: each part is a snapshot.
 
     Under the area's lock files get their names in the table and are committed. A staged file keeps its first name until
-    the run ends, so the names that a killed run has given away are known: what no snapshot has is taken away again.
+    its run is finished, so that a later run knows which names a killed one has given away. It takes away what no
+    snapshot has, once it has committed itself: a commit of the killed run that a catalog still worked at asks for an
+    older snapshot than there is then, and can no longer succeed.
     """
 
     may_grow = False
@@ -141,15 +150,21 @@ class _IcebergCommits:
             if paths:
                 table.add_files(paths)
 
-    def _finish(self, run: str, staging: str) -> None:
-        """Finish what a killed run left: of one that has committed the dead letters, else take its files away."""
+    def _finish(self, run: str, staging: str) -> bool:
+        """Finish a run that has ended: of one that has committed add the dead letters, of another one take the files
+        away. False while its commit may still succeed."""
         if run in self._committed:
-            return
+            return True
         self._table.refresh()
         if run in _runs_of(self._table):
             self._add_dead_letters(staging)
-            return
-        folder = os.path.join(staging, DATA)
+            return True
+        if not self._committed:
+            return False
+        self._remove_orphans(os.path.join(staging, DATA))
+        return True
+
+    def _remove_orphans(self, folder: str) -> None:
         orphans = [name for name in _names_in(folder) if self._is_brought_in(os.path.join(folder, name), name)]
         known = _files_of(self._table) if orphans else set()
         for name in orphans:
@@ -209,7 +224,7 @@ def look_at(target: IcebergTarget) -> Snapshot:
         table = catalog.load_table(target.name)
         files = tuple(task.file.file_path for task in table.scan().plan_files())
     except NoSuchTableError:
-        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.catalog_uri}") from None
+        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.catalog}") from None
     finally:
         catalog.close()
     snapshot = table.current_snapshot()
@@ -219,26 +234,37 @@ def look_at(target: IcebergTarget) -> Snapshot:
 def _catalog(target: IcebergTarget) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
-    properties = {"uri": target.catalog_uri}
-    if target.warehouse is not None:
-        properties["warehouse"] = f"file://{os.path.abspath(target.warehouse)}"
     if "." not in target.name:
         raise BadRequestError(f"Iceberg table {target.name}: expected NAMESPACE.TABLE")
+    name, properties = target.catalog, dict(target.properties)
+    if ":" in target.catalog:
+        name, properties = target.catalog_name, {"uri": target.catalog, **properties}
+    if target.warehouse is not None:
+        properties["warehouse"] = _warehouse(target.warehouse, target.catalog)
     try:
-        return load_catalog(CATALOG_NAME, **properties)
+        return load_catalog(name, **properties)
     except _catalog_errors() as error:
-        raise BadRequestError(f"Iceberg catalog {target.catalog_uri}: {str(error).splitlines()[0]}") from error
+        raise BadRequestError(f"Iceberg catalog {target.catalog}: {str(error).splitlines()[0]}") from error
     except OSError as error:
-        raise JobError(f"Iceberg catalog {target.catalog_uri} cannot be reached: {error}") from error
+        raise JobError(f"Iceberg catalog {target.catalog} cannot be reached: {error}") from error
+
+
+def _warehouse(given: str, catalog: str) -> str:
+    """A warehouse as the catalog wants it: an address or a directory; a REST catalog's is whatever its server says."""
+    if "://" in given or catalog.startswith(("http://", "https://")):
+        return given
+    return f"file://{os.path.abspath(given)}"
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """Errors for a catalog that does not exist or, in a database, cannot be opened."""
+    """Errors for a catalog that does not exist, refuses or, in a database, cannot be opened."""
+    from pyiceberg.exceptions import RESTError
+
     if importlib.util.find_spec("sqlalchemy") is None:
-        return ValueError, ImportError
+        return ValueError, ImportError, RESTError
     from sqlalchemy.exc import SQLAlchemyError
 
-    return ValueError, ImportError, SQLAlchemyError
+    return ValueError, ImportError, RESTError, SQLAlchemyError
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:

@@ -86,7 +86,7 @@ def export_options() -> list[click.Parameter]:
     return [
         *committed_source_options(),
         click.Argument(["table"], metavar="TABLE"),
-        click.Option(["--catalog"], metavar="URI", help="Iceberg: a catalog, such as sqlite:////data/catalog.db"),
+        *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
         click.Option(
             ["--complete-before"],
@@ -113,6 +113,24 @@ def export_options() -> list[click.Parameter]:
     ]
 
 
+def catalog_options(what: str) -> list[click.Parameter]:
+    """Build the options that name an Iceberg catalog."""
+    return [
+        click.Option(["--catalog"], metavar="URI|NAME", help=what),
+        click.Option(
+            ["--catalog-name"],
+            metavar="NAME",
+            help="with a URI: the name under which its database keeps the tables; default: tidelog",
+        ),
+        click.Option(
+            ["--catalog-property"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="of the catalog, as pyiceberg names it, such as type=rest or token=...; may be repeated",
+        ),
+    ]
+
+
 def audit_options() -> list[click.Parameter]:
     """Build the options of ``audit``."""
     return [
@@ -122,7 +140,7 @@ def audit_options() -> list[click.Parameter]:
             metavar="TABLE",
             help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
         ),
-        click.Option(["--catalog"], metavar="URI", help="TABLE is Iceberg's, of this catalog"),
+        *catalog_options("TABLE is Iceberg's, of this catalog, or of the one of this name in .pyiceberg.yaml"),
         click.Option(["--report"], metavar="DIR", help="write report.md, report.html, report.json and pictures there"),
         click.Option(["--quick"], is_flag=True, help="batches only: no records per ten minutes, no checksums"),
     ]
@@ -297,10 +315,10 @@ def _export(arguments: SimpleNamespace) -> int:
     )
     if arguments.warehouse is not None and arguments.catalog is None:
         raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
-    if arguments.catalog is not None:
-        from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+    target = _iceberg_target(arguments)
+    if target is not None:
+        from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 
-        target = IcebergTarget(arguments.catalog, arguments.table, arguments.warehouse)
         result = export_to_iceberg(_spark(arguments), request, target, _progress(arguments))
     else:
         result = export(_spark(arguments), request, _progress(arguments))
@@ -328,26 +346,42 @@ def _audit(arguments: SimpleNamespace) -> int:
 def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
     """Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
-    from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
-    if arguments.catalog is None:
-        return None
-    if arguments.table is None:
+    if arguments.catalog is not None and arguments.table is None:
         raise BadRequestError(f"--catalog {arguments.catalog}: expected --table NAMESPACE.TABLE with it")
-    return IcebergTarget(arguments.catalog, arguments.table)
+    return _iceberg_target(arguments)
+
+
+def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
+    """The Iceberg table that the options name, None where they name none. Raises BadRequestError."""
+    from tidelog.pipeline.job_errors import BadRequestError
+    from tidelog.pipeline.jobs.iceberg import CATALOG_NAME, IcebergTarget
+
+    properties = tuple(_key_and_value(text, "--catalog-property") for text in arguments.catalog_property)
+    if arguments.catalog is None:
+        if properties or arguments.catalog_name:
+            raise BadRequestError("--catalog-name and --catalog-property: expected --catalog with them")
+        return None
+    name = arguments.catalog_name or CATALOG_NAME
+    warehouse = getattr(arguments, "warehouse", None)
+    return IcebergTarget(arguments.catalog, arguments.table, warehouse, properties, name)
+
+
+def _key_and_value(text: str, flag: str) -> tuple[str, str]:
+    """Raises BadRequestError."""
+    from tidelog.pipeline.job_errors import BadRequestError
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadRequestError(f"{flag} {text}: expected KEY=VALUE")
+    return key.strip(), value.strip()
 
 
 def _configuration(arguments: SimpleNamespace) -> Configuration:
     """Read topic configurations from the broker's metadata, and lay --config over them. Raises BadRequestError."""
-    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.offline_logs import Configuration
 
-    overrides = {}
-    for text in arguments.config:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise BadRequestError(f"--config {text}: expected KEY=VALUE")
-        overrides[key.strip()] = value.strip()
+    overrides = dict(_key_and_value(text, "--config") for text in arguments.config)
     known: dict[str, Mapping[str, str]] = {}
     for path in arguments.path.split(","):
         known.update(_stored_configs(path.strip()))

@@ -74,6 +74,16 @@ def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == "tidelog pipeline export: Iceberg table orders: expected NAMESPACE.TABLE\n"
 
 
+def test_a_catalog_has_properties_and_a_name(data: DataDirectory, tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    given = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'c.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}
+    words = [word for key, value in given.items() for word in ("--catalog-property", f"{key}={value}")]
+    assert run(data, "export", "lake.orders", "--catalog", "prod", *words) == 0
+    by_uri = ["--catalog", given["uri"], "--catalog-name", "prod"]
+    assert run(data, "audit", "--table", "lake.orders", *by_uri) == 0
+    assert run(data, "audit", "--table", "lake.orders", "--catalog", given["uri"]) == 2
+
+
 def test_audit_is_0_when_all_is_in_order_and_1_otherwise(
     data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +141,8 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
         (["export", "t", "--assign", "{"], "--assign {: expected JSON"),
         (["export", "t", "--pattern", "("], "--pattern (: expected a regular expression"),
         (["export", "t", "--warehouse", "w"], "--warehouse w: expected --catalog URI with it"),
+        (["export", "t", "--catalog-property", "type=rest"], "--catalog-property: expected --catalog with them"),
+        (["export", "a.b", "--catalog", "x", "--catalog-property", "type"], "--catalog-property type: expected KEY="),
         (["audit", "--catalog", "sqlite://"], "--catalog sqlite://: expected --table NAMESPACE.TABLE with it"),
         (["audit", "--table", "a.b", "--catalog", "sqlite:////nowhere/x"], "Iceberg catalog sqlite:////nowhere/x: "),
         (["audit", "--master", "local[two]"], "--master local[two]: expected local[N], spark://HOST:PORT"),

@@ -265,13 +265,13 @@ def test_a_recreated_topic_is_refused(data: DataDirectory, target: IcebergTarget
     ("change", "message"),
     [
         ({"name": "events"}, "Iceberg table events: expected NAMESPACE.TABLE"),
-        ({"catalog_uri": "nonsense"}, "Iceberg catalog nonsense"),
+        ({"catalog": "nonsense"}, "Iceberg catalog nonsense"),
         ({"warehouse": None}, "give a warehouse"),
     ],
 )
 def test_bad_targets_are_told(data: DataDirectory, target: IcebergTarget, change: dict[str, Any], message: str) -> None:
     fill(data.log("orders"), 1)
-    fields = {"catalog_uri": target.catalog_uri, "name": target.name, "warehouse": target.warehouse, **change}
+    fields = {"catalog": target.catalog, "name": target.name, "warehouse": target.warehouse, **change}
     with pytest.raises(BadRequestError, match=message):
         run(data, IcebergTarget(**fields))
 

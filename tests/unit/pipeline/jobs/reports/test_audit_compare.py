@@ -107,7 +107,7 @@ def test_a_table_that_is_missing_or_nobody_exported_to_is_refused(data: DataDire
         audited(data, target)
     catalog = iceberg_job._catalog(target)
     catalog.create_namespace("lake")
-    export(data, IcebergTarget(target.catalog_uri, "lake.other", target.warehouse))
+    export(data, IcebergTarget(target.catalog, "lake.other", target.warehouse))
     catalog.create_table(NAME, catalog.load_table("lake.other").schema())
     with pytest.raises(BadRequestError, match=r"lake\.events has no version yet"):
         audited(data, target)

@@ -1,0 +1,149 @@
+"""An Iceberg REST catalog for tests: the part of its protocol that pyiceberg needs, over a catalog in SQLite.
+
+``faults`` are used up one by one by commits: "lost" commits and answers 500, "refused" answers 500 and commits not,
+"late" answers 504 and keeps the commit for ``commit_late``, "beaten" commits such a late one first, "kept" commits.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableRequest
+
+TABLES = 4
+"""Parts of the path ``/v1/namespaces/{namespace}/tables/{table}`` before the table's name."""
+
+
+class IcebergRest:
+    """The server. Requests are answered one after another."""
+
+    def __init__(self, directory: Path, token: str) -> None:
+        directory.mkdir()
+        self.catalog = SqlCatalog(
+            "rest", uri=f"sqlite:///{directory / 'rest.db'}", warehouse=f"file://{directory / 'warehouse'}"
+        )
+        self.token = token
+        self.faults: list[str] = []
+        self._late: list[CommitTableRequest] = []
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def serve(self) -> None:
+        self._server.serve_forever(0.01)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.catalog.close()
+
+    def commit_late(self) -> bool:
+        """Carry out a commit that was answered with 504; returns whether it succeeded."""
+        with self._lock:
+            return "metadata" in self._commit(self._late.pop())[1]
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Status and body."""
+        parts = path.partition("?")[0].strip("/").split("/")
+        with self._lock:
+            if parts[1:] == ["config"]:
+                return 200, {"defaults": {}, "overrides": {}}
+            if parts[1:] == ["namespaces"]:
+                self.catalog.create_namespace_if_not_exists(tuple(json.loads(body)["namespace"]))
+                return 200, {"namespace": json.loads(body)["namespace"], "properties": {}}
+            if method == "POST" and len(parts) == TABLES:
+                return self._create(parts[2], json.loads(body))
+            if method == "POST":
+                return self._faulty(CommitTableRequest.model_validate_json(body))
+            return self._load((parts[2], parts[TABLES]))
+
+    def _create(self, namespace: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        name = (namespace, request["name"])
+        schema = Schema.model_validate(request["schema"])
+        try:
+            self.catalog.create_table(name, schema, properties=request.get("properties") or {})
+        except TableAlreadyExistsError as error:
+            return 409, fault(error)
+        return self._load(name)
+
+    def _load(self, name: tuple[str, str]) -> tuple[int, dict[str, Any]]:
+        try:
+            table = self.catalog.load_table(name)
+        except NoSuchTableError as error:
+            return 404, fault(error)
+        return 200, {
+            "metadata-location": table.metadata_location,
+            "metadata": json.loads(table.metadata.model_dump_json()),
+        }
+
+    def _faulty(self, request: CommitTableRequest) -> tuple[int, dict[str, Any]]:
+        kind = self.faults.pop(0) if self.faults else "kept"
+        if kind == "late":
+            self._late.append(request)
+            return 504, fault(TimeoutError("gateway"))
+        if kind == "refused":
+            return 500, fault(RuntimeError("the catalog's database"))
+        if kind == "beaten":
+            self._commit(self._late.pop())
+        status, answer = self._commit(request)
+        return (500, fault(RuntimeError("the answer"))) if kind == "lost" else (status, answer)
+
+    def _commit(self, request: CommitTableRequest) -> tuple[int, dict[str, Any]]:
+        name = (*request.identifier.namespace.root, request.identifier.name)
+        try:
+            self.catalog.commit_table(self.catalog.load_table(name), request.requirements, request.updates)
+        except CommitFailedException as error:
+            return 409, fault(error)
+        return self._load((name[0], name[1]))
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, answer = 401, fault(PermissionError("no such token"))
+                if self.headers.get("Authorization") == f"Bearer {server.token}":
+                    status, answer = server.answer(self.command, self.path, body)
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = _serve  # noqa: N815 - http.server's names
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        return Handler
+
+
+def fault(error: Exception) -> dict[str, Any]:
+    return {"error": {"message": str(error), "type": type(error).__name__, "code": 500}}
+
+
+@contextmanager
+def iceberg_rest(directory: Path, token: str = "a-token") -> Iterator[IcebergRest]:
+    """A server that serves meanwhile."""
+    server = IcebergRest(directory, token)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
