@@ -95,8 +95,9 @@ load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="-
 churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that come and go badly, with 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
-docs: $(VENV)/.test $(EXTENSIONS) ## rebuild docs/configuration.md and docs/internals/authorization.md from the tables
+docs: $(VENV)/.test $(EXTENSIONS) ## rebuild docs/configuration.md and docs/command-line.md from the declarations
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
+	$(BIN)/python -m tidelog.command_page > docs/command-line.md
 	$(BIN)/python -m tidelog.broker.security.authorization.table > docs/internals/authorization.md
 
 image: $(VENV)/.test ## build the container image without a Docker engine and try it (root, buildah, mmdebstrap, kcat)
