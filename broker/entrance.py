@@ -2,8 +2,9 @@
 
     plaintext listener   socket -> Connection
     TLS listener         socket -> handshake in a thread -> Connection with an encrypting transport and a principal
+    SASL listener        as one of the two, and a gate answers the Connection's frames until it has authenticated
 
-Nothing of TLS is imported while no listener asks for it. Loop thread only.
+Nothing of TLS or SASL is imported while no listener asks for it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, BrokerConfig, Endpoint
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.listening import set_buffers
 from tidelog.broker.network.shell import Shell
@@ -25,6 +26,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from tidelog.broker.network.authentication import Authentication
     from tidelog.broker.security.tls.listeners import TlsListeners
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Entrance:
         self._on_left = on_left
         self._per_ip: Counter[str] = Counter()
         self._tls = build_tls(broker)
+        self._sasl = build_sasl(broker)
 
     def has_room(self) -> bool:
         """Return whether one more connection may be accepted."""
@@ -92,7 +95,9 @@ class Entrance:
 
     def _connect(self, context: RequestContext, transport: Transport, principal: Principal) -> None:
         context.principal = principal
-        Connection(self._shell, transport, context)
+        connection = Connection(self._shell, transport, context)
+        if self._sasl is not None:
+            self._sasl.watch(connection)
 
     def connection_closed(self, connection: Connection) -> None:
         """A connection ended."""
@@ -131,3 +136,13 @@ def build_tls(broker: Broker) -> TlsListeners | None:
 def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
     """The names of the listeners that encrypt."""
     return [endpoint.listener_name for endpoint in endpoints if endpoint.security_protocol not in PLAIN_PROTOCOLS]
+
+
+def build_sasl(broker: Broker) -> Authentication | None:
+    """The listeners that authenticate; None where there is none. Raises ConfigError."""
+    names = [one.listener_name for one in broker.config.listeners if one.security_protocol in SASL_PROTOCOLS]
+    if not names:
+        return None
+    from tidelog.broker.network.authentication import Authentication
+
+    return Authentication(broker, names)

@@ -21,7 +21,7 @@ from tidelog.broker.config.keys import (
 )
 from tidelog.broker.config.member_keys import MEMBER_KEYS
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
-from tidelog.broker.config.security_keys import TLS_KEYS
+from tidelog.broker.config.security_keys import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import NO_DEFAULT, ConfigKey
@@ -86,6 +86,8 @@ def page() -> str:
         table("Members of a cluster", MEMBER_KEYS),
         table("Listeners and connections", SOCKET_KEYS),
         table("Listeners that encrypt", TLS_KEYS, PER_LISTENER),
+        table("Listeners that authenticate", SASL_KEYS, PER_LISTENER),
+        table("Clients that are not authenticated yet", AUTHENTICATION_KEYS),
         table("Topics, logs and fetching", TOPIC_KEYS),
         table("Times of logs in several units", LOG_TIME_KEYS),
         topic_table(),

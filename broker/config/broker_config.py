@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tidelog.broker.config.admin_keys import ADMIN_KEYS
 from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
 from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
-from tidelog.broker.config.security_keys import TLS_KEYS, is_listener_key
+from tidelog.broker.config.security_keys import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS, is_listener_key
 from tidelog.broker.config.sources import (
     PropertiesError,
     parse_properties,
@@ -32,7 +32,9 @@ from tidelog.protocol.config_def import ConfigDef, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BROKER_CONFIG_DEF = ConfigDef((*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS, *TLS_KEYS))
+BROKER_CONFIG_DEF = ConfigDef(
+    (*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS, *TLS_KEYS, *SASL_KEYS, *AUTHENTICATION_KEYS)
+)
 UNROUTABLE = ("0.0.0.0", "::")
 """Hosts that mean every interface: to listen on, not to be told."""
 MAX_PORT = 65535
@@ -40,9 +42,11 @@ CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that ha
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 """Properties files below everything else, separated by colons; those that do not exist are passed over. A container
 image gives its defaults this way, so that a user's own settings win and the health check reads the same."""
-SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
 """Those that do not encrypt."""
+SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+"""Those that authenticate by SASL."""
 
 
 class Endpoint(NamedTuple):

@@ -16,11 +16,13 @@ from tidelog.protocol.config_def import (
     ConfigKey,
     ConfigType,
     Importance,
+    between,
     each_of,
     one_of,
 )
 
 STRING, LIST, PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
+INT, LONG = ConfigType.INT, ConfigType.LONG
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 STORE_TYPES = ("PEM", "PKCS12", "JKS")
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
@@ -66,10 +68,40 @@ TLS_KEYS = (
     ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", only("PKIX"), LOW, "Java's; its default alone."),
     ConfigKey("ssl.engine.factory.class", STRING, None, only(None, ""), LOW, "Java's; no value."),
 )
+
+SASL_KEYS = (
+    ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), None, HIGH,
+        "The mechanisms of a listener that authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default, "
+        "GSSAPI, is not here, so that each such listener names its own."),
+    ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM,
+        "The JAAS text of one mechanism; its key has the prefix listener.name.NAME.MECHANISM. in lower case. PLAIN's "
+        "users are its options user_NAME=\"PASSWORD\"; SCRAM needs none."),
+    ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("connections.max.reauth.ms", LONG, 0, between(0), MEDIUM,
+        "How long a client may go on before it authenticates again (KIP-368); 0: as long as it is connected."),
+    ConfigKey("sasl.server.max.receive.size", INT, 524_288, between(1), MEDIUM,
+        "The largest request, in bytes, of a client that is not authenticated yet."),
+    ConfigKey("connection.authentication.timeout.ms", INT, 10_000, between(1), MEDIUM,
+        "How long a client may take to authenticate. Tidelog's own key."),
+    ConfigKey("connection.failed.authentication.delay.ms", INT, 100, between(0), LOW,
+        "How long a client whose authentication failed waits for the answer; longer for an address that fails often."),
+)
+
+AUTHENTICATION_KEYS = (
+    ConfigKey("max.unauthenticated.connections", INT, 1000, between(1), MEDIUM,
+        "The most connections that are not authenticated yet; one more closes the oldest of them. Tidelog's own key."),
+    ConfigKey("max.unauthenticated.connections.per.ip", INT, 100, between(1), MEDIUM,
+        "As max.unauthenticated.connections, for one address. Tidelog's own key."),
+    ConfigKey("failed.authentication.rate", INT, 10, between(1), LOW,
+        "Failed authentications of one address in a second; from then on each doubles the wait for the answer, up to "
+        "five seconds. Tidelog's own key."),
+)
 # fmt: on
 
-LISTENER_CONFIG_DEF = ConfigDef(TLS_KEYS)
+LISTENER_CONFIG_DEF = ConfigDef((*TLS_KEYS, *SASL_KEYS))
 """Keys that a listener may have values of its own for."""
+MECHANISM_KEYS = frozenset({"sasl.jaas.config", "sasl.server.callback.handler.class"})
+"""Keys that each mechanism of a listener may have values of its own for."""
 
 
 def listener_prefix(name: str) -> str:
@@ -78,9 +110,11 @@ def listener_prefix(name: str) -> str:
 
 
 def is_listener_key(key: str) -> bool:
-    """Return whether this is a security key with the prefix of some listener."""
+    """Return whether this is a security key with the prefix of some listener, or of a mechanism of it."""
     parts = key.split(".", 3)
-    return len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[3] in LISTENER_CONFIG_DEF
+    if len(parts) != 4 or parts[:2] != ["listener", "name"]:
+        return False
+    return parts[3] in LISTENER_CONFIG_DEF or parts[3].partition(".")[2] in MECHANISM_KEYS
 
 
 def listener_values(texts: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -96,3 +130,10 @@ def listener_values(texts: Mapping[str, str], name: str) -> dict[str, Any]:
         return LISTENER_CONFIG_DEF.parse(given)
     except ConfigError as error:
         raise ConfigError(f"listener {name}: {error.message}") from error
+
+
+def mechanism_values(texts: Mapping[str, str], name: str, mechanism: str) -> dict[str, Any]:
+    """The values of a mechanism of a listener: those with the prefix of both win. Raises ConfigError."""
+    prefix = f"{listener_prefix(name)}{mechanism.lower()}."
+    own = {key: texts[prefix + key] for key in MECHANISM_KEYS if prefix + key in texts}
+    return listener_values({**texts, **{listener_prefix(name) + key: text for key, text in own.items()}}, name)

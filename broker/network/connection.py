@@ -38,7 +38,7 @@ from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import Transport
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, Wakefulness
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.route import Parts, Pending
+from tidelog.broker.requests.route import Answer, Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidReceiveError, InvalidRequestError
 from tidelog.protocol.frames import FrameReader, refuse_size
@@ -68,6 +68,8 @@ SLOWEST_BYTES_PER_S = 32 * 1024
 
 _TCP_CLOSE = 7
 """The state of a connection that was reset, in the first byte of Linux' ``tcp_info``."""
+
+Dispatch = Callable[[RequestContext, memoryview], Answer]
 
 _unpack_length = struct.Struct(">i").unpack_from
 
@@ -101,6 +103,8 @@ class Connection:
         "_writing",
         "closed",
         "context",
+        "dispatch",
+        "max_frame_bytes",
         "sock",
     )
 
@@ -108,6 +112,8 @@ class Connection:
         self._shell = shell
         self.sock = sock
         self.context = context
+        self.dispatch: Dispatch = shell.dispatch
+        self.max_frame_bytes = shell.limits.max_frame_bytes
         self.closed = False
         self._reader: FrameReader | None = None
         self._out: Parts = []
@@ -194,8 +200,8 @@ class Connection:
 
         The hot loop of the broker: a pipelining producer has dozens of frames in one receive.
         """
-        dispatch, context, out = self._shell.dispatch, self.context, self._out
-        max_frame_bytes = self._shell.limits.max_frame_bytes
+        dispatch, context, out = self.dispatch, self.context, self._out
+        max_frame_bytes = self.max_frame_bytes
         monotonic_ms, deadline = self._shell.monotonic_ms, self._last_active_ms + TURN_MS
         position = owed = 0
         self._has_frames = True
@@ -258,7 +264,7 @@ class Connection:
                     self._has_frames = False
                     break
                 largest = max(largest, len(frame))
-                answer = self._shell.dispatch(self.context, frame)
+                answer = self.dispatch(self.context, frame)
                 self._partial_since_ms = self._last_active_ms
                 if answer is not None:
                     self._take_answer(answer)
@@ -556,10 +562,18 @@ def end_of_stream(connection: Connection) -> None:
 def keep(connection: Connection, rest: memoryview) -> None:
     """Copy what the turn left over out of the shared scratch buffer."""
     shell = connection._shell
-    connection._reader = FrameReader(shell.limits.max_frame_bytes)
+    connection._reader = FrameReader(connection.max_frame_bytes)
     connection._reader.receive_data(rest)
     connection._partial_since_ms = connection._last_active_ms
     shell.watch(connection)
+
+
+def guard(connection: Connection, dispatch: Dispatch, max_frame_bytes: int | None = None) -> None:
+    """Have another function answer the connection's frames, and none be larger; None: as large as any."""
+    connection.dispatch = dispatch
+    connection.max_frame_bytes = max_frame_bytes or connection._shell.limits.max_frame_bytes
+    if connection._reader is not None:
+        connection._reader.max_frame_bytes = connection.max_frame_bytes
 
 
 def check_idle(connection: Connection) -> None:

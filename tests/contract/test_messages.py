@@ -151,8 +151,6 @@ def test_declared_versions_are_those_of_both_jars(name: str) -> None:
 
 # APIs of a broker listener whose messages come with the handlers that will serve them.
 NOT_SERVED = {
-    "SaslHandshakeRequest",
-    "SaslAuthenticateRequest",
     "AddRaftVoterRequest",
     "RemoveRaftVoterRequest",
     "InitializeShareGroupStateRequest",

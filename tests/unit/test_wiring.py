@@ -36,6 +36,7 @@ SYS_MODULES_ALLOWED = {
 
 # Attributes that are set from outside although they take a function: "path: attribute" -> why.
 HOOKS_ALLOWED = {
+    "broker/network/authentication.py: on_close": "the state of a connection, not a part of the broker",
     "broker/loop/timers.py: callback": "a timer and its queue are one module",
     "broker/coordinator/runtime/runtime.py: wake_up": "a shard is built around its timer before the runtime arms it",
     "broker/requests/throttling.py: withdraw": "the state of a connection, not a part of the broker",

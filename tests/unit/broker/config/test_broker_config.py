@@ -96,7 +96,7 @@ def test_the_controllers_listener_of_a_kafka_configuration_is_not_opened() -> No
         ("listeners", "PLAINTEXT://h:", "HOST:PORT"),
         ("listeners", "h:9092", "NAME://HOST:PORT"),
         ("listeners", "INSIDE://h:1", "listener.security.protocol.map"),
-        ("listeners", "SASL_SSL://h:1", "PLAINTEXT, SSL"),
+        ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
         ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "once"),
         ("listeners", "", "at least one"),
         ("advertised.listeners", "PLAINTEXT://h", "HOST:PORT"),

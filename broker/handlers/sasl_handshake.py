@@ -1,0 +1,26 @@
+"""SaslHandshake outside of an authentication: ILLEGAL_SASL_STATE. Versions 0 to 1.
+
+While a connection authenticates its requests do not come here (``tidelog.broker.security.sasl.authenticator``).
+"""
+
+from __future__ import annotations
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import IllegalSaslStateError, KafkaError
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+API_KEY = ApiKey.SASL_HANDSHAKE
+MIN_VERSION, MAX_VERSION = 0, 1
+Request = SaslHandshakeRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Say no: nothing is to be authenticated. Raises IllegalSaslStateError."""
+    raise IllegalSaslStateError
+
+
+def error_response(request: SaslHandshakeRequest, error: KafkaError) -> SaslHandshakeResponse:
+    """The error for the whole answer."""
+    return SaslHandshakeResponse(error_code=error.code)

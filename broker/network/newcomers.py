@@ -1,0 +1,100 @@
+"""Connections that are not authenticated yet: how many there may be, and how long a failed one waits for its answer.
+
+One more than ``max.unauthenticated.connections``, in all or of one address, closes the oldest of them: a client that
+authenticates is done long before. Imported with the first listener that authenticates. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+MOST_ADDRESSES = 10_000
+LONGEST_DELAY_MS = 5_000
+_WINDOW_MS = 1_000
+
+
+class Newcomer(Protocol):
+    """A connection that is not authenticated yet."""
+
+    host: str
+
+    def give_way(self) -> None:
+        """Close: another one needs the room. It is dropped then."""
+        ...
+
+
+class Newcomers:
+    """All of a broker's, the oldest first."""
+
+    def __init__(self, most: Callable[[], int], most_per_host: Callable[[], int]) -> None:
+        self._most = most
+        self._most_per_host = most_per_host
+        self._all: dict[Newcomer, None] = {}
+        self._per_host: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, newcomer: Newcomer) -> None:
+        """One more; another may have to give way."""
+        self._all[newcomer] = None
+        self._per_host[newcomer.host] += 1
+        if self._per_host[newcomer.host] > self._most_per_host():
+            next(other for other in self._all if other.host == newcomer.host).give_way()
+        elif len(self._all) > self._most():
+            next(iter(self._all)).give_way()
+
+    def drop(self, newcomer: Newcomer) -> None:
+        """One has authenticated, or closed."""
+        if newcomer in self._all:
+            del self._all[newcomer]
+            self._per_host[newcomer.host] -= 1
+            if not self._per_host[newcomer.host]:
+                del self._per_host[newcomer.host]
+
+
+class _Failures(NamedTuple):
+    """Failures of one address in the second that began at ``since_ms``."""
+
+    since_ms: float
+    seen: int
+
+
+class FailedLogins:
+    """Counts failures by address: beyond a rate each doubles the delay of its answer."""
+
+    def __init__(self, rate: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
+        self._rate = rate
+        self._monotonic_ms = monotonic_ms
+        self._by_source: dict[str, _Failures] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_source)
+
+    def delay_ms(self, host: str, usual_ms: float) -> float:
+        """Count a failure; returns how long its answer waits."""
+        source, now = source_of(host), self._monotonic_ms()
+        before = self._by_source.pop(source, _Failures(now, 0))
+        fading = int((now - before.since_ms) // _WINDOW_MS) * self._rate()
+        failures = _Failures(now if fading else before.since_ms, max(before.seen - fading, 0) + 1)
+        self._by_source[source] = failures
+        if len(self._by_source) > MOST_ADDRESSES:
+            for oldest in list(islice(self._by_source, len(self._by_source) - MOST_ADDRESSES)):
+                del self._by_source[oldest]
+        doublings = max(0, min(failures.seen - self._rate(), 16))
+        return min(usual_ms * (1 << doublings), max(usual_ms, LONGEST_DELAY_MS))
+
+
+def source_of(host: str) -> str:
+    """The address that failures are counted for: of IPv6 the network of 64 bits, which one client has."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host

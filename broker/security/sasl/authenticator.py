@@ -1,0 +1,219 @@
+"""The exchange that authenticates one connection: frames in, outcomes out. Kafka's SaslServerAuthenticator, sans-io.
+
+    state               accepts                                   goes to
+    INITIAL             ApiVersions, answered by the broker       HANDSHAKE
+    INITIAL, HANDSHAKE  SaslHandshake v1; v0                      AUTHENTICATE; BARE_TOKENS
+    AUTHENTICATE        SaslAuthenticate, until the last token    COMPLETE
+    BARE_TOKENS         bare tokens, until the last               COMPLETE
+    any                 anything else, or a token that is wrong   FAILED
+
+A re-authentication (KIP-368) begins at HANDSHAKE, with the mechanism and the user of before. TABLE is this page as
+code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import NamedTuple
+
+from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.mechanism import Mechanism, Reply
+from tidelog.protocol.api_keys import ApiKey, response_header_version
+from tidelog.protocol.errors import (
+    IllegalSaslStateError,
+    InvalidRequestError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from tidelog.protocol.header import RequestHeader, decode_request_header
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tidelog.protocol.schema.fields import Message
+
+MAX_FRAMES = 16
+"""An exchange of any mechanism is over long before."""
+_PREFIXES = (struct.Struct(">ii"), struct.Struct(">iix"))
+_LENGTH = struct.Struct(">i")
+
+
+class State(Enum):
+    """States of an exchange."""
+
+    INITIAL = auto()
+    HANDSHAKE = auto()
+    AUTHENTICATE = auto()
+    BARE_TOKENS = auto()
+    COMPLETE = auto()
+    FAILED = auto()
+
+
+class Identity(NamedTuple):
+    """The result of an exchange."""
+
+    user: str
+    mechanism: str
+
+
+class Outcome(NamedTuple):
+    """The consequence of one frame: an answer to send, if any, and for a failure the reason, fit for a log."""
+
+    frame: bytes | None
+    failure: str | None = None
+
+
+PASS_ON = Outcome(None)
+"""The frame is the broker's to answer, as ever."""
+
+Factories = Mapping[str, Callable[[], Mechanism]]
+"""The mechanisms of a listener: each call begins an exchange."""
+
+
+class SaslAuthenticator:
+    """One exchange."""
+
+    __slots__ = (
+        "_frames",
+        "_lifetime_ms",
+        "_mechanism",
+        "_mechanisms",
+        "_previous",
+        "claimed",
+        "identity",
+        "mechanism",
+        "state",
+    )
+
+    def __init__(self, mechanisms: Factories, lifetime_ms: int = 0, previous: Identity | None = None) -> None:
+        """``previous`` is given for a re-authentication; ``lifetime_ms`` is told to the client, 0: no end."""
+        self.state = State.INITIAL if previous is None else State.HANDSHAKE
+        self.identity: Identity | None = None
+        self.mechanism = ""
+        """The mechanism that the client chose."""
+        self.claimed = ""
+        """The name that the client gave."""
+        self._mechanisms = mechanisms
+        self._mechanism: Mechanism | None = None
+        self._lifetime_ms = lifetime_ms
+        self._previous = previous
+        self._frames = 0
+
+    def receive(self, frame: memoryview) -> Outcome:
+        """Take the client's next frame, without its length."""
+        self._frames += 1
+        if self._frames > MAX_FRAMES:
+            return self._fail("too many requests before it was authenticated")
+        if self.state is State.BARE_TOKENS:
+            return self._take_bare_token(bytes(frame))
+        try:
+            header, position = decode_request_header(frame)
+            step = TABLE.get((self.state, header.api_key))
+            if step is None:
+                return self._fail(
+                    f"unexpected request of type {ApiKey(header.api_key).name} during SASL authentication"
+                )
+            return step(self, header, frame[position:])
+        except InvalidRequestError as error:
+            return self._fail(f"malformed request during SASL authentication: {error.message}")
+
+    def _pass_on(self, header: RequestHeader, _body: memoryview) -> Outcome:
+        """ApiVersions: one that is answered with the whole table ends the state; the broker answers both."""
+        if header.api_version <= MAX_API_VERSIONS:
+            self.state = State.HANDSHAKE
+        return PASS_ON
+
+    def _begin(self, header: RequestHeader, body: memoryview) -> Outcome:
+        """SaslHandshake: begin the mechanism. Raises InvalidRequestError."""
+        check_version(header, SaslHandshakeRequest)
+        chosen = SaslHandshakeRequest.decode(body, header.api_version).mechanism
+        self.mechanism = chosen
+        response = SaslHandshakeResponse(mechanisms=list(self._mechanisms))
+        if chosen not in self._mechanisms:
+            response.error_code = UnsupportedSaslMechanismError.code
+            return self._fail("its SASL mechanism is not enabled", encode(header, response))
+        self._mechanism = self._mechanisms[chosen]()
+        self.state = State.AUTHENTICATE if header.api_version else State.BARE_TOKENS
+        return Outcome(encode(header, response))
+
+    def _refuse_handshake(self, header: RequestHeader, _body: memoryview) -> Outcome:
+        check_version(header, SaslHandshakeRequest)
+        response = SaslHandshakeResponse(error_code=IllegalSaslStateError.code)
+        return self._fail("a second SaslHandshake during SASL authentication", encode(header, response))
+
+    def _authenticate(self, header: RequestHeader, body: memoryview) -> Outcome:
+        """SaslAuthenticate: evaluate a token. Raises InvalidRequestError."""
+        check_version(header, SaslAuthenticateRequest)
+        request = SaslAuthenticateRequest.decode(body, header.api_version)
+        response = SaslAuthenticateResponse()
+        try:
+            reply = self._evaluate(bytes(request.auth_bytes))
+        except AuthenticationFailedError as error:
+            response.error_code, response.error_message = SaslAuthenticationFailedError.code, str(error)
+            return self._fail(str(error), encode(header, response))
+        response.auth_bytes = reply.token
+        if self.state is State.COMPLETE and header.api_version:
+            response.session_lifetime_ms = self._lifetime_ms
+        return Outcome(encode(header, response))
+
+    def _take_bare_token(self, token: bytes) -> Outcome:
+        try:
+            reply = self._evaluate(token)
+        except AuthenticationFailedError as error:
+            return self._fail(str(error))
+        return Outcome(_LENGTH.pack(len(reply.token)) + reply.token)
+
+    def _evaluate(self, token: bytes) -> Reply:
+        """Evaluate a token; after the last one the exchange is complete. Raises AuthenticationFailedError."""
+        mechanism, previous = self._mechanism, self._previous
+        assert mechanism is not None
+        kind = "authentication" if previous is None else "re-authentication"
+        if previous is not None and previous.mechanism != self.mechanism:
+            raise AuthenticationFailedError(
+                f"SASL mechanism '{self.mechanism}' requested by client is not supported for reauthentication of "
+                f"mechanism '{previous.mechanism}'"
+            )
+        try:
+            reply = mechanism.evaluate(token)
+        except InvalidTokenError:
+            raise AuthenticationFailedError(
+                f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self.mechanism}"
+            ) from None
+        finally:
+            self.claimed = mechanism.claimed
+        if reply.user is not None:
+            if previous is not None and previous.user != reply.user:
+                raise AuthenticationFailedError(
+                    f"Cannot change principals during re-authentication from User.{previous.user}: User.{reply.user}"
+                )
+            self.identity = Identity(reply.user, self.mechanism)
+            self.state = State.COMPLETE
+        return reply
+
+    def _fail(self, reason: str, frame: bytes | None = None) -> Outcome:
+        self.state = State.FAILED
+        return Outcome(frame, reason)
+
+
+Step = Callable[[SaslAuthenticator, RequestHeader, memoryview], Outcome]
+MAX_API_VERSIONS = 4
+TABLE: dict[tuple[State, int], Step] = {
+    (State.INITIAL, ApiKey.API_VERSIONS): SaslAuthenticator._pass_on,
+    (State.INITIAL, ApiKey.SASL_HANDSHAKE): SaslAuthenticator._begin,
+    (State.HANDSHAKE, ApiKey.SASL_HANDSHAKE): SaslAuthenticator._begin,
+    (State.AUTHENTICATE, ApiKey.SASL_AUTHENTICATE): SaslAuthenticator._authenticate,
+    (State.AUTHENTICATE, ApiKey.SASL_HANDSHAKE): SaslAuthenticator._refuse_handshake,
+}
+
+
+def check_version(header: RequestHeader, request: type[Message]) -> None:
+    """Raises InvalidRequestError for a version that is not served."""
+    if not request.VERSIONS.has(header.api_version):
+        raise InvalidRequestError(f"version {header.api_version} is not served")
+
+
+def encode(header: RequestHeader, response: Message) -> bytes:
+    """The whole frame of a response."""
+    prefix = _PREFIXES[response_header_version(ApiKey(header.api_key), header.api_version)]
+    body = response.encode(header.api_version)
+    return prefix.pack(len(body) + prefix.size - 4, header.correlation_id) + body

@@ -1,0 +1,23 @@
+"""Mechanisms of SASL as the exchange sees them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Reply(NamedTuple):
+    """The answer to a client's token. ``user`` is set with the last one: the client is who he says he is."""
+
+    token: bytes
+    user: str | None = None
+
+
+class Mechanism(Protocol):
+    """The server's side of one exchange. Sans-io; one for each exchange."""
+
+    claimed: str
+    """The name that the client gave, before anything is proved."""
+
+    def evaluate(self, token: bytes, /) -> Reply:
+        """Answer the client's next token. Raises InvalidTokenError, AuthenticationFailedError."""
+        ...

@@ -1,0 +1,139 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the server's side.
+
+    client  n,,n=user,r=nonce                    server  r=nonce+ours,s=salt,i=iterations
+    client  c=biws,r=nonce+ours,p=proof          server  v=signature
+
+Checked beyond the proof: the second message repeats the GS2 header and carries the whole nonce, ours included, and
+channel binding is not asked for. An unknown user is answered like a known one, with a salt that stays the same, and
+fails at the proof. A credential of the store is looked up once. Source of the rules: Kafka's ScramSaslServer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism
+from tidelog.broker.metadata.metadata_image import ScramState
+from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.mechanism import Reply
+
+SCRAM_MECHANISMS = {
+    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+}
+NONCE_BYTES = 24
+_NAME = r"(?:[^,=\x00-\x1f\x7f]|=2C|=3D)+"
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*)"
+_FIRST = re.compile(
+    rf"(?P<gs2>[ny],(?:a=(?P<authorization>{_NAME}))?,)"
+    rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS})"
+)
+_FINAL = re.compile(
+    rf"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_TOKEN_AUTH = re.compile(r",tokenauth=true(?:,|$)")
+
+Credentials = Callable[[str, ScramMechanism], ScramState | None]
+
+
+class ScramUsers:
+    """The credentials of one mechanism. ``look_up`` reads the store."""
+
+    def __init__(self, mechanism: ScramMechanism, look_up: Credentials) -> None:
+        self.mechanism = mechanism
+        self.hash_name = mechanism.hash_name
+        self._look_up = look_up
+        self._secret = secrets.token_bytes(32)
+        """Makes the salts of unknown users."""
+
+    def find(self, user: str) -> tuple[ScramState, bool]:
+        """A user's credential and True; for an unknown user one that no proof fits, and False."""
+        known = self._look_up(user, self.mechanism)
+        if known is not None:
+            return known, True
+        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]
+        size = hashlib.new(self.hash_name).digest_size
+        return ScramState(salt, bytes(size), bytes(size), MIN_ITERATIONS), False
+
+
+class ScramServer:
+    """One exchange by SCRAM: two tokens."""
+
+    def __init__(self, users: ScramUsers, make_nonce: Callable[[], str] | None = None) -> None:
+        """``make_nonce`` is random unless a test says otherwise."""
+        self._users = users
+        self._make_nonce = make_nonce or (lambda: secrets.token_urlsafe(NONCE_BYTES))
+        self.claimed = ""
+        self._gs2 = self._nonce = ""
+        self._transcript = ""
+        self._credential: ScramState | None = None
+        self._is_known = False
+
+    def evaluate(self, token: bytes, /) -> Reply:
+        """Answer the first message, or check the second. Raises InvalidTokenError, AuthenticationFailedError."""
+        try:
+            text = token.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InvalidTokenError("the message is not UTF-8") from None
+        return self._answer_first(text) if self._credential is None else self._check_final(text, self._credential)
+
+    def _answer_first(self, text: str) -> Reply:
+        match = _FIRST.fullmatch(text)
+        if match is None:
+            raise InvalidTokenError("the first message cannot be read")
+        self.claimed = unescape_name(match["user"])
+        authorization = match["authorization"]
+        if authorization is not None and unescape_name(authorization) != self.claimed:
+            raise AuthenticationFailedError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        if _TOKEN_AUTH.search(match["extensions"]):
+            raise InvalidTokenError("delegation tokens are not enabled")
+        self._credential, self._is_known = self._users.find(self.claimed)
+        self._gs2, self._nonce = match["gs2"], match["nonce"] + self._make_nonce()
+        salt = base64.b64encode(self._credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        self._transcript = f"{match['bare']},{answer}"
+        return Reply(answer.encode())
+
+    def _check_final(self, text: str, credential: ScramState) -> Reply:
+        match = _FINAL.fullmatch(text)
+        if match is None:
+            raise InvalidTokenError("the final message cannot be read")
+        if not hmac.compare_digest(match["nonce"], self._nonce):
+            raise InvalidTokenError("the nonce is another one")
+        if decode_base64(match["binding"]) != self._gs2.encode():
+            raise InvalidTokenError("the final message does not repeat the first one's header")
+        transcript = f"{self._transcript},{match['unproved']}".encode()
+        if not self._is_proof(decode_base64(match["proof"]), transcript, credential):
+            raise InvalidTokenError("the proof is wrong")
+        signature = hmac.digest(credential.server_key, transcript, self._users.hash_name)
+        return Reply(b"v=" + base64.b64encode(signature), self.claimed)
+
+    def _is_proof(self, proof: bytes, transcript: bytes, credential: ScramState) -> bool:
+        """Return whether the proof was made with the user's password; an unknown user takes as long."""
+        name = self._users.hash_name
+        signature = hmac.digest(credential.stored_key, transcript, name)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
+        is_equal = hmac.compare_digest(hashlib.new(name, client_key).digest(), credential.stored_key)
+        return is_equal and len(proof) == len(signature) and self._is_known
+
+
+def unescape_name(name: str) -> str:
+    """A user's name without the escapes of RFC 5802."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def decode_base64(text: str) -> bytes:
+    """The bytes of strict base64. Raises InvalidTokenError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise InvalidTokenError("not base64") from None
