@@ -320,7 +320,9 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
 QUESTIONS = [Asking(*entry) for entry in _ENTRIES]
 """API and a request of it. An API that is not here needs nothing, or has rules of its own (tokens)."""
 
-NEEDS_NOTHING = frozenset({"api_versions", "get_telemetry_subscriptions", "push_telemetry"})
+NEEDS_NOTHING = frozenset(
+    {"api_versions", "get_telemetry_subscriptions", "push_telemetry", "sasl_authenticate", "sasl_handshake"}
+)
 TOKENS = frozenset({f"{verb}_delegation_token" for verb in ("create", "renew", "expire", "describe")})
 SOME_ID = bytes(range(16))
 NO_ID = ZERO_UUID

@@ -48,7 +48,8 @@ class Security:
     @property
     def jaas(self) -> str:
         module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"
-        options = f'username="{self.user}" password="{self.password}"'
+        password = self.password.replace("\\", "\\\\").replace('"', '\\"')
+        options = f'username="{self.user}" password="{password}"'
         return f"org.apache.kafka.common.security.{module} required {options};"
 
     def java(self) -> dict[str, str]:
@@ -196,7 +197,7 @@ def by_kafka_python(bootstrap: str, security: Security, topic: str, values: list
 
 def by_java(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
     config = security.ca.parent / f"{topic}.properties"
-    config.write_text("".join(f"{key}={value}\n" for key, value in security.java().items()))
+    config.write_text("".join(f"{key}={escape(value)}\n" for key, value in security.java().items()))
     server = ["--bootstrap-server", bootstrap, "--topic", topic]
     lines = "\n".join(value.decode() for value in values) + "\n"
     producing = [*server, "--command-config", str(config), "--command-property", "max.block.ms=10000"]
@@ -207,6 +208,11 @@ def by_java(bootstrap: str, security: Security, topic: str, values: list[bytes])
     done = run_tool(CONSOLE_CONSUMER, consuming)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.encode() for line in done.stdout.splitlines()]
+
+
+def escape(value: str) -> str:
+    """A value as a properties file writes it."""
+    return value.replace("\\", "\\\\")
 
 
 class Listening(logging.Handler):
@@ -241,3 +247,5 @@ CLIENTS: dict[str, Callable[[str, Security, str, list[bytes]], list[bytes]]] = {
     "kafka-python": by_kafka_python,
     "java": by_java,
 }
+QUICK = [name for name in CLIENTS if name != "java"]
+"""Without a JVM for each call."""

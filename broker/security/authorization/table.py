@@ -108,6 +108,7 @@ ROWS: dict[ApiKey, Row] = {
         groups.names_need(DESCRIBE, GROUP, "groups", "groups", groups.tell_group_operations),
     ),
     ApiKey.LIST_GROUPS: Row("DESCRIBE C for all, else DESCRIBE G", "left out", None, groups.list_groups),
+    ApiKey.SASL_HANDSHAKE: _NOTHING,
     ApiKey.API_VERSIONS: _NOTHING,
     ApiKey.CREATE_TOPICS: Row(
         "CREATE C or CREATE T; for the configs in the answer DESCRIBE_CONFIGS T",
@@ -145,6 +146,7 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: on_cluster(ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: on_cluster(DESCRIBE),
+    ApiKey.SASL_AUTHENTICATE: _NOTHING,
     ApiKey.CREATE_PARTITIONS: Row("ALTER T", "29", None, topics.create_partitions),
     ApiKey.CREATE_DELEGATION_TOKEN: _TOKENS,
     ApiKey.RENEW_DELEGATION_TOKEN: _TOKENS,
