@@ -11,9 +11,9 @@ root=${WORK:-$PWD/build/wheels}/$suite
 command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing; install it with: apt-get install mmdebstrap" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "needs root, for a chroot" >&2; exit 1; }
 
-inside() { env -i PATH=/venv/bin:/usr/bin:/bin HOME=/root ${PIP_CERT:+PIP_CERT="$PIP_CERT"} chroot "$root" bash -euc "$1"; }
+inside() { chroot "$root" env -i PATH=/venv/bin:/usr/bin:/bin HOME=/root ${PIP_CERT:+PIP_CERT="$PIP_CERT"} bash -euc "$1"; }
 trap 'umount -q "$root/proc" "$root/dev" || true' EXIT
-if [ ! -e "$root/venv" ]; then
+if [ ! -x "$root/usr/bin/python3" ]; then
   rm -rf "$root"
   mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates "$suite" "$root"
   for file in /etc/resolv.conf /etc/hosts /etc/pip.conf ${PIP_CERT:-}; do
