@@ -26,6 +26,10 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
     metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+    authorizer = broker.authorizer
+    if authorizer is not None:
+        metrics.gauge("kafka_server_authorizer_acls_total_count", lambda: len(authorizer.rules))
+        metrics.gauge("kafka_server_authorizer_authorization_denied_total", lambda: authorizer.denied_total)
     metrics.shared_source(partial(log_manager_samples, broker.log_manager))
 
 

@@ -90,6 +90,7 @@ class Authorizer:
         "_is_topic",
         "_super_users",
         "_without_acl",
+        "denied_total",
         "generation",
     )
 
@@ -110,6 +111,8 @@ class Authorizer:
         self._is_topic = is_topic
         self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
         self._is_over_many = False
+        self.denied_total = 0
+        """Denials of what was asked for, for metrics."""
         self.generation = object()
         """Identity of the ACLs in force; another object after each change."""
         self._warn_of_many()
@@ -157,6 +160,7 @@ class Authorizer:
             if audit_logger.isEnabledFor(logging.DEBUG):
                 self._note(logging.DEBUG, context, Asked(operation, resource_type, name, context.api_key, count))
             return True
+        self.denied_total += not is_filter
         level = TRACE if is_filter else logging.INFO
         if audit_logger.isEnabledFor(level):
             self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
