@@ -39,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
     results = []
     for resource in once.values():
         yield None
-        keys = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+        keys = frozenset(resource.configuration_keys) if resource.configuration_keys else None  # none at all: all
         try:
             entries = broker.configs.describe(resource.resource_type, resource.resource_name, keys)
         except KafkaError as error:

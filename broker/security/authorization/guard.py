@@ -215,6 +215,8 @@ class Split:
 
     def _add_refused(self, call: Call, response: Any, elements: list[Any], error: KafkaError) -> Steps[Any]:
         if self.refused is not None:
+            if response.error_code:  # it says all there is to say
+                return response
             getattr(response, self.answer).extend(self.refused(element, error) for element in elements)
             return response
         more = yield from call.refuse(with_fields(call.request, **{self.array: elements}), error)

@@ -68,6 +68,16 @@ def test_configs_are_described(admin: AdminBroker, version: int) -> None:
     assert [result.error_code for result in whole.results] == [-1, -1, -1]
 
 
+def test_an_empty_list_of_keys_asks_for_all_as_null_does(admin: AdminBroker) -> None:
+    """Found by the oracle of authorization: Apache Kafka takes both for all keys."""
+    described = []
+    for keys in (None, []):
+        resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="orders", configuration_keys=keys)
+        (result,) = drive(admin.broker, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results
+        described.append([config.name for config in result.configs])
+    assert described[0] == described[1] != []
+
+
 def test_synonyms_and_documentation_only_when_asked_for(admin: AdminBroker) -> None:
     resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="orders", configuration_keys=["retention.ms"])
     request = DescribeConfigsRequest(resources=[resource])
