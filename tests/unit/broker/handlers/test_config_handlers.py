@@ -71,7 +71,8 @@ def test_configs_are_described(admin: AdminBroker, version: int) -> None:
 def test_an_empty_list_of_keys_asks_for_all_as_null_does(admin: AdminBroker) -> None:
     """Found by the oracle of authorization: Apache Kafka takes both for all keys."""
     described = []
-    for keys in (None, []):
+    empty: list[str] = []
+    for keys in (None, empty):
         resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="orders", configuration_keys=keys)
         (result,) = drive(admin.broker, DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results
         described.append([config.name for config in result.configs])
