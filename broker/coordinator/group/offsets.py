@@ -61,6 +61,10 @@ class OffsetStore:
         partitions = topics.get(topic) if topics is not None else None
         return partitions.get(partition) if partitions is not None else None
 
+    def count(self, group_id: str) -> int:
+        """The number of the group's committed offsets."""
+        return sum(map(len, self.of_group(group_id).values()))
+
     def has_open_transactions(self, group_id: str) -> bool:
         return group_id in self._producers
 

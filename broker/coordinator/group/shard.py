@@ -32,7 +32,7 @@ from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, Consu
 from tidelog.broker.coordinator.group.consumer.heartbeat import ConsumerHeartbeats, GroupSettings
 from tidelog.broker.coordinator.group.consumer.records import consumer_group_tombstones, replay_into
 from tidelog.broker.coordinator.group.migration import Migration
-from tidelog.broker.coordinator.group.offset_commits import OffsetCommits
+from tidelog.broker.coordinator.group.offset_commits import EXPIRY_PART, OffsetCommits
 from tidelog.broker.coordinator.group.offsets import OffsetStore
 from tidelog.broker.coordinator.group.records import empty_group_record, group_tombstone
 from tidelog.broker.coordinator.group.replay import (
@@ -50,7 +50,7 @@ from tidelog.broker.coordinator.group.streams.heartbeat import StreamsHeartbeats
 from tidelog.broker.coordinator.group.streams.records import replay_streams, streams_group_tombstones
 from tidelog.broker.coordinator.runtime.committer import Committer
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
-from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, Parts, TimerResult
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.share.config import ShareConfig
 from tidelog.protocol.coordinator_records.group import (
@@ -293,18 +293,7 @@ class GroupShard:
     def expire_offsets(self) -> TimerResult:
         """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
         self._schedule_expiry()
-        now_ms = self.commits.expiry_clock.now()
-        records: list[CoordinatorRecord] = []
-        for group in self.groups.values():
-            tombstones, all_gone = self.commits.collect_expired(group, now_ms)
-            records += tombstones
-            if isinstance(group, ShareGroup):
-                continue  # a share group stays until it is deleted
-            if all_gone and group.is_empty and not group.pending_join_members:
-                records += tombstones_of(group)
-        if records:
-            logger.info("%d offsets and groups have expired", len(records))
-        return CoordinatorResult(None, records)
+        return expire(self, self.commits.expiry_clock.now())
 
     def _schedule_expiry(self) -> None:
         self.timer.schedule(_EXPIRY_KEY, self._config.offsets_retention_check_interval_ms, self.expire_offsets)
@@ -367,6 +356,39 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 self._rebalance.refuse_all(group, NotCoordinatorError.code)
+
+
+def expire(shard: GroupShard, now_ms: int) -> Parts:
+    """The tombstones of what has expired at ``now_ms``, part by part: there may be a million groups."""
+    records: list[CoordinatorRecord] = []
+    looked_at = count = 0
+    for group_id in list(shard.groups):
+        going = 0
+        for part in shard.commits.offsets_in_parts(group_id):
+            group = shard.groups.get(group_id)
+            if group is not None:
+                tombstones = shard.commits.collect_expired(group, part, now_ms)
+                records += tombstones
+                going += len(tombstones)
+            looked_at += 1 + len(part)
+            if looked_at >= EXPIRY_PART:
+                count += len(records)
+                yield CoordinatorResult(None, records)
+                records, looked_at, going = [], 0, 0
+        group = shard.groups.get(group_id)
+        if group is not None and is_spent(shard.offsets, group, going):
+            records += tombstones_of(group)
+    if count + len(records):
+        logger.info("%d offsets and groups have expired", count + len(records))
+    yield CoordinatorResult(None, records)
+
+
+def is_spent(offsets: OffsetStore, group: Group, going: int) -> bool:
+    """Return whether nothing keeps a group once ``going`` of its offsets are gone. A share group stays until it is
+    deleted."""
+    if isinstance(group, ShareGroup) or not group.is_empty or group.pending_join_members:
+        return False
+    return offsets.count(group.group_id) == going and not offsets.has_open_transactions(group.group_id)
 
 
 def note_share_group(groups: dict[str, Group], share_groups: dict[str, ShareGroup], group_id: str) -> None:

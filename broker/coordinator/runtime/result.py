@@ -10,7 +10,7 @@ Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -53,5 +53,8 @@ class CoordinatorResult(Generic[T]):
     stamp: ProducerStamp | None = None
 
 
+#: A long decision, part by part: each part rests on the state at its moment, and is written before others are served.
+Parts = Iterator[CoordinatorResult[None]]
+
 #: What a timer's action may return.
-TimerResult = CoordinatorResult[None] | None
+TimerResult = CoordinatorResult[None] | Parts | None

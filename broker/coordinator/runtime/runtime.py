@@ -31,11 +31,11 @@ from tidelog.broker.coordinator.runtime.replay import (
     replay_control,
     replay_result,
 )
-from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts, TimerResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.errors import NotReadyError
 from tidelog.broker.loop.deferred import Deferred, completed, when_all
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, settled
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, StepRunner, Steps, settled
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -136,6 +136,7 @@ class CoordinatorRuntime(Generic[S]):
         self._failed: dict[int, KafkaError] = {}
         self._reported: dict[int, str] = {}
         """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
+        self.steps = StepRunner(call_soon, time.monotonic_ms)
         self._when_loaded: dict[int, list[Callable[[S], CoordinatorResult[None]]]] = {}
         self._partition_of: dict[str, int] = {}
 
@@ -466,6 +467,10 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- clocks -------------------------------------------------------------------------------------------------
 
+    def is_served(self, partition: int, shard: S) -> bool:
+        """Return whether this is still the partition's shard."""
+        return self._shards.get(partition) is shard
+
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
         """Let the loop call back at the deadline, unless it does so earlier already: that call arms the next."""
         armed = shard.timer.armed
@@ -476,7 +481,7 @@ class CoordinatorRuntime(Generic[S]):
         self._call_later(delay_ms, lambda: self._run_timer(partition, shard))
 
     def _run_timer(self, partition: int, shard: S) -> None:
-        if self._shards.get(partition) is not shard:
+        if not self.is_served(partition, shard):
             return  # unloaded meanwhile
         shard.timer.armed.pop()
         shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
@@ -490,16 +495,26 @@ def refuse_uncommitted(_error: KafkaError) -> NoReturn:
     raise NotCoordinatorError
 
 
-def execute_for_clock(
-    runtime: CoordinatorRuntime[S], partition: int, shard: S, result: CoordinatorResult[None] | None
-) -> None:
+def execute_for_clock(runtime: CoordinatorRuntime[S], partition: int, shard: S, result: TimerResult) -> None:
     """A step that a clock or the loading itself asks for; no client waits for an answer."""
     if result is None:
+        return
+    if not isinstance(result, CoordinatorResult):
+        runtime.steps.run(_execute_parts(runtime, partition, shard, result))
         return
     try:
         runtime.write(partition, shard, result)
     except KafkaError:
         logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
+
+
+def _execute_parts(runtime: CoordinatorRuntime[S], partition: int, shard: S, parts: Parts) -> Steps[None]:
+    """Execute a long decision part by part, for as long as the shard is served."""
+    for part in parts:
+        execute_for_clock(runtime, partition, shard, part)
+        yield None
+        if not runtime.is_served(partition, shard):
+            return
 
 
 MAX_REMEMBERED_KEYS = 100_000

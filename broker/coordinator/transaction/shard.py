@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
-from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, Parts, TimerResult
 from tidelog.broker.coordinator.transaction.state import (
     AT_REST,
     COMPLETE_COMMIT,
@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 ProducerIdAndEpoch = tuple[int, int]
 
+EXPIRY_PART = 128
+"""Ids looked at before others are served, and tombstones in one batch."""
 _EXPIRY_KEY = ("expire-ids",)
 
 
@@ -263,13 +265,7 @@ class TransactionShard:
 
     def _expire_ids(self) -> TimerResult:
         self._schedule_expiry()
-        oldest_ms = self._expiry_clock.now() - self._config.transactional_id_expiration_ms
-        expired = [
-            CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), None)
-            for transactional_id, transaction in self.transactions.items()
-            if transaction.state in AT_REST and transaction.last_update_ms <= oldest_ms
-        ]
-        return CoordinatorResult(None, expired)
+        return expire(self.transactions, self._expiry_clock.now() - self._config.transactional_id_expiration_ms)
 
     # -- replay -------------------------------------------------------------------------------------------------
 
@@ -341,3 +337,16 @@ def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResu
     if transaction.state in PREPARED:
         raise ConcurrentTransactionsError
     return CoordinatorResult((transaction.producer_id, transaction.producer_epoch))
+
+
+def expire(transactions: dict[str, Transaction], oldest_ms: int) -> Parts:
+    """The tombstones of ids that were used last at ``oldest_ms``, part by part: there may be a million."""
+    known = list(transactions)
+    for begin in range(0, len(known), EXPIRY_PART):
+        found = [transactions.get(transactional_id) for transactional_id in known[begin : begin + EXPIRY_PART]]
+        expired = [
+            CoordinatorRecord(TransactionLogKey(transactional_id=transaction.transactional_id), None)
+            for transaction in found
+            if transaction is not None and transaction.state in AT_REST and transaction.last_update_ms <= oldest_ms
+        ]
+        yield CoordinatorResult(None, expired)

@@ -32,7 +32,7 @@ from tidelog.broker.coordinator.group.classic.group import (
     ClassicMember,
 )
 from tidelog.broker.coordinator.group.records import group_metadata_record
-from tidelog.broker.coordinator.runtime.result import CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.protocol.errors import (
     NONE,
     CoordinatorNotAvailableError,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: What a step of a rebalance adds to the answer of the request that caused it.
-Step = TimerResult
+Step = CoordinatorResult[None] | None
 
 
 def append_error_for_client(error: KafkaError) -> KafkaError:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
 import pytest
 
-from tests.support.coordinators import GroupWorld
+from tests.support.coordinators import GroupWorld, MemoryTopicLog
 from tests.unit.broker.stepping import response_of
+from tidelog.broker.coordinator.group.offset_commits import EXPIRY_PART
 from tidelog.broker.coordinator.group.offsets import OffsetStore
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
 from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import (
     NONE,
@@ -45,6 +48,7 @@ from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tidelog.protocol.record.record_batch import RecordBatch
 
 DAY_MS = 24 * 3600 * 1000
 SUBSCRIBED_TO_T = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
@@ -84,9 +88,11 @@ def end(world: GroupWorld, producer_id: int = 7, *, committed: bool) -> None:
     world.runtime.shard_for("g").replay_end_transaction(producer_id, 0, committed=committed)
 
 
-def fetch(world: GroupWorld, *, require_stable: bool = False, topic: str = "t") -> tuple[int, int]:
+def fetch(world: GroupWorld, *, require_stable: bool = False, topic: str = "t", group_id: str = "g") -> tuple[int, int]:
     """Offset and error code."""
-    group = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])])
+    group = OffsetFetchRequestGroup(
+        group_id=group_id, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
+    )
     answer = response_of(world.coordinator.fetch_offsets(group, require_stable=require_stable, by_id=False))
     partition = answer.topics[0].partitions[0]
     return partition.committed_offset, partition.error_code
@@ -513,6 +519,60 @@ def test_a_failed_expiry_is_tried_again() -> None:
     world.log.failure = None
     world.advance(600_000)
     assert fetch(world) == (-1, NONE)
+
+
+def test_a_long_expiry_goes_in_parts_and_takes_no_commit_that_comes_between() -> None:
+    world = GroupWorld(MemoryTopicLog(partitions=1), offsets_retention_minutes=24 * 60)
+    ticks = itertools.count()
+    world.runtime.steps.clock = lambda: float(next(ticks))  # a slice is a step or two
+    groups = [f"g{number}" for number in range(500)]
+    for group_id in groups:
+        commit(world, 5, group_id=group_id)
+    for name in ("t", "u", "v"):
+        commit(world, 5, group_id="wide", name=name)
+    world.time.advance(2 * DAY_MS)
+    before = len(world.log.batches[0])
+    for deadline, _, callback in list(world.loop.later):
+        if deadline <= world.time.monotonic_ms():
+            callback()
+    turns, kept = 0, set[str]()
+    while world.loop.soon:
+        world.loop.soon.pop(0)()
+        turns += 1
+        late = groups[-turns]
+        if turns < 4 and fetch(world, group_id=late) == (5, NONE):
+            commit(world, 6, group_id=late)
+            kept.add(late)
+    assert turns > 3, "in steps"
+    assert kept
+    sizes = [RecordBatch(bytearray(batch)).record_count for batch in world.log.batches[0][before:]]
+    assert max(sizes) <= 2 * EXPIRY_PART + 2
+    assert {group_id for group_id in groups if world.group(group_id) is not None} == kept
+    assert all(fetch(world, group_id=group_id) == (6, NONE) for group_id in kept)
+    assert world.group("wide") is None
+
+
+@pytest.mark.parametrize("topics", [1, 3])
+def test_the_offsets_of_one_large_group_expire_in_parts(topics: int) -> None:
+    world = GroupWorld(MemoryTopicLog(partitions=1), offsets_retention_minutes=24 * 60)
+    commit(world, 5, group_id="wide")
+    shard = world.runtime.shard_for("wide")
+    records = [
+        CoordinatorRecord(
+            OffsetCommitKey(group="wide", topic=f"t{topic}", partition=partition),
+            OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp=1, expire_timestamp=-1),
+        )
+        for topic in range(topics)
+        for partition in range(3 * EXPIRY_PART)
+    ]
+    world.runtime.write(0, shard, CoordinatorResult(None, records))
+    before = len(world.log.batches[0])
+    world.advance(2 * DAY_MS)
+    sizes = [RecordBatch(bytearray(batch)).record_count for batch in world.log.batches[0][before:]]
+    assert len(sizes) >= 3 * topics
+    assert max(sizes) <= 2 * EXPIRY_PART + 2
+    assert world.group("wide") is None
+    assert world.restarted().group("wide") is None
 
 
 def test_tombstones_are_records_without_value() -> None:

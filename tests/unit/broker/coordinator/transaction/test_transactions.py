@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.coordinators import TransactionWorld
+from tests.support.coordinators import MemoryTopicLog, TransactionWorld
 from tidelog.broker.coordinator.transaction.coordinator import MARKERS_PER_TURN, RETRY_MS
+from tidelog.broker.coordinator.transaction.shard import EXPIRY_PART
 from tidelog.broker.coordinator.transaction.state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -32,6 +33,7 @@ from tidelog.protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from tidelog.protocol.record.record_batch import RecordBatch
 
 T0 = ("t", 0)
 T1 = ("t", 1)
@@ -447,6 +449,17 @@ def test_a_timeout_that_cannot_be_stored_is_tried_again() -> None:
     world.log.failure = None
     world.advance(10_000)
     assert world.transaction().state is COMPLETE_ABORT
+
+
+def test_many_ids_expire_in_parts() -> None:
+    world = TransactionWorld(MemoryTopicLog(partitions=1), transactional_id_expiration_ms=1_000)
+    for number in range(3 * EXPIRY_PART):
+        world.init(transactional_id=f"tx-{number}")
+    before = len(world.log.batches[0])
+    world.advance(2 * 3_600_000)
+    sizes = [RecordBatch(bytearray(data)).record_count for data in world.log.batches[0][before:]]
+    assert sizes == [EXPIRY_PART] * 3
+    assert not world.runtime.shard(0).transactions
 
 
 def test_unused_ids_are_forgotten() -> None:
