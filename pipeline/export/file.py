@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
+
+
 @dataclass(frozen=True, slots=True)
 class FilePlan:
     """One file to write: slices of one partition, one after the other, and where to stage it.
 
     ``grows`` is an earlier, small file and its path: these rows are appended to its own. ``ends_in_name`` says that
-    the file never grows, and its name tells where it ends.
+    the file never grows, and its name tells where it ends. ``split_by`` hour or day makes a file of each that the rows
+    have; the rows are then held in memory.
     """
 
     slices: tuple[SegmentSlice, ...]
@@ -47,6 +51,7 @@ class FilePlan:
     read_committed: bool = True
     keep_damaged: bool = True
     fail_on_data_loss: bool = True
+    split_by: str = ""
 
     @property
     def name(self) -> str:
@@ -72,10 +77,10 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """Result of a plan: the file and the dead letters, None without rows; the largest record time in ms or -1; the
+    """Result of a plan: the files, none without rows, and the dead letters; the largest record time in ms or -1; the
     ranges of offsets that were found missing."""
 
-    file: TableFile | None
+    files: tuple[TableFile, ...]
     dead_letters: TableFile | None
     largest_timestamp: int
     lost: tuple[LostRange, ...] = ()
@@ -113,19 +118,45 @@ def write_file(plan: FilePlan) -> FileResult:
     """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
     letters = DeadLetters()
     lost: list[LostRange] = []
-    plan, writer = _open_writer(plan)
-    try:
-        writer.write(_batches(plan, letters, lost))
-    except BaseException:
-        writer.give_up()
-        raise
-    file = _finished(plan, writer)
+    batches = _batches(plan, letters, lost)
+    files, largest = _write_split(plan, batches) if plan.split_by else _write_whole(plan, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
         _write_dead_letters(path, letters)
         dead = table_file(replace(plan, grows=None, ends_in_name=True), path, len(letters.rows))
-    return FileResult(file, dead, writer.largest_timestamp, tuple(lost))
+    return FileResult(files, dead, largest, tuple(lost))
+
+
+def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:
+    """Write all rows into one file; returns it and the largest record time."""
+    plan, writer = _open_writer(plan)
+    try:
+        writer.write(batches)
+    except BaseException:
+        writer.give_up()
+        raise
+    file = _finished(plan, writer)
+    return () if file is None else (file,), writer.largest_timestamp
+
+
+def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:
+    """Write the rows of each hour or day into a file of its own; returns them and the largest record time."""
+    import numpy as np
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(list(batches), Columns.all(headers=plan.headers).arrow_schema())
+    numbers = table.column("timestamp").cast(pa.int64()).to_numpy() // _SPLIT_MICROSECONDS[plan.split_by]
+    files, largest = [], -1
+    for number in np.unique(numbers).tolist():
+        name = f"{plan.name.removesuffix('.parquet')}-{plan.split_by[0]}{number}.parquet"
+        path = os.path.join(plan.staging, DATA, name)
+        writer = RowWriter(path, table.schema, _origin(plan))
+        writer.write(table.filter(pa.array(numbers == number)).to_batches())
+        writer.close()
+        files.append(replace(table_file(plan, path, writer.rows), name=name))
+        largest = max(largest, writer.largest_timestamp)
+    return tuple(files), largest
 
 
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:

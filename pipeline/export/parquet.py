@@ -50,7 +50,7 @@ class RowWriter:
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=["topic", "partition", "timestampType"],
-            write_statistics=["partition", "offset", "timestamp"],
+            write_statistics=["topic", "partition", "offset", "timestamp"],
             column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
         )
 

@@ -27,6 +27,7 @@ from tidelog.pipeline.export.file import dead_letter_schema
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.exporting.commits import export_into
+from tidelog.pipeline.jobs.exporting.partitioning import settle_spec
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.progress import Progress
@@ -43,7 +44,7 @@ NO_RETRIES: dict[str, Any] = {"commit.retry.num-retries": "0"}
 #: Bounds are kept for what queries choose by; the files have none of keys, values and headers.
 BOUNDS: dict[str, Any] = {
     "write.metadata.metrics.default": "none",
-    **{f"write.metadata.metrics.column.{name}": "full" for name in ("partition", "offset", "timestamp")},
+    **{f"write.metadata.metrics.column.{name}": "full" for name in ("topic", "partition", "offset", "timestamp")},
 }
 DEAD_LETTER_SUFFIX = "_dead_letter"
 CATALOG_NAME = "tidelog"
@@ -55,7 +56,8 @@ class IcebergTarget:
 
     ``catalog``: the catalog's URI, or the name that pyiceberg's configuration (``.pyiceberg.yaml``,
     ``PYICEBERG_CATALOG__...``) gives it. ``properties``: pyiceberg's own, over those of its configuration.
-    ``catalog_name``: the name under which a catalog in a database keeps its tables.
+    ``catalog_name``: the name under which a catalog in a database keeps its tables. ``partition_by``: the partition
+    spec of a new table (``exporting.partitioning``).
     """
 
     catalog: str
@@ -63,6 +65,7 @@ class IcebergTarget:
     warehouse: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
     catalog_name: str = CATALOG_NAME
+    partition_by: tuple[str, ...] = ()
 
 
 def export_to_iceberg(
@@ -97,7 +100,9 @@ def _export(
     spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, catalog: Catalog, progress: Progress
 ) -> ExportResult:
     columns = Columns.all(headers=request.headers)
-    committing = _IcebergCommits(catalog, _table(catalog, target.name, columns.arrow_schema()))
+    table = _table(catalog, target.name, columns.arrow_schema())
+    request = replace(request, split_by=settle_spec(table, target.partition_by))
+    committing = _IcebergCommits(catalog, table)
     before = committing.open()
     try:
         return export_into(spark, request, committing, before, progress)

@@ -89,6 +89,11 @@ def export_options() -> list[click.Parameter]:
         *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
         click.Option(
+            ["--partition-by"],
+            metavar="FIELDS",
+            help="Iceberg: partitions of a new table: topic, partition, hour(timestamp) or day(timestamp)",
+        ),
+        click.Option(
             ["--complete-before"],
             metavar="TIME",
             help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
@@ -315,6 +320,8 @@ def _export(arguments: SimpleNamespace) -> int:
     )
     if arguments.warehouse is not None and arguments.catalog is None:
         raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
+    if arguments.partition_by is not None and arguments.catalog is None:
+        raise BadRequestError(f"--partition-by {arguments.partition_by}: expected --catalog with it")
     target = _iceberg_target(arguments)
     if target is not None:
         from tidelog.pipeline.jobs.iceberg import export_to_iceberg
@@ -355,6 +362,7 @@ def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
 def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
     """The Iceberg table that the options name, None where they name none. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
+    from tidelog.pipeline.jobs.exporting.partitioning import parse_fields
     from tidelog.pipeline.jobs.iceberg import CATALOG_NAME, IcebergTarget
 
     properties = tuple(_key_and_value(text, "--catalog-property") for text in arguments.catalog_property)
@@ -363,8 +371,9 @@ def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
             raise BadRequestError("--catalog-name and --catalog-property: expected --catalog with them")
         return None
     name = arguments.catalog_name or CATALOG_NAME
-    warehouse = getattr(arguments, "warehouse", None)
-    return IcebergTarget(arguments.catalog, arguments.table, warehouse, properties, name)
+    warehouse, fields = getattr(arguments, "warehouse", None), getattr(arguments, "partition_by", None)
+    partition_by = () if fields is None else parse_fields(fields)
+    return IcebergTarget(arguments.catalog, arguments.table, warehouse, properties, name, partition_by)
 
 
 def _key_and_value(text: str, flag: str) -> tuple[str, str]:

@@ -123,6 +123,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
             read_committed=request.source.read_committed,
             keep_damaged=request.keep_damaged,
             fail_on_data_loss=request.fail_on_data_loss,
+            split_by=request.split_by,
         )
         for number, group in enumerate(groups)
     ]
@@ -143,7 +144,7 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
             known = topics[directory.topic].partitions
         topics[directory.topic] = TopicState(topic_id, {**known, directory.partition: plan.state()})
     results = [result for plan in plans for result in plan.results]
-    new = [result.file for result in results if result.file is not None]
+    new = [file for result in results for file in result.files]
     names = {file.name for file in new}
     letters = [result.dead_letters for result in results if result.dead_letters is not None]
     return replace(

@@ -23,7 +23,7 @@ class ExportRequest:
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
     batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit, and about
-    ``commit_minutes`` of work.
+    ``commit_minutes`` of work. ``split_by`` hour or day: no file has rows of two.
     """
 
     source: LogSource
@@ -35,6 +35,7 @@ class ExportRequest:
     keep_damaged: bool = True
     commit_files: int = DEFAULT_COMMIT_FILES
     commit_minutes: float = DEFAULT_COMMIT_MINUTES
+    split_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Look:
     def result(self, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
         """The result of a run that committed ``after``."""
         results = list(results)
-        files = [result.file for result in results if result.file is not None]
+        files = [file for result in results for file in result.files]
         letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
         return ExportResult(
             after,

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 #: Two columns of eight bytes for each offset are held, on both sides.
 RANGE_OFFSETS = 4_000_000
-_FILE = re.compile(r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)\.parquet")
+_FILE = re.compile(
+    r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)(-[hd]-?\d+)?\.parquet"
+)
 
 
 class TableRange(NamedTuple):

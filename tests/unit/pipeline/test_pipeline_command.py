@@ -141,6 +141,7 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
         (["export", "t", "--assign", "{"], "--assign {: expected JSON"),
         (["export", "t", "--pattern", "("], "--pattern (: expected a regular expression"),
         (["export", "t", "--warehouse", "w"], "--warehouse w: expected --catalog URI with it"),
+        (["export", "t", "--partition-by", "topic"], "--partition-by topic: expected --catalog with it"),
         (["export", "t", "--catalog-property", "type=rest"], "--catalog-property: expected --catalog with them"),
         (["export", "a.b", "--catalog", "x", "--catalog-property", "type"], "--catalog-property type: expected KEY="),
         (["audit", "--catalog", "sqlite://"], "--catalog sqlite://: expected --table NAMESPACE.TABLE with it"),

@@ -1,0 +1,75 @@
+"""The partition spec of an Iceberg table that an export makes, or finds.
+
+    topic, partition               each file has rows of one of them as it is
+    hour(timestamp), day(timestamp)      files are split, so that none has rows of two
+
+The table keeps its spec, so a later run need not name it. A table of another spec is refused: its files could not be
+made so that each belongs to one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.job_errors import BadRequestError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+FIELDS = ("topic", "partition", "hour(timestamp)", "day(timestamp)")
+
+
+def parse_fields(text: str) -> tuple[str, ...]:
+    """The fields of ``--partition-by``, such as ``hour(timestamp),topic``. Raises BadRequestError."""
+    fields = tuple(field.strip() for field in text.split(","))
+    wrong = [field for field in fields if field not in FIELDS]
+    if wrong or len(set(fields)) != len(fields) or {"hour(timestamp)", "day(timestamp)"} <= set(fields):
+        raise BadRequestError(
+            f"--partition-by {text}: expected some of topic, partition, and hour(timestamp) or day(timestamp)"
+        )
+    return fields
+
+
+def settle_spec(table: Table, wanted: Sequence[str]) -> str:
+    """Give a table without rows the wanted spec, and return how files must be split for it: hour, day, or not at all.
+
+    Raises BadRequestError for a table of another spec.
+    """
+    found = _fields_of(table)
+    if wanted and not found and table.current_snapshot() is None:
+        _partition(table, wanted)
+        found = tuple(wanted)
+    name = ".".join(table.name())
+    if wanted and set(wanted) != set(found):
+        raise BadRequestError(
+            f"Iceberg table {name} is partitioned by {', '.join(found) or 'nothing'}: expected --partition-by of that"
+        )
+    if not set(found) <= set(FIELDS):
+        raise BadRequestError(
+            f"Iceberg table {name} is partitioned by {', '.join(found)}: expected {', '.join(FIELDS)}"
+        )
+    times = [field.partition("(")[0] for field in found if "(" in field]
+    return "hour" if "hour" in times else "".join(times)
+
+
+def _fields_of(table: Table) -> tuple[str, ...]:
+    schema = table.schema()
+    fields = []
+    for field in table.spec().fields:
+        column, transform = schema.find_column_name(field.source_id), str(field.transform)
+        fields.append(str(column) if transform == "identity" else f"{transform}({column})")
+    return tuple(fields)
+
+
+def _partition(table: Table, wanted: Sequence[str]) -> None:
+    from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
+
+    with table.update_spec() as update:
+        for field in wanted:
+            if field == "hour(timestamp)":
+                update.add_field("timestamp", HourTransform(), "timestamp_hour")
+            elif field == "day(timestamp)":
+                update.add_field("timestamp", DayTransform(), "timestamp_day")
+            else:
+                update.add_field(field, IdentityTransform(), field)
