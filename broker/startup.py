@@ -33,7 +33,7 @@ from tidelog.broker.loop.late_imports import LateImports
 from tidelog.broker.loop.threads import NO_LOOP, Threads, in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
-from tidelog.broker.metadata.image import MetadataCache
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
 from tidelog.broker.metadata.log_reader import LoadedMetadata
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
@@ -71,6 +71,8 @@ class ClaimedDirectories(NamedTuple):
     """Path as configured -> why it is offline from the start."""
     metadata: LoadedMetadata | None = None
     """What the metadata log held when it was checked."""
+    default_directory: bytes = UNASSIGNED_DIRECTORY
+    """Id of the one data directory, as Kafka's controller assigns it to new partitions; with several, none."""
 
 
 class Foundation(NamedTuple):
@@ -86,6 +88,7 @@ class Foundation(NamedTuple):
     cluster_id: str
     locks: list[OpenFile]
     metadata: LoadedMetadata | None = None
+    default_directory: bytes = UNASSIGNED_DIRECTORY
 
 
 async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
@@ -118,6 +121,7 @@ def lay_foundation(
         cluster_id=claimed.cluster_id,
         locks=claimed.locks,
         metadata=claimed.metadata,
+        default_directory=claimed.default_directory,
     )
 
 
@@ -158,7 +162,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     topics = topic_manager(
         config, controller, metadata,
         validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
-        listener=replica_manager, threads=threads,
+        listener=replica_manager, threads=threads, directory=ground.default_directory,
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
@@ -287,6 +291,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
         identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
         try:
             write_meta_properties(file_system, directory, identity)
+            identities[directory] = identity
         except LogStorageError as error:
             failures[directory] = error
     if len(failures) == len(config.log_dirs):
@@ -297,7 +302,13 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
             f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
         )
-    return ClaimedDirectories(cluster_id, locks, failures, metadata)
+    return ClaimedDirectories(cluster_id, locks, failures, metadata, default_directory(config, identities))
+
+
+def default_directory(config: BrokerConfig, identities: Mapping[str, MetaProperties | None]) -> bytes:
+    """Return the id of the one data directory; unassigned where there are several, or it has none."""
+    only = identities[config.log_dirs[0]] if len(config.log_dirs) == 1 else None
+    return UNASSIGNED_DIRECTORY if only is None or only.directory_id is None else only.directory_id
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:

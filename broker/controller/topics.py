@@ -31,6 +31,7 @@ from tidelog.broker.metadata.image import (
     INTERNAL_TOPICS,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    UNASSIGNED_DIRECTORY,
     MetadataCache,
     TopicImage,
     unreplicated,
@@ -105,6 +106,7 @@ class TopicManager:
         "_collision_keys",
         "_config",
         "_controller",
+        "_directory",
         "_done_deletions",
         "_listener",
         "_metadata",
@@ -125,9 +127,11 @@ class TopicManager:
         new_topic_id: Callable[[], bytes],
         listener: TopicListener,
         threads: Threads = NO_LOOP,
+        directory: bytes = UNASSIGNED_DIRECTORY,
     ) -> None:
         """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
-        the replica manager. ``threads`` run what waits for the disk."""
+        the replica manager. ``threads`` run what waits for the disk. ``directory`` is the id of the directory of new
+        logs, where there is but one."""
         self._config = config
         self._controller = controller
         self._metadata = metadata
@@ -141,6 +145,7 @@ class TopicManager:
         self.unsynced: set[bytes] = set()
         """Ids of internal topics that are in use and may not be durable."""
         self._call_soon = threads.call_soon
+        self._directory = directory
         self.changes = TopicChanges(self, controller, listener, threads)
         """For who must not wait for the disk: the handlers."""
 
@@ -191,7 +196,8 @@ class TopicManager:
         name = new.name
         validate_topic_name(name)
         self._check_is_new(name)
-        partitions = unreplicated(self._config.node_id, partition_count(self._config, new.partitions))
+        count = partition_count(self._config, new.partitions)
+        partitions = unreplicated(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
         configs = dict(new.configs or {})
         self._validate_configs(configs)
@@ -295,7 +301,7 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
             )
         check_partition_limit(count - image.partition_count)
-        more = image.partitions[:1] * (count - image.partition_count)
+        more = unreplicated(self._config.node_id, count - image.partition_count, directory=self._directory)
         return image, image._replace(partitions=image.partitions + more)
 
     def commit_widening(self, image: TopicImage, first_partition: int) -> None:

@@ -26,9 +26,11 @@ MAX_VIRTUAL_TOPICS = 10_000
 """Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
 
 
-def unreplicated(node_id: int, count: int, leader_epoch: int = 0) -> tuple[PartitionState, ...]:
+def unreplicated(
+    node_id: int, count: int, leader_epoch: int = 0, directory: bytes = UNASSIGNED_DIRECTORY
+) -> tuple[PartitionState, ...]:
     """Return the states of ``count`` partitions whose only replica is on this node; they are one shared object."""
-    state = PartitionState((node_id,), (node_id,), node_id, leader_epoch, directories=(UNASSIGNED_DIRECTORY,))
+    state = PartitionState((node_id,), (node_id,), node_id, leader_epoch, directories=(directory,))
     return (state,) * count
 
 

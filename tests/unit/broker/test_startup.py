@@ -9,6 +9,7 @@ import pytest
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
+from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
@@ -42,6 +43,15 @@ def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
     first = claim(config(tmp_path)).cluster_id
     assert claim(config(tmp_path)).cluster_id == first
     assert f"cluster.id={first}" in (tmp_path / "meta.properties").read_text()
+
+
+def test_new_partitions_are_in_the_only_directory(tmp_path: Path) -> None:
+    """Kafka's controller assigns the only directory too; of several, the broker tells later which one it chose."""
+    one, two = tmp_path / "one", f"{tmp_path}/one,{tmp_path}/two"
+    claimed = [claim(config(one)), claim(config(one)), claim(config(Path(two)))]
+    found = read_meta_properties(OsFileSystem(), str(one))
+    assert found is not None
+    assert [each.default_directory for each in claimed] == [found.directory_id, found.directory_id, bytes(16)]
 
 
 def test_a_configured_cluster_id_is_used(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tests.unit.broker.controller.test_topics import FullDisk
 from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import run_now
-from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, TopicImage
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
@@ -20,6 +21,7 @@ from tidelog.protocol.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 
 
 class Steps:
@@ -256,3 +258,17 @@ def test_a_failed_sync_fails_configs_and_partitions(
         with pytest.raises(KafkaStorageError, match="cannot sync"):
             change.result()
     assert admin.metadata.topics["orders"].partition_count == 2
+
+
+def test_new_partitions_are_new_whatever_became_of_the_first(admin: AdminBroker) -> None:
+    """A topic that Kafka has led: its partitions have epochs, and a directory that need not be that of the new logs."""
+    image = admin.topics.create_topic("orders", 1)
+    kafka = PartitionChangeRecord(
+        partition_id=0, topic_id=image.topic_id, leader=admin.config.node_id, directories=[b"d" * 16]
+    )
+    admin.controller.commit([VersionedRecord(kafka, 2)])
+    again = admin.reopen()
+    again.topics.changes.widen("orders", 2).result()
+    old, new = again.reopen().metadata.topics["orders"].partitions
+    assert (old.leader_epoch, old.directories) == (1, (b"d" * 16,))
+    assert (new.leader_epoch, new.partition_epoch, new.directories) == (0, 0, (UNASSIGNED_DIRECTORY,))

@@ -1,0 +1,58 @@
+"""``tidelog serve`` on a Kafka directory with what it cannot serve: one line, exit code 1, nothing written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kafka_directories import KafkaDirectory
+from tidelog.protocol.metadata_records.records import (
+    AccessControlEntryRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    FeatureLevelRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+
+TOPIC_ID = b"t" * 16
+REMOTE = ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true")
+ELSEWHERE = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], leader=1, leader_epoch=4)
+ACL = AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann")
+CASES: dict[str, tuple[list[Any], list[int], str]] = {
+    "other voters": ([], [1, 2, 3], "other nodes (2, 3)"),
+    "another broker": ([RegisterBrokerRecord(broker_id=5)], [1], "other nodes (5)"),
+    "replicas elsewhere": ([TopicRecord(name="t", topic_id=TOPIC_ID), ELSEWHERE], [1], "other nodes (2)"),
+    "remote storage": ([TopicRecord(name="t", topic_id=TOPIC_ID), REMOTE], [1], "remote storage"),
+    "ACLs": ([ACL], [1], "authorizer.class.name"),
+    "tokens": ([DelegationTokenRecord(token_id="t")], [1], "delegation tokens"),
+    "a newer Kafka": ([FeatureLevelRecord(name="metadata.version", feature_level=99)], [1], "level 99"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_says_what_cannot_be_served(tmp_path: Path, name: str) -> None:
+    records, voters, text = CASES[name]
+    source = KafkaDirectory.__new__(KafkaDirectory)
+    source.path = tmp_path / "data"
+    source.path.mkdir()
+    source.add_metadata([(record, 0) for record in records])
+    state = {"leaderId": -1, "leaderEpoch": 1, "votedId": -1, "currentVoters": [{"voterId": one} for one in voters]}
+    (source.path / "__cluster_metadata-0" / "quorum-state").write_text(json.dumps(state))
+    before = contents(source.path)
+    command = [sys.executable, "-m", "tidelog.cli", "serve", "--data-dir", str(source.path), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert text in line
+    assert contents(source.path) == before
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
