@@ -71,10 +71,12 @@ class Picture:
 class Samples:
     """Writes the sample topics to one broker. ``segment_key`` is the topic config that makes segments small there."""
 
-    def __init__(self, bootstrap: str, prefix: str, *, segment_key: str = "segment.bytes") -> None:
+    def __init__(
+        self, bootstrap: str, prefix: str, *, segment_key: str = "segment.bytes", segment_bytes: str = SEGMENT_BYTES
+    ) -> None:
         self.bootstrap = bootstrap
         self._prefix = prefix
-        self._small = {segment_key: SEGMENT_BYTES, "index.interval.bytes": "1024"}
+        self._small = {segment_key: segment_bytes, "index.interval.bytes": "1024"}
         self._producers: list[Any] = []
         self.topics: dict[str, int] = {}
         self.configs: dict[str, dict[str, str]] = {}

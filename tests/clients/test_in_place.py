@@ -1,0 +1,268 @@
+"""Apache Kafka takes over a stopped Tidelog's directory, and Tidelog that directory again: nothing is lost.
+
+One directory goes from Tidelog to Kafka and back, or from Kafka to Tidelog and back. Each broker changes something of
+every kind, and the next one must say what the one before said, and go on from there. In one run both are stopped, in
+the other both are killed. Older versions of Kafka: ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.1,4.1.1,4.2.0``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.admin import Admin
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.broker import TidelogProcess
+from tests.support.metadata_changes import SHA_256, SHA_512, alter, set_quota, set_user
+from tests.support.metadata_facts import BROKER, GROUP, TOPIC, Facts, facts
+from tests.support.samples import OPEN_TRANSACTION, Samples, picture
+from tests.support.share_client import ACCEPT, ShareClient, read_from_earliest
+from tidelog.client import Client
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+SETTINGS = {
+    "log.cleaner.enable": "false",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "share.coordinator.state.topic.num.partitions": "3",
+}
+KAFKA_SETTINGS = {
+    **SETTINGS,
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+FOUND = {"index.keys": "true", "index.tag.header": "kind", "retention.ms": "-1"}
+GROUPS = ["readers", "new-readers"]
+SHARERS = ["sharers"]
+RESOURCES = [(BROKER, "1"), (BROKER, ""), (GROUP, "new-readers"), (GROUP, "sharers")]
+LIMIT_S = 60.0
+SEGMENT_BYTES = str(1 << 20)
+"""The least that Kafka 4 takes as a topic's config (KIP-1030)."""
+
+Stop = Callable[[BrokerProcess], None]
+OLDER = [version for version in os.environ.get("TIDELOG_IN_PLACE_VERSIONS", "").split(",") if version]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("stop", [BrokerProcess.terminate, BrokerProcess.kill], ids=["stopped", "killed"])
+def test_there_and_back(tmp_path: Path, stop: Stop) -> None:
+    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS)
+    samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
+    try:
+        ours.start()
+        samples.bootstrap = ours.bootstrap
+        samples.write()
+        Admin(ours.bootstrap).create("indexed", 1, FOUND)
+        fill(ours.bootstrap)
+        written = seen(ours), picture(ours.bootstrap, samples.topics)
+        stop(ours)
+        samples.close()
+
+        theirs.start()
+        expect(theirs, written, samples)
+        change(theirs.bootstrap)
+        changed = seen(theirs), picture(theirs.bootstrap, samples.topics)
+        stop(theirs)
+
+        ours.start()
+        expect(ours, changed, samples)
+        assert seen(ours).configs[TOPIC, "indexed"].items() >= FOUND.items()
+        finish(ours.bootstrap)
+        ours.terminate()
+    finally:
+        print(ours.output(), theirs.output(), sep="\n")
+        ours.kill()
+        theirs.kill()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not OLDER, reason="TIDELOG_IN_PLACE_VERSIONS names the versions of Kafka to go by")
+@pytest.mark.parametrize("version", OLDER)
+def test_here_and_back(tmp_path: Path, version: str) -> None:
+    """An older Kafka's directory keeps its levels of features, so that this Kafka takes it back."""
+    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    has_new = not version.startswith("3.")
+    samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
+    try:
+        theirs.start()
+        samples.bootstrap = theirs.bootstrap
+        samples.write()
+        fill(theirs.bootstrap, has_new=has_new)
+        written = seen(theirs, has_new=has_new), picture(theirs.bootstrap, samples.topics)
+        theirs.terminate()
+        samples.close()
+
+        ours.start()
+        expect(ours, written, samples, has_new=has_new)
+        change(ours.bootstrap, has_new=has_new)
+        changed = seen(ours, has_new=has_new), picture(ours.bootstrap, samples.topics)
+        ours.terminate()
+
+        theirs.start()
+        expect(theirs, changed, samples, has_new=has_new)
+        finish(theirs.bootstrap, has_new=has_new)
+        theirs.terminate()
+    finally:
+        print(ours.output(), theirs.output(), sep="\n")
+        ours.kill()
+        theirs.kill()
+
+
+def seen(broker: BrokerProcess, *, has_new: bool = True) -> Facts:
+    """Facts without those of share groups and group configs where the Kafka is older than they are."""
+    if has_new:
+        return facts(broker.bootstrap, GROUPS, SHARERS, RESOURCES)
+    return facts(broker.bootstrap, GROUPS, [], [one for one in RESOURCES if one[0] == BROKER])
+
+
+def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, *, has_new: bool = True) -> None:
+    """The broker says what the one before it said."""
+    until_led(broker, before[0])
+    found = seen(broker, has_new=has_new)
+    for name, value in known_to_both(before[0])._asdict().items():
+        assert getattr(known_to_both(found), name) == value, name
+    records = picture(broker.bootstrap, samples.topics)
+    for name in ("uncommitted", "committed", "starts", "ends"):
+        assert getattr(records, name) == getattr(before[1], name), name
+
+
+def known_to_both(found: Facts) -> Facts:
+    """Facts without configs that Tidelog alone has: Kafka keeps them and does not show them."""
+    configs = {
+        resource: {key: value for key, value in texts.items() if not key.startswith("index.")}
+        for resource, texts in found.configs.items()
+    }
+    return found._replace(configs=configs)
+
+
+def until_led(broker: BrokerProcess, before: Facts) -> None:
+    """Wait until every partition has a leader that answers."""
+    deadline = time.monotonic() + LIMIT_S
+    for topic, (_, count) in before.topics.items():
+        for partition in range(count):
+            while True:
+                try:
+                    Admin(broker.bootstrap).offset(topic, partition, "latest")
+                    break
+                except KafkaException:
+                    assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
+                    time.sleep(0.1)
+
+
+def fill(bootstrap: str, *, has_new: bool = True) -> None:
+    """Something of every kind that metadata have; ``has_new`` is for groups of the new protocols."""
+    admin = Admin(bootstrap)
+    admin.create("found", 2, {"retention.ms": "-1"})
+    admin.create("doomed", 3)
+    admin.create("shared", 1)
+    admin.set_config("sample.trimmed", "max.message.bytes", "777777")
+    for topic in ("found", "doomed", "shared"):
+        produce(bootstrap, topic, 50)
+    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
+    if has_new:
+        share(bootstrap, "m1", 20)
+        alter(bootstrap, GROUP, "new-readers", "consumer.session.timeout.ms", "46000")
+    alter(bootstrap, BROKER, "1", "log.cleaner.threads", "2")
+    alter(bootstrap, BROKER, "", "message.max.bytes", "2000000")
+    set_quota(bootstrap, [("user", "ann")], "producer_byte_rate", 1048576.0)
+    set_quota(bootstrap, [("user", None), ("client-id", "c")], "request_percentage", 50.5)
+    set_quota(bootstrap, [("ip", "10.0.0.1")], "connection_creation_rate", 7.0)
+    set_user(bootstrap, "ann", SHA_256, 4096)
+    set_user(bootstrap, "bob", SHA_512, 8192)
+
+
+def change(bootstrap: str, *, has_new: bool = True) -> None:
+    """Change what ``fill`` made, and make more."""
+    admin = Admin(bootstrap)
+    admin.delete("doomed")
+    admin.create("made-there", 2, {"retention.ms": "86400000"})
+    admin.grow("shared", 3)
+    admin.set_config("sample.trimmed", "max.message.bytes", "888888")
+    for topic in ("found", "made-there", "shared", "sample.compacted"):
+        produce(bootstrap, topic, 30)
+    transact(bootstrap, "there")
+    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
+    consume(bootstrap, "sample.codecs", group="readers", protocol="classic")
+    if has_new:
+        share(bootstrap, "m2", 10)
+        alter(bootstrap, GROUP, "new-readers", "consumer.session.timeout.ms", "47000")
+    alter(bootstrap, BROKER, "", "message.max.bytes", "3000000")
+    alter(bootstrap, BROKER, "1", "log.cleaner.threads", None)
+    set_quota(bootstrap, [("user", "ann")], "producer_byte_rate", None)
+    set_quota(bootstrap, [("user", "ann")], "consumer_byte_rate", 2097152.0)
+    set_user(bootstrap, "ann", SHA_256, None)
+    set_user(bootstrap, "cid", SHA_256, 5000)
+
+
+def finish(bootstrap: str, *, has_new: bool = True) -> None:
+    """Clients go on: records, transactions (the one left open is aborted), groups, topics."""
+    admin = Admin(bootstrap)
+    for topic in ("found", "made-there", "shared"):
+        produce(bootstrap, topic, 5)
+    transact(bootstrap, "here again")
+    transact(bootstrap, OPEN_TRANSACTION)
+    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
+    if has_new:
+        share(bootstrap, "m3", 5)
+    admin.delete("made-there")
+    admin.create("doomed", 1)
+    assert admin.offset("doomed", 0, "latest") == 0
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer: Any = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, b"k%d" % (number % 7), partition=0, headers=[("kind", b"x")])
+    assert producer.flush(LIMIT_S) == 0
+
+
+def transact(bootstrap: str, name: str) -> None:
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0}
+    producer: Any = Producer(settings)
+    producer.init_transactions(LIMIT_S)
+    for commits in (True, False):
+        producer.begin_transaction()
+        producer.produce("sample.transactions", name)
+        (producer.commit_transaction if commits else producer.abort_transaction)(LIMIT_S)
+
+
+def consume(bootstrap: str, topic: str, group: str, protocol: str) -> None:
+    """Go on from what the group committed, and commit after one record at least."""
+    settings = {
+        "bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "log_level": 0,
+        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+    }  # fmt: skip
+    consumer: Any = Consumer(settings)
+    committed = consumer.committed([TopicPartition(topic, 0)], LIMIT_S)[0].offset
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None and message.partition() == 0:
+            break
+        assert time.monotonic() < deadline, f"{group} gets nothing of {topic}"
+    assert message.offset() == max(committed, 0)
+    consumer.commit(message, asynchronous=False)
+    consumer.close()
+
+
+def share(bootstrap: str, member: str, count: int) -> None:
+    """Accept the next records of a share group: each is delivered once."""
+    topic_id = facts(bootstrap, [], [], []).topics["shared"][0]
+    with Client(bootstrap, timeout_s=30) as client:
+        read_from_earliest(client, SHARERS[0])
+        sharer = ShareClient(client, SHARERS[0], ("shared", topic_id), member)
+        sharer.join()
+        deadline = time.monotonic() + LIMIT_S
+        while not (runs := sharer.fetch(max_records=count, max_wait_ms=100)):
+            assert time.monotonic() < deadline, "nothing is acquired"
+        for run in runs:
+            assert sharer.acknowledge(run.first, run.last, ACCEPT) == 0
