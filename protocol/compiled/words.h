@@ -1,6 +1,7 @@
 /* What Cython has no spelling for: words at any address, CRC-32C, prefetch, a buffer held for a call, a file. See words.py. */
 #pragma once
 #include <Python.h>
+#include <structmember.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,11 +25,32 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
 #define hold(object) hold_as(object, PyBUF_SIMPLE)
 #define hold_writable(object) hold_as(object, PyBUF_WRITABLE)
 #define release(held) PyBuffer_Release(&(held).view)
+#define bytes_at(data, position) ((data) + (position))
 #define read_at(descriptor, data, at, size, position) pread(descriptor, (data) + (at), (size_t)(size), position)
 #define write_at(descriptor, data, at, size, position) pwrite(descriptor, (data) + (at), (size_t)(size), position)
 #define multiply_high(one, other) (uint64_t)((unsigned __int128)(one) * (other) >> 64)
 #define prefetch(data, at) __builtin_prefetch((data) + (at))
 #define copy_bytes(to, at, from, start, size) memmove((to) + (at), (from) + (start), (size_t)(size))
+#define address_of(bytearray) (uint8_t *)PyByteArray_AS_STRING(bytearray)
+#define copy_of(data, at, size) PyBytes_FromStringAndSize((const char *)(data) + (at), (Py_ssize_t)(size))
+#define text_of(data, at, size) PyUnicode_DecodeUTF8((const char *)(data) + (at), (Py_ssize_t)(size), NULL)
+#define NO_PLACE ((Py_ssize_t)0)
+static inline PyObject *new_object(PyObject *cls) { return ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0); }
+static inline Py_ssize_t place_of(PyObject *slot) { /* of an attribute in __slots__, in objects of exactly its class */
+    if (Py_TYPE(slot) == &PyMemberDescr_Type) return ((PyMemberDescrObject *)slot)->d_member->offset;
+    PyErr_SetString(PyExc_TypeError, "not an attribute in __slots__");
+    return -1;
+}
+static inline void put_field(PyObject *object, Py_ssize_t place, PyObject *value) {
+    PyObject **field = (PyObject **)((char *)object + place), *old = *field;
+    Py_INCREF(value), *field = value, Py_XDECREF(old);
+}
+static inline PyObject *get_field(PyObject *object, Py_ssize_t place) {
+    PyObject *value = *(PyObject **)((char *)object + place);
+    if (value == NULL) PyErr_SetNone(PyExc_AttributeError);
+    Py_XINCREF(value);
+    return value;
+}
 #define WORD(name, type, turn) \
     static inline type load_##name(const uint8_t *data, int64_t at) { type w; memcpy(&w, data + at, sizeof w); return turn(w); } \
     static inline void store_##name(uint8_t *data, int64_t at, type w) { w = turn(w); memcpy(data + at, &w, sizeof w); }

@@ -27,6 +27,7 @@ cdef extern from "words.h" nogil:
     void store_be_u32(unsigned char* data, long long at, unsigned int word) noexcept
     void store_be_u64(unsigned char* data, long long at, unsigned long long word) noexcept
     void copy_bytes(unsigned char* to, long long at, const unsigned char* origin, long long start, long long size) noexcept
+    const unsigned char* at "bytes_at"(const unsigned char* data, long long position) noexcept
     void prefetch(const void* data, long long at) noexcept
     unsigned long long multiply_high(unsigned long long one, unsigned long long other) noexcept
     long long read_at(int descriptor, unsigned char* data, long long at, long long size, long long position) noexcept
@@ -37,3 +38,11 @@ cdef extern from "words.h":
     Held hold(object buffer) except *
     Held hold_writable(object buffer) except *
     void release(Held held) noexcept
+    const Py_ssize_t NO_PLACE
+    unsigned char* address_of(object bytearray) noexcept
+    bytes copy_of(const unsigned char* data, long long at, long long size)
+    str text_of(const unsigned char* data, long long at, long long size)
+    object new_object(object cls)
+    Py_ssize_t place_of(object slot) except -1
+    void put_field(object target, Py_ssize_t place, object value) noexcept
+    object get_field(object target, Py_ssize_t place)

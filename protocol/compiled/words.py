@@ -7,6 +7,7 @@ that the bytes are there.
 from __future__ import annotations
 
 import os
+from types import MemberDescriptorType
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -169,3 +170,49 @@ def crc32c(data: Bytes, at: int, size: int) -> int:
     from crc32c import crc32c as checksum  # here: most that import this module need none of it
 
     return checksum(bytes(data[at : at + size]))
+
+
+def at(data: Bytes, position: int) -> Bytes:
+    """The bytes from ``position`` on."""
+    return data[position:]
+
+
+NO_PLACE: Any = None
+"""No attribute's place."""
+
+
+def address_of(buffer: bytearray) -> Bytes:
+    """The bytes of a bytearray, until its length changes."""
+    return buffer
+
+
+def copy_of(data: Bytes, at: int, size: int) -> bytes:
+    """A copy of ``size`` bytes from byte ``at``."""
+    return bytes(data[at : at + size])
+
+
+def text_of(data: Bytes, at: int, size: int) -> str:
+    """The text that ``size`` bytes hold in UTF-8. Raises UnicodeDecodeError."""
+    return str(data[at : at + size], "utf-8")
+
+
+def new_object(cls: type) -> Any:
+    """An object whose attributes are not set: of a class with ``__slots__`` and nothing else."""
+    return object.__new__(cls)
+
+
+def place_of(slot: Any) -> Any:
+    """The place of an attribute of ``__slots__`` in the objects of its class. Raises TypeError for anything else."""
+    if type(slot) is not MemberDescriptorType:
+        raise TypeError("not an attribute in __slots__")
+    return slot
+
+
+def put_field(target: Any, place: Any, value: Any) -> None:
+    """Set an attribute by its place. The class must be the place's."""
+    place.__set__(target, value)
+
+
+def get_field(target: Any, place: Any) -> Any:
+    """An attribute by its place. The class must be the place's. Raises AttributeError where it is not set."""
+    return place.__get__(target)

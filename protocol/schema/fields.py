@@ -24,12 +24,22 @@ clients/…/common/message/README.md.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    overload,
+)
 
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
-from tidelog.protocol.types import INT16, MAX_ELEMENTS, ZERO_UUID, Buffer, MalformedError, Part
+from tidelog.protocol.types import INT16, MAX_ELEMENTS, ZERO_UUID, Buffer, Part
 
 if TYPE_CHECKING:
     from tidelog.protocol.schema.source import CompiledCoder
@@ -248,8 +258,8 @@ class Message(Struct):
     API_KEY: ClassVar[int] = -1
     VERSIONS: ClassVar[VersionRange] = NO_VERSIONS
     FLEXIBLE: ClassVar[VersionRange] = NO_VERSIONS
-    _decoders: ClassVar[dict[int, CompiledCoder]]
-    _encoders: ClassVar[dict[int, CompiledCoder]]
+    _decoders: ClassVar[dict[int, Coder]]
+    _encoders: ClassVar[dict[int, Coder]]
 
     def __init_subclass__(cls, *, versions: str = "none", flexible: str = "none", api_key: int = -1) -> None:
         cls.API_KEY = api_key
@@ -264,14 +274,7 @@ class Message(Struct):
 
         Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
         """
-        try:
-            coder = cls._decoders[version]
-        except KeyError:
-            coder = _decoder(cls, version)
-        try:
-            message, position = coder.function(view, 0)
-        except _MALFORMED as error:
-            raise coder.invalid_request(error) from None
+        message, position = cls.decoder_at(version).decode(view, 0)
         if position != len(view):
             raise InvalidRequestError(
                 f"{cls.__name__} v{version}: {len(view) - position} bytes left over at {position}"
@@ -284,11 +287,7 @@ class Message(Struct):
 
         ``elements`` bounds what all its arrays hold together.
         """
-        coder = cls._decoders.get(version) or _decoder(cls, version)
-        try:
-            return coder.function(view, position, elements)  # type: ignore[no-any-return]
-        except _MALFORMED as error:
-            raise coder.invalid_request(error) from None
+        return cls.decoder_at(version).decode(view, position, elements)
 
     @classmethod
     def decode_in_steps(
@@ -296,10 +295,7 @@ class Message(Struct):
     ) -> Generator[None, None, tuple[Self, int]]:
         """Decode a long message like :meth:`decode_from`, with yields between stretches of its arrays."""
         coder = _coder_in_steps(cls, version, "decode")
-        try:
-            return (yield from coder.function(view, position, elements))  # type: ignore[no-any-return]
-        except _MALFORMED as error:
-            raise coder.invalid_request(error) from None
+        return (yield from coder.decode_in_steps(view, position, elements))
 
     @classmethod
     def decode_prefixed(cls, view: Buffer) -> Self:
@@ -333,14 +329,11 @@ class Message(Struct):
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises EncodeError, UnsupportedVersionError."""
+        parts = self.encoder_at(version).encode(self)
         try:
-            coder = self._encoders[version]
-        except KeyError:
-            coder = _encoder(type(self), version)
-        try:
-            return b"".join(coder.function(self))
-        except _UNENCODABLE as error:
-            raise coder.encode_error(error) from error
+            return b"".join(parts)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise EncodeError(f"{type(self).__name__} v{version} holds records that are not in memory") from error
 
     def encode_prefixed(self, version: int) -> bytes:
         """The version as an int16, then the message: how record keys and values are stored."""
@@ -348,41 +341,53 @@ class Message(Struct):
 
     def encode_parts(self, version: int) -> list[Part]:
         """The message as pieces to send in order; record slices stay promises, large buffers are not copied."""
-        try:
-            coder = self._encoders[version]
-        except KeyError:
-            coder = _encoder(type(self), version)
-        try:
-            return coder.function(self)  # type: ignore[no-any-return]
-        except _UNENCODABLE as error:
-            raise coder.encode_error(error) from error
+        return self.encoder_at(version).encode(self)
+
+    @classmethod
+    def decoder_at(cls, version: int) -> Coder:
+        """The decoder of a version. Raises UnsupportedVersionError."""
+        return cls._decoders.get(version) or _decoder(cls, version)
+
+    @classmethod
+    def encoder_at(cls, version: int) -> Coder:
+        """The encoder of a version. Raises UnsupportedVersionError."""
+        return cls._encoders.get(version) or _encoder(cls, version)
 
     def encode_in_steps(self, version: int) -> Generator[None, None, list[Part]]:
         """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays."""
         coder = _coder_in_steps(type(self), version, "encode")
-        try:
-            return (yield from coder.function(self))  # type: ignore[no-any-return]
-        except _UNENCODABLE as error:
-            raise coder.encode_error(error) from error
+        return (yield from coder.encode_in_steps(self))
 
 
-_MALFORMED = (IndexError, struct.error, UnicodeDecodeError, MalformedError)
-_UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
+class Coder(Protocol):
+    """Decoder and encoder of a message at one version."""
+
+    def decode(self, view: Buffer, position: int, elements: int = MAX_ELEMENTS) -> tuple[Any, int]:
+        """The message at ``position`` and the position after it. Raises InvalidRequestError."""
+        ...
+
+    def encode(self, message: Any) -> list[Part]:
+        """The message as parts. Raises EncodeError."""
+        ...
+
+    def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
+        """The message as parts after its length and header. Raises EncodeError."""
+        ...
 
 
-def _decoder(cls: type[Message], version: int) -> CompiledCoder:
+def _decoder(cls: type[Message], version: int) -> Coder:
     _check_version(cls, version)
-    from tidelog.protocol.schema.decoder import compile_decoder
+    from tidelog.protocol.schema.engine import decoder_of
 
-    coder = cls._decoders[version] = compile_decoder(cls, version)
+    coder = cls._decoders[version] = decoder_of(cls, version)
     return coder
 
 
-def _encoder(cls: type[Message], version: int) -> CompiledCoder:
+def _encoder(cls: type[Message], version: int) -> Coder:
     _check_version(cls, version)
-    from tidelog.protocol.schema.encoder import compile_encoder
+    from tidelog.protocol.schema.engine import encoder_of
 
-    coder = cls._encoders[version] = compile_encoder(cls, version)
+    coder = cls._encoders[version] = encoder_of(cls, version)
     return coder
 
 
@@ -409,6 +414,8 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 def source_of(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> str:
     """The Python source that decodes or encodes ``cls`` at ``version``, to be read. Raises UnsupportedVersionError."""
-    coders = cls._decoders if direction == "decode" else cls._encoders
-    coder = coders.get(version) or (_decoder if direction == "decode" else _encoder)(cls, version)
-    return coder.source
+    _check_version(cls, version)
+    from tidelog.protocol.schema.decoder import compile_decoder
+    from tidelog.protocol.schema.encoder import compile_encoder
+
+    return (compile_decoder if direction == "decode" else compile_encoder)(cls, version).source

@@ -8,12 +8,13 @@ it was at, and the local ``p`` in its frame says where in the buffer: naming bot
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, cast
 
 from tidelog.protocol.errors import InvalidRequestError
 from tidelog.protocol.schema.fields import EncodeError, Field, Message, Struct, StructMeta
+from tidelog.protocol.types import MAX_ELEMENTS, Buffer, MalformedError, Part
 
 # Kafka type -> (struct format character, bytes), for the types of fixed size.
 FIXED = {
@@ -64,6 +65,10 @@ class Source:
         return CompiledCoder(f"{cls.__name__} v{version}", function, text, self.fields)
 
 
+_MALFORMED = (IndexError, struct.error, UnicodeDecodeError, MalformedError)
+_UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
+
+
 class CompiledCoder:
     """A compiled decoder or encoder: the function, its source, and the fields its lines stand for."""
 
@@ -76,6 +81,40 @@ class CompiledCoder:
         self.function = function
         self.source = source
         self.fields = fields
+
+    def decode(self, view: Buffer, position: int, elements: int = MAX_ELEMENTS) -> tuple[Any, int]:
+        """The message at ``position`` and the position after it. Raises InvalidRequestError."""
+        try:
+            return self.function(view, position, elements)  # type: ignore[no-any-return]
+        except _MALFORMED as error:
+            raise self.invalid_request(error) from None
+
+    def decode_in_steps(
+        self, view: Buffer, position: int, elements: int = MAX_ELEMENTS
+    ) -> Generator[None, None, tuple[Any, int]]:
+        """``decode`` of a coder in steps."""
+        try:
+            return (yield from self.function(view, position, elements))  # type: ignore[no-any-return]
+        except _MALFORMED as error:
+            raise self.invalid_request(error) from None
+
+    def encode(self, message: Any) -> list[Part]:
+        """The message as parts. Raises EncodeError."""
+        try:
+            return self.function(message)  # type: ignore[no-any-return]
+        except _UNENCODABLE as error:
+            raise self.encode_error(error) from error
+
+    def encode_in_steps(self, message: Any) -> Generator[None, None, list[Part]]:
+        """``encode`` of a coder in steps."""
+        try:
+            return (yield from self.function(message))  # type: ignore[no-any-return]
+        except _UNENCODABLE as error:
+            raise self.encode_error(error) from error
+
+    def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
+        """The message as parts after its length and header. Raises EncodeError."""
+        return framed(self.encode(message), correlation_id, header_bytes)
 
     def invalid_request(self, error: Exception) -> InvalidRequestError:
         """``error``, raised inside a decoder, in words: message, version, field, offset."""
@@ -106,6 +145,22 @@ class CompiledCoder:
                 return self.fields[traceback.tb_lineno - 2], traceback.tb_frame.f_locals
             traceback = traceback.tb_next
         return ((0, "?"),), {}
+
+
+def framed(parts: list[Part], correlation_id: int, header_bytes: int) -> list[Part]:
+    """Put the length and the response header before the parts of a message: in one with the first, if that is bytes."""
+    size = header_bytes
+    for part in parts:
+        size += len(part)
+    head = _HEADS[header_bytes](size, correlation_id)
+    if isinstance(parts[0], bytes):
+        parts[0] = head + parts[0]
+    else:
+        parts.insert(0, head)
+    return parts
+
+
+_HEADS: dict[int, Callable[..., bytes]] = {4: struct.Struct(">ii").pack, 5: struct.Struct(">iix").pack}
 
 
 def default_source(source: Source, field: Field) -> str:
