@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """Log of one partition: appends, reads by isolation, rolls, truncates, swaps segments.
 
 State and its order of publication::
@@ -51,12 +52,11 @@ from tidelog.log.segment.segments import LogSegments
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
 from tidelog.log.validation.relocation import relocated
+from tidelog.log.validation.result import BatchSummary, ValidationResult
 from tidelog.log.validation.validator import (
     AppendOrigin,
-    BatchSummary,
     LogValidator,
     ValidationParams,
-    ValidationResult,
 )
 from tidelog.protocol.errors import (
     CorruptMessageError,
@@ -64,6 +64,7 @@ from tidelog.protocol.errors import (
     OffsetOutOfRangeError,
     RecordListTooLargeError,
 )
+from tidelog.protocol.record.record_batch import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class UnifiedLog:
         "_opened_end",
         "_rolled",
         "_time",
-        "_validate",
+        "_validator",
         "bound_hint",
         "config",
         "directory",
@@ -194,7 +195,9 @@ class UnifiedLog:
 
         Raises what the validator raises. Any thread, no lock.
         """
-        return self._validate(records, self.log_end_offset, leader_epoch, self._time.milliseconds(), _CLIENT, budget)
+        return self._validator.validate_and_assign_offsets(
+            records, self.log_end_offset, leader_epoch, self._time.milliseconds(), _CLIENT, budget
+        )
 
     def append_as_leader(  # noqa: C901 - one flat function: each call less is 0.1 µs of each append
         self,
@@ -215,12 +218,15 @@ class UnifiedLog:
                 raise self._unavailable()
             next_offset = self.log_end_offset
             if validated is None:
-                result = self._validate(records, next_offset, leader_epoch, self._time.milliseconds(), origin, budget)
+                result = self._validator.validate_and_assign_offsets(
+                    records, next_offset, leader_epoch, self._time.milliseconds(), origin, budget
+                )
             else:
                 result = relocated(validated, next_offset)
+            content, first_offset, last_offset, max_timestamp, offset_of_max, count, batches, _, append_time = result
             entry = producer = marker = None
-            if result.batches and result.batches[0].producer_id >= 0:
-                summary = result.batches[0]
+            summary = batches[0]
+            if summary.producer_id >= 0:
                 if summary.is_control:
                     marker = self._check_marker(result, summary)
                 else:
@@ -233,23 +239,31 @@ class UnifiedLog:
                         duplicate = self._check_producer(producer, origin)
                         if duplicate is not None:
                             return duplicate
-            self._write(result, next_offset, leader_epoch)
+            # A message set of several entries is indexed by its first one, which is what lies at the position.
+            indexed = last_offset if count == 1 else summary.last_offset
+            self._write(content, last_offset, max_timestamp, offset_of_max, indexed, next_offset, leader_epoch)
             if entry is not None:  # the last stable offset stays: no transaction began or ended
-                self.producer_state.advance(
-                    entry, summary.last_sequence, (next_offset, result.last_offset), summary.max_timestamp
-                )
+                self.producer_state.advance(entry, summary.last_sequence, next_offset, last_offset, max_timestamp)
             elif producer is not None:
                 self.producer_state.update(producer)
                 self._publish_last_stable_offset()
             elif marker is not None:
                 self._end_transaction(marker)
             return _new_tuple(LogAppendInfo, (
-                result.first_offset, result.last_offset, result.max_timestamp, result.log_append_time_ms,
-                self.log_start_offset, False, len(result.records),
+                first_offset, last_offset, max_timestamp, append_time, self.log_start_offset, False, len(content),
             ))  # fmt: skip
 
-    def _write(self, result: ValidationResult, next_offset: int, leader_epoch: int) -> None:
-        records, last_offset, max_timestamp = result.records, result.last_offset, result.max_timestamp
+    def _write(
+        self,
+        records: Buffer,
+        last_offset: int,
+        max_timestamp: int,
+        offset_of_max: int,
+        indexed: int,
+        next_offset: int,
+        leader_epoch: int,
+    ) -> None:
+        """Write ``records``; the index entry, if there is one, says ``indexed`` of their position."""
         size = len(records)
         config = self.config
         if size > config.segment_bytes:
@@ -262,9 +276,7 @@ class UnifiedLog:
                 active = self.roll()
             if leader_epoch > self.leader_epochs.latest_epoch:
                 self.leader_epochs.assign(leader_epoch, next_offset)
-            # A message set of several entries is indexed by its first one, which is what lies at the position.
-            indexed = last_offset if result.shallow_count == 1 else result.batches[0].last_offset
-            position = active.append(records, indexed, max_timestamp, result.offset_of_max_timestamp)
+            position = active.append(records, indexed, max_timestamp, offset_of_max)
         except LogStorageError as error:
             self.note(error)
             raise
@@ -643,7 +655,7 @@ class UnifiedLog:
                 max_message_bytes=config.max_message_bytes,
                 is_compacted=config.compact,
             )
-            self._validate = LogValidator(params).validate_and_assign_offsets
+            self._validator = LogValidator(params)
 
     def close(self) -> None:
         """Finish the indices, keep the producer state, close the files. Readers of promised slices go on.

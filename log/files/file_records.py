@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """Record file of a segment (``.log``): append at the end, read by position, promise slices, truncate.
 
 Invariants:

@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """Producer state of one log: last sequence of each producer, and open transactions (KIP-98).
 
 Per producer id: epoch, coordinator epoch, the last five batches, the first offset of an open transaction.
@@ -284,10 +285,10 @@ class ProducerStateManager:
         entry.touched_ms = self._time.monotonic_ms()
         return entry
 
-    def advance(self, entry: ProducerEntry, last_sequence: int, offsets: tuple[int, int], timestamp: int) -> None:
-        """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at ``offsets``, first
-        and last."""
-        first_offset, last_offset = offsets
+    def advance(
+        self, entry: ProducerEntry, last_sequence: int, first_offset: int, last_offset: int, timestamp: int
+    ) -> None:
+        """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at these offsets."""
         entry.touched_ms = self._time.monotonic_ms()
         entry.batches.append(
             _new_tuple(BatchMetadata, (last_sequence, last_offset, last_offset - first_offset, timestamp))

@@ -39,7 +39,7 @@ cdef (bint, bint) _skip_rest(
 
 @cython.locals(position=longlong, low=longlong, high=longlong, first_keyless=longlong, is_consecutive=bint,
                index=longlong, delta=longlong, offset=longlong, end=longlong, is_keyless=bint, is_whole=bint)
-cdef (bint, long long, long long, long long, bint) _check(
+cdef (bint, long long, long long, long long, bint) walk(
     const unsigned char* data, long long size, long long count) noexcept nogil
 
 @cython.locals(position=longlong, timestamp=longlong, offset=longlong, _=longlong)

@@ -33,10 +33,10 @@ def check_section(section: Buffer, count: int, max_header_bytes: int = NO_LIMIT)
     """See :func:`tidelog.log.records.reference.check_section`; the limit is for plain Python alone."""
     held = words.hold(section)
     if held.size <= _LOCKED_BYTES:
-        is_whole, low, high, keyless, is_consecutive = _check(held.data, held.size, count)
+        is_whole, low, high, keyless, is_consecutive = walk(held.data, held.size, count)
     else:
         with cython.nogil:
-            is_whole, low, high, keyless, is_consecutive = _check(held.data, held.size, count)
+            is_whole, low, high, keyless, is_consecutive = walk(held.data, held.size, count)
     words.release(held)
     if not is_whole:
         return explain(section, count)
@@ -150,7 +150,7 @@ def _skip_rest(data: Buffer, size: int, position: int, end: int) -> tuple[bool, 
     return is_keyless, _skip_headers(data, size, position, end) == end
 
 
-def _check(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool]:
+def walk(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool]:
     """(Whether well-formed, least and largest timestamp delta, first index without key or -1, whether consecutive)."""
     if count < 0 or count > size // _MIN_RECORD_BYTES:
         return False, 0, 0, 0, False

@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """A segment: one record file with its offset, time and transaction index, all named by the base offset in 20 digits.
 
 Invariants:
@@ -174,7 +175,8 @@ class LogSegment:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
         range."""
         own_size = self.records.size
-        if own_size > config.segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
+        segment_bytes = config.segment_bytes
+        if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
             return True
         is_full = self._is_index_full
         if is_full is None:

@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """The time seam: wall clock for what is stored, monotonic clock for deadlines; passed in, never imported at use."""
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ from __future__ import annotations
 import struct
 
 from tidelog.log.records.work_budget import TURN_OLD_BYTES, WorkBudget
+from tidelog.log.validation.result import BatchSummary, ValidationResult
 from tidelog.log.validation.validator import (
     AppendContext,
-    BatchSummary,
     ValidationParams,
-    ValidationResult,
     check_each_record,
     rebuild,
     result_from,

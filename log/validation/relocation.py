@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from tidelog.log.records.work_budget import AppendPostponedError
-from tidelog.log.validation.validator import ValidationResult
+from tidelog.log.validation.result import ValidationResult
 from tidelog.protocol.record.record_batch import COMPRESSION_MASK, MAGIC_OFFSET, MAGIC_V0, MAGIC_V2
 
 _OFFSET = struct.Struct(">q")

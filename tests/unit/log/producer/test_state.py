@@ -72,7 +72,7 @@ def test_both_ways_agree(steps: list[tuple[int, int, int, int, str]], first: int
             assert append(short, batch) == outcome
         else:
             assert outcome == "appended"
-            short.advance(entry, last, offsets, batch.timestamp)
+            short.advance(entry, last, *offsets, batch.timestamp)
         assert seen(short) == seen(long)
         if outcome == "appended":
             due[producer] = (last + 1) & MAX_SEQUENCE

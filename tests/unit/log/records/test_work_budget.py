@@ -21,7 +21,8 @@ from tidelog.log.records.work_budget import (
     WorkBudget,
 )
 from tidelog.log.validation import validator
-from tidelog.log.validation.validator import LogValidator, ValidationParams, ValidationResult
+from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
@@ -70,6 +71,7 @@ def plain_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain Python, whether or not the package is compiled."""
     monkeypatch.setattr(engine, "IS_COMPILED", False)
     monkeypatch.setattr(engine, "check_section", reference.check_section)
+    monkeypatch.setattr(validator, "_IS_COMPILED", False)
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.records import NOW_MS
 from tidelog.log.validation.relocation import StaleOffsetsError, relocated
-from tidelog.log.validation.validator import LogValidator, ValidationParams, ValidationResult
+from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 

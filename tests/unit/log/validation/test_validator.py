@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, batch_of, record_lists
+from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import (
     MAX_RECORD_ERRORS,
     UNBOUNDED_MS,
@@ -17,7 +18,6 @@ from tidelog.log.validation.validator import (
     AppendOrigin,
     LogValidator,
     ValidationParams,
-    ValidationResult,
     record_errors,
     validate_and_assign_offsets,
     validate_generally,

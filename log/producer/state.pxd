@@ -1,0 +1,19 @@
+cimport cython
+
+cdef class ProducerEntry:
+    cdef public long long producer_id, producer_epoch, coordinator_epoch, current_txn_first_offset, last_timestamp
+    cdef public object batches
+    cdef public double touched_ms
+
+cdef class ProducerStateManager:
+    cdef object _file_system, _directory, _time
+    cdef object _expiration_ms
+    cdef public dict _ongoing, _unreplicated
+    cdef public dict producers
+    cdef public object end_offset, _last_snapshot_offset
+
+    @cython.locals(entry=ProducerEntry)
+    cpdef expecting(self, long long producer_id, long long epoch, long long first_sequence, long long last_sequence)
+
+    cpdef advance(self, ProducerEntry entry, long long last_sequence, long long first_offset, long long last_offset,
+                  long long timestamp)

@@ -1,0 +1,3 @@
+cdef class SystemTime:
+    cpdef milliseconds(self)
+    cpdef monotonic_ms(self)

@@ -1,0 +1,41 @@
+"""Result of a validation: records as they will be stored, and what producer state and index need to know of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.protocol.record.record_batch import Buffer
+
+
+class BatchSummary(NamedTuple):
+    """One batch as it will be stored, at ``position`` of the result's records, for producer state and index."""
+
+    position: int
+    size_in_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    is_transactional: bool
+    is_control: bool
+
+
+class ValidationResult(NamedTuple):
+    """Records ready to append. ``records`` is the same view when all was done in place, else new bytes.
+
+    ``offset_of_max_timestamp`` is shallow: the last offset of the first batch that holds the largest timestamp, as
+    Kafka's time index has it; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
+    """
+
+    records: Buffer
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    shallow_count: int
+    batches: tuple[BatchSummary, ...]
+    sizes_changed: bool
+    log_append_time_ms: int
