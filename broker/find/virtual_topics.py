@@ -222,7 +222,6 @@ class VirtualPartition(Partition):
         self._commits = Commits()
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
         self._log = None  # there is none of its own to configure or to measure
-        self.produce_responses = {}
 
     def __hash__(self) -> int:
         return hash(self.real)

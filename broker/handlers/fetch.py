@@ -27,7 +27,6 @@ from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Parked
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.repeated_fetch import repeated_fetch
 from tidelog.log.fetch import FetchIsolation
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -49,12 +48,12 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.schema.engine import blank
 from tidelog.protocol.transferable import TransferableRecords
 
 API_KEY = ApiKey.FETCH
 MIN_VERSION, MAX_VERSION = 0, 18
 Request = FetchRequest
-repeat_of = repeated_fetch
 
 _READ_COMMITTED = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
@@ -289,11 +288,12 @@ def read_partition(
     epoch = target.current_leader_epoch
     offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH)
     committed = params.isolation is FetchIsolation.TXN_COMMITTED
-    data = PartitionData(
-        partition_index=target.index, high_watermark=offsets.high_watermark,
-        last_stable_offset=offsets.last_stable_offset, log_start_offset=offsets.log_start_offset,
-        records=b"", aborted_transactions=[] if committed else None,
-    )  # fmt: skip
+    data = blank(PartitionData)
+    data.partition_index = target.index
+    data.high_watermark, data.last_stable_offset, data.log_start_offset, _ = offsets
+    data.records = b""
+    if not committed:
+        data.aborted_transactions = None
     if target.last_fetched_epoch != _NO_EPOCH:
         diverging = partition.divergence(target.last_fetched_epoch, target.fetch_offset)
         if diverging is not None:
@@ -374,11 +374,14 @@ def build_response(context: FetchContext, results: list[Result]) -> FetchRespons
     last: FetchTarget | None = None
     for target, data in results:
         if last is None or last.topic != target.topic or last.topic_id != target.topic_id:
-            responses.append(FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id, partitions=[data]))
+            answer = blank(FetchableTopicResponse)
+            answer.topic, answer.topic_id = target.topic, target.topic_id
+            responses.append(answer)
             last = target
-        else:
-            responses[-1].partitions.append(data)
-    return FetchResponse(session_id=session_id, responses=responses)
+        responses[-1].partitions.append(data)
+    response = blank(FetchResponse)
+    response.session_id, response.responses = session_id, responses
+    return response
 
 
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:

@@ -15,27 +15,21 @@ checked again after a thread. Each partition's records are appended at once or n
 
 from __future__ import annotations
 
+import logging
 import struct
 from functools import partial
-from types import GeneratorType
-from typing import Any, cast
+from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.loop.threads import in_thread
-from tidelog.broker.replica.partition import Partition
-from tidelog.broker.requests.appended_response import FIRST_VERSION as _FIRST_WITH_TEMPLATE
-from tidelog.broker.requests.appended_response import encode_appended
-from tidelog.broker.requests.context import Repeat, RequestContext
-from tidelog.broker.requests.repeated_produce import repeated_produce
-from tidelog.broker.requests.route import shielded
+from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
+from tidelog.log.records.work_budget import TURN, AppendPostponedError, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo
-from tidelog.log.validation.relocation import StaleOffsetsError
-from tidelog.log.validation.validator import AppendOrigin, ValidationResult, record_errors
+from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.validator import AppendOrigin, record_errors
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CorruptMessageError,
@@ -45,8 +39,8 @@ from tidelog.protocol.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
-    RequestTimedOutError,
     TransactionalIdAuthorizationFailedError,
+    UnknownServerError,
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.messages.produce import (
@@ -66,19 +60,21 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
 )
+from tidelog.protocol.schema.engine import blank
+
+logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.PRODUCE
 MIN_VERSION, MAX_VERSION = 0, 13
 Request = ProduceRequest
 
 _CLIENT = AppendOrigin.CLIENT
-_FIRST_VERSION_WITH_IDS = 13
+FIRST_VERSION_WITH_IDS = 13
 _FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_MAGIC_2 = 3
 _FIRST_VERSION_WITH_STORAGE_ERROR = 4
 _ZSTD = 4
 _ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
-_pack_offsets = struct.Struct(">qqq").pack
 _LENGTH = struct.Struct(">i")
 _LENGTH_OFFSET = 8
 TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
@@ -86,30 +82,28 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's tools write to internal topics under this client id; all others are kept out of them."""
 
 
-Answer = ProduceResponse | bytes | Deferred[ProduceResponse] | Steps[Any] | None
+Answer = ProduceResponse | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
-Outcome = LogAppendInfo | PartitionProduceResponse
 
 TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 """A request with no more of both is appended within one turn of the loop, if its records allow it."""
-_MERGED_PER_STEP = 256
-_MOST_VALIDATIONS = 8
-"""Attempts to validate wrappers of magic 0 again because others appended meanwhile."""
 
 
 class Progress:
     """Progress of a request of several partitions."""
 
-    __slots__ = ("budget", "outcomes", "waits")
+    __slots__ = ("budget", "has_failed", "outcomes", "waits")
 
     def __init__(self, budget: WorkBudget) -> None:
         self.budget = budget
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[PartitionProduceResponse] = []
+        """Answers for the first partitions, where the others are left to steps."""
         self.waits: Waits = []
+        self.has_failed = False
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append; None for acks=0, the encoded response where one partition's records were appended, deferred where
+    """Append; None for acks=0, deferred where
     ``flush.messages`` asks for a sync before the acknowledgement, in steps where it takes longer than a turn.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
@@ -118,41 +112,18 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     if acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if request.transactional_id is not None and not broker.imports.is_loaded(TRANSACTIONS):
-        return _after_import(broker, context, request)
-    topics = request.topic_data
-    answer: Answer
-    if len(topics) == 1 and len(topics[0].partition_data) == 1 and acks and context.api_version >= _FIRST_WITH_TEMPLATE:
-        answer = _append_one(broker, context, request)
-    elif context.frame_bytes <= TURN_BYTES and _are_few(topics):
-        answer = _append_few(broker, context, request)
-    else:
-        answer = _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
-    return answer
+        from tidelog.broker.handlers.long_produce import append_after_import
+
+        return append_after_import(broker, context, request)
+    if context.frame_bytes <= TURN_BYTES and _are_few(request.topic_data):
+        return _append_few(broker, context, request)
+    return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
 
 
-def _after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
-    """Append into a transaction once what knows of transactions is imported. Raises as :func:`handle` does."""
-    _own_records(context, request)
-    yield from broker.imports.loaded(TRANSACTIONS)
-    answer = handle(broker, context, request)
-    return (yield from answer) if isinstance(answer, GeneratorType) else answer
+def _in_steps(broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress) -> Steps[Any]:
+    from tidelog.broker.handlers.long_produce import append_in_steps  # few requests are long
 
-
-def repeat_of(
-    broker: Broker, context: RequestContext, request: ProduceRequest, frame: memoryview, position: int
-) -> Repeat | None:
-    """Build the pattern of the connection's next requests, if they are like this one."""
-    version = context.api_version
-    if not request.topic_data:
-        return None
-    first = request.topic_data[0]
-    topic = TopicProduceData(name=first.name, topic_id=first.topic_id)  # without the records, which do not live on
-    index = first.partition_data[0].index if first.partition_data else -1
-
-    def refused(error: KafkaError) -> ProduceResponse:
-        return _refused(topic, index, version, error)
-
-    return repeated_produce(broker, version, request, (frame, position), refused)
+    return append_in_steps(broker, context, request, progress)
 
 
 def error_response(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
@@ -172,182 +143,46 @@ def error_response(request: ProduceRequest, error: KafkaError) -> ProduceRespons
     )
 
 
-def _append_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """The request that nearly all are: one partition, appended. Its response differs from the last one of the same
-    partition in three numbers, so they are put into the bytes of that one: 0.4 µs in place of 2.4."""
-    topic = request.topic_data[0]
-    data = topic.partition_data[0]
-    try:
-        partition, info, wait = _append_records(broker, context, request, topic, data, TURN)
-    except KafkaError as error:
-        return _refused(topic, data.index, context.api_version, error)
-    except TooMuchForTurnError:
-        context.repeat = None  # the next request is likely to be such a one, too
-        return _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
-    template = partition.produce_responses.get(context.api_version)
-    if template is None:
-        template = partition.produce_responses[context.api_version] = _response_template(
-            topic, data.index, context.api_version
-        )
-    if wait is not None:
-        answer = _appended(data.index, info)
-        topic_answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer])
-        return _when_committed(ProduceResponse(responses=[topic_answer]), [(answer, wait)])
-    return template[0] + _pack_offsets(info.first_offset, info.log_append_time, info.log_start_offset) + template[1]
-
-
 def _are_few(topics: list[TopicProduceData]) -> bool:
     """Return whether a request names few partitions, and each once."""
     partitions = 0
     for topic in topics:
         asked = topic.partition_data
         partitions += len(asked)
-        if partitions > TURN_PARTITIONS or len({data.index for data in asked}) < len(asked):
+        if partitions > TURN_PARTITIONS or (len(asked) > 1 and len({data.index for data in asked}) < len(asked)):
             return False
     return len(topics) == 1 or len({(topic.name, topic.topic_id) for topic in topics}) == len(topics)
 
 
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """A short request: each partition by itself. Where all were appended and none waits for a sync, as nearly always,
-    the response is put together from its numbers. Raises CloseConnectionError."""
-    progress = Progress(WorkBudget(in_turn=True))
-    waits, outcomes = progress.waits, progress.outcomes
+    """A short request: each partition by itself. Raises CloseConnectionError."""
+    topics = request.topic_data
+    is_one = len(topics) == 1 and len(topics[0].partition_data) == 1  # bounded by its topic
+    progress = Progress(TURN if is_one else WorkBudget(in_turn=True))
+    response = blank(ProduceResponse)
     try:
-        for topic in request.topic_data:
+        for topic in topics:
+            answer = blank(TopicProduceResponse)
+            answer.name, answer.topic_id = topic.name, topic.topic_id
+            response.responses.append(answer)
+            answers = answer.partition_responses
             for data in topic.partition_data:
-                outcomes.append(_append(broker, context, request, topic, data, progress))
+                answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
-        return _append_in_steps(broker, context, request, progress)
-    all_appended = not waits and all(outcome.__class__ is LogAppendInfo for outcome in outcomes)
+        progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
+        return _in_steps(broker, context, request, progress)
+    return answer_of(request, response, progress)
+
+
+def answer_of(
+    request: ProduceRequest, response: ProduceResponse, progress: Progress
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    """What is sent, and when: None for acks=0. Raises CloseConnectionError."""
     if request.acks == 0:
-        if not all_appended:
-            raise CloseConnectionError("a produce request with acks=0 failed")
-        return None
-    if all_appended and context.api_version >= _FIRST_WITH_TEMPLATE:
-        return encode_appended(request.topic_data, cast("list[LogAppendInfo]", outcomes), context.api_version)
-    left = iter(outcomes)
-    response = ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[_described(data.index, next(left)) for data in topic.partition_data],
-            )
-            for topic in request.topic_data
-        ]
-    )
-    return _when_committed(response, waits) if waits else response
-
-
-def _append_in_steps(
-    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
-) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """Append the rest of a request in steps; the records outlive the frame from here on."""
-    _own_records(context, request)
-    return _append_each(broker, context, request, progress)
-
-
-def _own_records(context: RequestContext, request: ProduceRequest) -> None:
-    """Copy the records of a frame that does not live on."""
-    if context.owns_frame:
-        return
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            data.records = None if data.records is None else memoryview(bytearray(data.records))
-    context.owns_frame = True
-
-
-def _append_each(
-    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
-) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """Append partition by partition and let others be served in between. Raises CloseConnectionError."""
-    response = ProduceResponse(responses=[])
-    before = iter(progress.outcomes)
-    has_failed = False
-    for topic in (yield from _merged(request.topic_data)):
-        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
-        response.responses.append(answer)
-        for data in topic.partition_data:
-            outcome = next(before, None)
-            if outcome is None:
-                yield None
-                outcome = yield from _append_patiently(broker, context, request, topic, data, progress)
-            has_failed |= isinstance(outcome, PartitionProduceResponse)
-            answer.partition_responses.append(_described(data.index, outcome))
-            data.records = None
-    if request.acks == 0:
-        if has_failed:
+        if progress.has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
     return _when_committed(response, progress.waits) if progress.waits else response
-
-
-def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
-    """Each topic and partition once; of records for the same one the last count, as in Kafka, whose clients send no
-    such request."""
-    merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
-    for topic in topics:
-        partitions = merged.setdefault((topic.name, topic.topic_id), {})
-        for number, data in enumerate(topic.partition_data):
-            if not number % _MERGED_PER_STEP:
-                yield None
-            partitions[data.index] = data
-    return [
-        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
-        for (name, topic_id), partitions in merged.items()
-    ]
-
-
-def _append_patiently(
-    broker: Broker,
-    context: RequestContext,
-    request: ProduceRequest,
-    topic: TopicProduceData,
-    data: PartitionProduceData,
-    progress: Progress,
-) -> Steps[Outcome]:
-    """Append one partition's records, validated in a thread where they take longer than a turn."""
-    version, error = context.api_version, KafkaError()
-    try:
-        return _append(broker, context, request, topic, data, progress)
-    except TooMuchForTurnError:
-        pass
-    for _ in range(_MOST_VALIDATIONS):
-        try:
-            validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
-        except KafkaError as refused:
-            return _failed(data.index, version, refused)
-        try:
-            return _append(broker, context, request, topic, data, progress, validated)
-        except StaleOffsetsError:
-            error = RequestTimedOutError("other producers append faster than these records can be validated")
-    return _failed(data.index, version, error)
-
-
-def _validate_in_thread(
-    broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
-) -> Steps[ValidationResult]:
-    """One partition's records as they will be stored. Raises KafkaErrors of all kinds."""
-    if version >= _FIRST_VERSION_WITH_IDS:
-        partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
-    else:
-        partition = broker.replica_manager.partition(topic.name, data.index)
-    yield partition.opening()
-    records = check_records(data.records, version)
-    budget.enter_turn(in_turn=False)
-    try:
-        validation = partition.validation(records, budget)
-        validated = in_thread(broker.loop, broker.record_executor, validation, broker.timers.turns)
-        yield validated
-    finally:
-        budget.enter_turn(in_turn=True)
-    return shielded(validated.result)
-
-
-def _refused(topic: TopicProduceData, index: int, version: int, error: KafkaError) -> ProduceResponse:
-    failed = _failed(index, version, error)
-    answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[failed])
-    return ProduceResponse(responses=[answer])
 
 
 def _when_committed(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
@@ -370,18 +205,7 @@ def _when_committed(response: ProduceResponse, waits: Waits) -> Deferred[Produce
     return deferred
 
 
-def _response_template(topic: TopicProduceData, index: int, version: int) -> tuple[bytes, bytes]:
-    """Return the bytes around the three offsets in the response to a request for one partition."""
-    marks = (0x1122334455667701, 0x1122334455667702, 0x1122334455667703)
-    partition = PartitionProduceResponse(
-        index=index, base_offset=marks[0], log_append_time_ms=marks[1], log_start_offset=marks[2]
-    )
-    answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[partition])
-    before, _, after = ProduceResponse(responses=[answer]).encode(version).partition(_pack_offsets(*marks))
-    return before, after
-
-
-def _append(
+def append(
     broker: Broker,
     context: RequestContext,
     request: ProduceRequest,
@@ -389,31 +213,32 @@ def _append(
     data: PartitionProduceData,
     progress: Progress,
     validated: ValidationResult | None = None,
-) -> Outcome:
-    """Append one partition's records: what was appended, or the answer where that is an error or has to wait for a sync
-    (then it is noted in ``progress``). Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError."""
+) -> PartitionProduceResponse:
+    """Append one partition's records; the answer. What it has to wait for is noted in ``progress``, and a failure.
+
+    Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
+    """
     try:
-        _, info, wait = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
+        info, wait = _append_records(broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
-        return _failed(data.index, context.api_version, error)
+        return note_failure(progress, data.index, context.api_version, error)
+    except (CloseConnectionError, AppendPostponedError):
+        raise
+    except Exception:
+        logger.exception("one partition of a request failed")
+        return note_failure(progress, data.index, context.api_version, UnknownServerError())
+    answer = blank(PartitionProduceResponse)
+    answer.index = data.index
+    answer.base_offset, _, _, answer.log_append_time_ms, answer.log_start_offset, _, _ = info
     if wait is not None:
-        answer = _appended(data.index, info)
         progress.waits.append((answer, wait))
-        return answer
-    return info
+    return answer
 
 
-def _described(index: int, outcome: Outcome) -> PartitionProduceResponse:
-    return outcome if isinstance(outcome, PartitionProduceResponse) else _appended(index, outcome)
-
-
-def _appended(index: int, info: LogAppendInfo) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index,
-        base_offset=info.first_offset,
-        log_append_time_ms=info.log_append_time,
-        log_start_offset=info.log_start_offset,
-    )
+def note_failure(progress: Progress, index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
+    """The answer where nothing was appended."""
+    progress.has_failed = True
+    return _failed(index, version, error)
 
 
 def _append_records(
@@ -423,17 +248,18 @@ def _append_records(
     topic: TopicProduceData,
     data: PartitionProduceData,
     budget: WorkBudget,
-    validated: ValidationResult | None = None,
-) -> tuple[Partition, LogAppendInfo, Deferred[None] | None]:
+    validated: ValidationResult | None,
+) -> tuple[LogAppendInfo, Deferred[None] | None]:
     """Append one partition's records; the Deferred is there where the answer waits until they are committed.
 
     Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError.
     """
-    version = context.api_version
-    if version >= _FIRST_VERSION_WITH_IDS:
-        partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
+    version, index = context.api_version, data.index
+    manager = broker.replica_manager
+    if version < FIRST_VERSION_WITH_IDS:
+        partition = manager.partition(topic.name, index)
     else:
-        partition = broker.replica_manager.partition(topic.name, data.index)
+        partition = manager.partition_by_id(topic.topic_id, index)
     if partition.is_internal and context.client_id != _ADMIN_CLIENT_ID:
         raise InvalidTopicError(f"Cannot append to internal topic {partition.topic_partition.topic}")
     records = check_records(data.records, version)
@@ -441,16 +267,17 @@ def _append_records(
     if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
         wait = _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
     info = partition.append_records(records, request.acks, _CLIENT, budget, validated)
+    first_offset, last_offset, _, _, _, _, size = info
     metrics = broker.metrics
-    metrics.bytes_in.count += info.size_bytes
-    partition.bytes_in += info.size_bytes
-    metrics.messages_in.count += info.last_offset - info.first_offset + 1
+    metrics.bytes_in.count += size
+    partition.bytes_in += size
+    metrics.messages_in.count += last_offset - first_offset + 1
     if request.acks == 0:
-        return partition, info, None
-    if info.last_offset >= partition.high_watermark:
-        committed = partition.when_committed(info.last_offset)
+        return info, None
+    if last_offset >= partition.high_watermark:
+        committed = partition.when_committed(last_offset)
         wait = committed if wait is None else when_all((wait, committed), None)
-    return partition, info, wait
+    return info, wait
 
 
 def _check_transaction(

@@ -62,7 +62,10 @@ class FetchTarget:
         self.index = asked.partition
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
-        self.update(asked)
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
 
     def update(self, asked: FetchPartition) -> None:
         """Take over what a later request of the session says."""
@@ -238,4 +241,4 @@ def full_targets(request: FetchRequest) -> list[FetchTarget]:
     targets = [
         FetchTarget(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
     ]
-    return list({target.key: target for target in targets}.values())
+    return targets if len(targets) == 1 else list({target.key: target for target in targets}.values())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.replica.commits import Commits
-from tidelog.broker.replica.fetch_cursor import FetchCursor, FetchLimits
+from tidelog.broker.replica.fetch_cursor import FetchCursor
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, void
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
@@ -28,7 +28,8 @@ from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import UnprovenIndexError
 from tidelog.log.records.work_budget import NO_BUDGET, TooMuchForTurnError, WorkBudget
-from tidelog.log.validation.validator import AppendOrigin, ValidationResult
+from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from tidelog.log.producer.state import ProducerEntry
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
-_CLIENT = AppendOrigin.CLIENT
 ALL_REPLICAS = -1
 """``acks=all`` of a produce request."""
 NO_LEADER_EPOCH = -1
@@ -70,6 +70,7 @@ class Partition:
 
     __slots__ = (
         "_commits",
+        "_cursor",
         "_flush",
         "_in_thread",
         "_is_unopened",
@@ -86,7 +87,6 @@ class Partition:
         "leader",
         "leader_epoch",
         "node_id",
-        "produce_responses",
         "replicas",
         "topic_id",
         "topic_partition",
@@ -121,10 +121,9 @@ class Partition:
         self._proof: Deferred[None] | None = None
         self._flush: GroupFlush | None = None
         self._log: UnifiedLog | None = None
+        self._cursor: FetchCursor | None = None
         self.bytes_in = 0
         """Bytes of records that clients produced here since the start."""
-        self.produce_responses: dict[int, tuple[bytes, bytes]] = {}
-        """What the Produce handler keeps of its last response, by version."""
 
     # ---- leadership
 
@@ -246,27 +245,6 @@ class Partition:
         self._purgatory.touch(self)
         return info
 
-    def append_at_once(self, records: memoryview, budget: WorkBudget) -> LogAppendInfo | None:
-        """``append_records`` where a client's records are acknowledged at once, waiting for no disk, and whatever
-        replicas are in sync. None, and nothing is done, where that is not so, where another broker leads, or where the
-        log is closed or offline.
-
-        Raises what ``UnifiedLog.append_as_leader`` raises.
-        """
-        log = self._log
-        if (
-            log is None
-            or self._flush is not None
-            or not log.config.acknowledges_at_once
-            or not log.is_serving
-            or not self.is_leader
-        ):
-            return None
-        info = log.append_as_leader(records, self.leader_epoch, _CLIENT, budget, None)
-        log.update_high_watermark(log.log_end_offset)
-        self._purgatory.touch(self)
-        return info
-
     def when_committed(self, offset: int) -> Deferred[None]:
         """Settles once the high watermark has passed ``offset``: then the record may be acknowledged and shown.
 
@@ -308,7 +286,8 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """The offset up to which consumers may read."""
-        return self.local_log.high_watermark
+        log = self._log  # one call less: each produced batch asks
+        return (self.local_log if log is None else log).high_watermark
 
     @property
     def log_start_offset(self) -> int:
@@ -330,9 +309,11 @@ class Partition:
         for this partition are tried again then. Raises NotLeaderOrFollowerError, too."""
         if not self.is_leader:
             raise NotLeaderOrFollowerError
-        log = self.local_log
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self._cursor = FetchCursor(self.local_log)
         try:
-            return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message, prove=False)
+            return cursor.read(offset, max_bytes, isolation, min_one_message=min_one_message)
         except UnprovenIndexError as unproven:
             self._prove(unproven)
             return FetchDataInfo(b"", offset, [])
@@ -365,16 +346,6 @@ class Partition:
         """
         self.check_leader()
         return find_offset(self.local_log, timestamp, limit, self.leader_epoch)
-
-    def cursor(self, limits: FetchLimits) -> FetchCursor:
-        """Return a reader for a consumer that reads on and on; of a log that is open."""
-        assert self._log is not None, "the log of a cursor is open"
-        return FetchCursor(self, self._log, limits)
-
-    @property
-    def is_open(self) -> bool:
-        """True when something has touched the log already."""
-        return self._log is not None
 
     def segment_offsets_for(self, timestamp: int, count: int) -> list[int]:
         """Return segment starts, newest first (ListOffsets v0). Raises as ``offset_for``."""

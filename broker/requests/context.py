@@ -1,19 +1,14 @@
-"""Context of one request and of its connection: client, API, version, throttling, last request."""
+"""Context of one request and of its connection: client, API, version, throttling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.security.principal import ANONYMOUS
-from tidelog.protocol.types import Part
 
 if TYPE_CHECKING:
     from tidelog.broker.security.authorization.authorizer import Grants
-
-FIRST_PATIENCE = 2
-"""So many requests a connection makes before the next one is expected to be like the last; each time it was not so for
-that many, twice as many."""
 
 
 class RequestCount:
@@ -23,19 +18,6 @@ class RequestCount:
 
     def __init__(self) -> None:
         self.requests = 0
-
-
-NO_REQUESTS = RequestCount()
-"""Where a connection without repeats counts: nothing."""
-
-
-class Repeat(Protocol):
-    """Answers a connection's next request where it is like its last one
-    (``tidelog.broker.requests.repeated_fetch``)."""
-
-    def answer(self, frame: memoryview) -> bytes | list[Part] | None:
-        """The whole frame of the answer, or None where the request has to go the general way."""
-        ...
 
 
 class RequestContext:
@@ -59,12 +41,8 @@ class RequestContext:
         "owns_frame",
         "principal",
         "raw_client_id",
-        "repeat",
-        "repeat_patience",
-        "repeat_route",
         "throttle_ms",
         "token_authenticated",
-        "unlike_requests",
         "withdraw",
     )
 
@@ -89,10 +67,6 @@ class RequestContext:
         """What is to be done when the connection closes: share sessions end with it."""
         self.withdraw: Callable[[], Any] | None = None
         """Takes a share fetch's records back and gives the response that goes out in their place (a quota)."""
-        self.repeat: Repeat | None = None
-        self.repeat_route = NO_REQUESTS
-        self.repeat_patience = FIRST_PATIENCE
-        self.unlike_requests = 0
         self.listener_name = listener_name
         self.client_host = client_host
         self.local_host = local_host

@@ -1,8 +1,6 @@
 """Dispatcher of requests: route by (API key, version), decode, handle, encode; exceptions become error codes here.
 
-    frame -> like the connection's last one? -> answered from that one's pattern
-    (``tidelog.broker.requests.repeated_fetch``)
-          -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
+    frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
 module imported, so a broker without requests for groups never loads them. The import is a thread's work
@@ -28,11 +26,11 @@ from typing import Any, TypeVar
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Job, StepRunner
 from tidelog.broker.requests.bounds import max_bytes
-from tidelog.broker.requests.context import Repeat, RequestContext
+from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY, HandlerEntry
 from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Route, wait_for_frame
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import InvalidRequestError, UnknownServerError, UnsupportedVersionError
+from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.frames import OWNED_BYTES
 from tidelog.protocol.header import decode_request_header
 
@@ -41,7 +39,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
-MOST_PATIENCE = 4096
 
 
 class Dispatcher:
@@ -66,16 +63,6 @@ class Dispatcher:
 
         Raises InvalidRequestError or CloseConnectionError when the connection is to be closed.
         """
-        repeat = context.repeat
-        if repeat is not None:
-            try:
-                again = repeat.answer(frame)
-            except Exception:
-                logger.exception("a repeated request failed")
-                return self._answer_failed_repeat(context, frame)
-            if again is not None:
-                context.repeat_route.requests += 1
-                return again
         try:
             word, correlation_id, client_id_length = _HEAD.unpack_from(frame)
         except struct.error:
@@ -122,7 +109,7 @@ class Dispatcher:
             return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
-            request, _ = route.decode_from(frame, position, route.api_version, route.one_turn_elements)
+            request, _ = route.decode(frame, position, route.one_turn_elements)
         except InvalidRequestError:
             if route.one_turn_elements == route.max_elements:
                 raise
@@ -130,12 +117,7 @@ class Dispatcher:
         context.owns_frame, context.frame_bytes = len(frame) > OWNED_BYTES, len(frame)
         if self._quotas.made is not None:
             return self._answer_measured(route, context, request, len(frame))
-        found = route.answer(self._broker, context, request)
-        if route.repeat_of is not None:
-            context.unlike_requests += 1
-            if context.unlike_requests >= context.repeat_patience:
-                expect_repeats(context, route, route.repeat_of(self._broker, context, request, frame, position))
-        return found
+        return route.answer(self._broker, context, request)
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
         """Answer a long request in a frame of its own, like ``_answer``."""
@@ -155,14 +137,6 @@ class Dispatcher:
         from tidelog.broker.requests.throttling import answer  # only brokers whose clients have quotas need it
 
         return answer(self._broker, route, context, request, size)
-
-    def _answer_failed_repeat(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer with an error after a defect of ours, as ``Route.answer`` does."""
-        header, position = decode_request_header(frame)
-        route = self._routes[header.api_key << 16 | header.api_version]
-        route.requests += 1
-        request, _ = route.decode_from(frame, position, route.api_version, route.max_elements)
-        return route.encode(header.correlation_id, route.fail_at_once(request, UnknownServerError()))
 
     def _make_route(self, word: int, entry: HandlerEntry) -> Route:
         """Make the route of a pair that was not used before, whose handler is imported."""
@@ -193,13 +167,6 @@ def served(word: int) -> HandlerEntry | None:
 def own_frame(frame: memoryview) -> memoryview:
     """The frame in memory that nothing else is received into."""
     return frame if len(frame) > OWNED_BYTES else memoryview(bytearray(frame))
-
-
-def expect_repeats(context: RequestContext, route: Route, repeat: Repeat | None) -> None:
-    """Compare the connection's next requests with this one, and be slower to do so again should they differ."""
-    context.repeat, context.repeat_route = repeat, route
-    context.unlike_requests = 0
-    context.repeat_patience = min(context.repeat_patience * 2, MOST_PATIENCE)
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:

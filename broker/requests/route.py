@@ -15,11 +15,12 @@ from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import max_elements
-from tidelog.broker.requests.context import Repeat, RequestContext, RequestCount
+from tidelog.broker.requests.context import RequestContext, RequestCount
 from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
-from tidelog.protocol.schema.fields import EncodeError, Message, Struct
+from tidelog.protocol.schema.fields import Coder, EncodeError, Message, Struct
+from tidelog.protocol.schema.source import framed
 from tidelog.protocol.transferable import release_slices
 from tidelog.protocol.types import Part
 
@@ -60,18 +61,20 @@ class Route(RequestCount):
     """Request class, handler and encoder of one API in one version. ``requests`` counts the requests."""
 
     __slots__ = (
+        "_encoder",
+        "_encodes",
         "api_key",
         "api_version",
-        "decode_from",
+        "decode",
         "error_response",
         "flexible_header",
         "handle",
         "has_slices",
+        "header_bytes",
         "max_elements",
         "one_turn_bytes",
         "one_turn_elements",
         "prefix",
-        "repeat_of",
         "request_class",
         "runner",
     )
@@ -81,7 +84,9 @@ class Route(RequestCount):
         self.api_key = api_key
         self.api_version = api_version
         self.request_class: type[Message] = module.Request
-        self.decode_from: Callable[[memoryview, int, int, int], tuple[Any, int]] = module.Request.decode_from
+        self.decode = self.request_class.decoder_at(api_version).decode
+        self._encodes: type[Message] = Message
+        self._encoder: Coder | None = None
         self.max_elements = max_elements(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
@@ -89,10 +94,8 @@ class Route(RequestCount):
         self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
         self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
+        self.header_bytes = self.prefix.size - 4
         self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
-        self.repeat_of: Callable[[Broker, RequestContext, Any, memoryview, int], Repeat | None] | None = getattr(
-            module, "repeat_of", None
-        )
         super().__init__()
 
     def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
@@ -191,28 +194,20 @@ class Route(RequestCount):
 
     def encode(self, correlation_id: int, response: Any) -> bytes | Parts:
         """The whole frame of a response, length prefix included."""
-        prefix = self.prefix
-        if not self.has_slices:
-            body = response if response.__class__ is bytes else response.encode(self.api_version)
-            return prefix.pack(len(body) + prefix.size - 4, correlation_id) + body
-        return self._frame(correlation_id, response.encode_parts(self.api_version))
+        if response.__class__ is bytes:
+            prefix = self.prefix
+            return prefix.pack(len(response) + prefix.size - 4, correlation_id) + response
+        encoder = self._encoder
+        if encoder is None or response.__class__ is not self._encodes:
+            self._encodes = response.__class__
+            encoder = self._encoder = self._encodes.encoder_at(self.api_version)
+        parts = encoder.encode_frame(response, correlation_id, self.header_bytes)
+        return parts if len(parts) > 1 else parts[0]  # type: ignore[return-value]
 
     def _frame(self, correlation_id: int, parts: Parts) -> bytes | Parts:
         """Put the length and the header before the parts of a response."""
-        prefix = self.prefix
-        size = prefix.size - 4
-        for part in parts:
-            size += len(part)
-        head = prefix.pack(size, correlation_id)
-        first = parts[0]
-        if isinstance(first, bytes):
-            head += first
-            if len(parts) == 1:
-                return head
-            parts[0] = head
-        else:
-            parts.insert(0, head)
-        return parts
+        parts = framed(parts, correlation_id, self.header_bytes)
+        return parts if len(parts) > 1 else parts[0]  # type: ignore[return-value]
 
 
 def shielded(work: Callable[..., T], *arguments: Any) -> T:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
+from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Pending
-from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import (
     CorruptMessageError,
@@ -143,17 +143,6 @@ def produce_request(
     return ProduceRequest(
         acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", topic_id=topic_id, partition_data=[part])]
     )
-
-
-def fails_for(log: UnifiedLog, append: Callable[..., LogAppendInfo]) -> Callable[..., LogAppendInfo]:
-    """``append``, but for a mistake of ours in one log."""
-
-    def append_as_leader(self: UnifiedLog, *arguments: Any, **keywords: Any) -> LogAppendInfo:
-        if self is log:
-            raise RuntimeError("a mistake")
-        return append(self, *arguments, **keywords)
-
-    return append_as_leader
 
 
 def produced(wire: Wire, records: bytes | bytearray | None, version: int = NEWEST_PRODUCE) -> PartitionProduceResponse:
@@ -579,8 +568,9 @@ class TestDispatch:
     ) -> None:
         request = produce_request(wire.data, batch(b"a"))
         request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=memoryview(batch(b"b"))))
-        log = wire.data.replica_manager.partition("t", 0).local_log
-        monkeypatch.setattr(log.__class__, "append_as_leader", fails_for(log, log.__class__.append_as_leader))
+        partition = wire.data.replica_manager.partition("t", 0)
+        mistaken = StandIn(partition.local_log, append_as_leader=None)
+        monkeypatch.setattr(partition, "_log", mistaken)
         partitions = wire.ask(request, ProduceResponse, 9).responses[0].partition_responses
         assert [(partition.error_code, partition.base_offset) for partition in partitions] == [(-1, -1), (0, 0)]
 

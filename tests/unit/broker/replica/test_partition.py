@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
-from tidelog.broker.replica.fetch_cursor import FetchLimits
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.records.work_budget import TURN
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,
@@ -25,7 +24,6 @@ from tidelog.protocol.errors import (
 )
 
 BROKER = Path(__file__).resolve().parents[4] / "broker"
-LIMITS = FetchLimits(1, 1000, FetchIsolation.HIGH_WATERMARK)
 ELSEWHERE = PartitionState((1, 2), (2,), 2, 5)
 
 
@@ -94,21 +92,6 @@ def test_the_epoch_is_compared_before_the_leader(
         partition.offsets(epoch)
 
 
-def test_what_serves_a_connection_again_and_again_stops_with_leadership(partition: Partition) -> None:
-    cursor = partition.cursor(LIMITS)
-    assert cursor.read(0) is not None
-    assert partition.append_at_once(memoryview(batch(b"c")), TURN) is not None
-    partition.take_over(ELSEWHERE)
-    assert cursor.read(0) is None
-    assert partition.append_at_once(memoryview(batch(b"d")), TURN) is None
-
-
-def test_a_cursor_of_an_older_epoch_reads_nothing(partition: Partition) -> None:
-    cursor = partition.cursor(LIMITS)
-    partition.take_over(PartitionState((1,), (1,), 1, 1))
-    assert cursor.read(0) is None
-
-
 def test_too_few_in_sync_replicas_take_no_records_with_acks_all(data: DataBroker, partition: Partition) -> None:
     data.topics.set_configs("t", {"min.insync.replicas": "2"})
     partition.take_over(PartitionState((1, 2, 3), (1,), 1, 0))
@@ -138,16 +121,19 @@ def test_a_wait_after_a_failed_sync_begins_another(
 ) -> None:
     data.topics.set_configs("t", {"flush.messages": "1"})
     log = partition.local_log
+    failing = [True]
 
-    def fail(*_: object) -> None:
-        raise KafkaStorageError("no room for a checkpoint")
+    def flush(offset: int) -> None:
+        if failing:
+            raise KafkaStorageError("no room for a checkpoint")
+        log.flush(offset)
 
-    with monkeypatch.context() as failing:
-        failing.setattr(type(log), "flush", fail)
-        wait = partition.when_committed(partition.append_records(memoryview(batch(b"c"))).last_offset)
-        data.loop.run_soon()
+    monkeypatch.setattr(partition, "_log", StandIn(log, flush=flush))
+    wait = partition.when_committed(partition.append_records(memoryview(batch(b"c"))).last_offset)
+    data.loop.run_soon()
     with pytest.raises(KafkaStorageError):
         wait.result()
+    failing.clear()
     again = partition.when_committed(2)
     assert not again.done
     data.loop.run_soon()

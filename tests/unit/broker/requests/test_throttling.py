@@ -161,7 +161,7 @@ def test_a_consumer_over_its_quota_gets_an_empty_answer(wire: ThrottledWire, ver
     assert second.throttle_time_ms > 0
     assert second.responses == []
     assert wire.muted_ms == second.throttle_time_ms
-    wire.data.loop.advance(second.throttle_time_ms + 5000)
+    wire.data.loop.advance(second.throttle_time_ms + 10_000)
     third = wire.ask(fetch_request(wire, 1), FetchResponse, version)
     assert sum(sizes(third)) > 6000
 

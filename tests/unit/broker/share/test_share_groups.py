@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -294,12 +295,12 @@ def test_the_start_of_the_log_takes_the_group_along(world: ShareWorld) -> None:
 
 def test_a_partition_that_fails_is_told_for_itself(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     member = world.member()
-    log = world.replica_manager.partition("t", 0).local_log
+    partition = world.replica_manager.partition("t", 0)
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise KafkaStorageError("the disk is gone")
 
-    monkeypatch.setattr(type(log), "read", fail)
+    monkeypatch.setattr(partition, "_log", StandIn(partition.local_log, read=fail))
     assert partitions(member.fetch())[0].error_code == KafkaStorageError.code
 
 

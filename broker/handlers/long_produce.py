@@ -1,0 +1,151 @@
+"""Produce requests that take longer than a turn of the loop: partition by partition, in steps.
+
+Records that take longer than a turn are validated in a thread. Between steps a topic may be deleted and other producers
+append: partitions are looked up and all but the records is checked again after a thread.
+"""
+
+from __future__ import annotations
+
+from types import GeneratorType
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.produce import (
+    FIRST_VERSION_WITH_IDS,
+    TRANSACTIONS,
+    Progress,
+    answer_of,
+    append,
+    check_records,
+    handle,
+    note_failure,
+)
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.route import shielded
+from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
+from tidelog.log.validation.relocation import StaleOffsetsError
+from tidelog.log.validation.result import ValidationResult
+from tidelog.protocol.errors import KafkaError, RequestTimedOutError
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+_MERGED_PER_STEP = 256
+_MOST_VALIDATIONS = 8
+"""Attempts to validate wrappers of magic 0 again because others appended meanwhile."""
+
+
+def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
+    """Append into a transaction once what knows of transactions is imported. Raises as :func:`handle` does."""
+    _own_records(context, request)
+    yield from broker.imports.loaded(TRANSACTIONS)
+    answer = handle(broker, context, request)
+    return (yield from answer) if isinstance(answer, GeneratorType) else answer
+
+
+def append_in_steps(
+    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
+) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
+    """Append the rest of a request in steps; the records outlive the frame from here on."""
+    _own_records(context, request)
+    return _append_each(broker, context, request, progress)
+
+
+def _own_records(context: RequestContext, request: ProduceRequest) -> None:
+    """Copy the records of a frame that does not live on."""
+    if context.owns_frame:
+        return
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None if data.records is None else memoryview(bytearray(data.records))
+    context.owns_frame = True
+
+
+def _append_each(
+    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
+) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
+    """Append partition by partition and let others be served in between. Raises CloseConnectionError."""
+    response = ProduceResponse(responses=[])
+    before = iter(progress.outcomes)
+    for topic in (yield from _merged(request.topic_data)):
+        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        response.responses.append(answer)
+        for data in topic.partition_data:
+            outcome = next(before, None)
+            if outcome is None:
+                yield None
+                outcome = yield from _append_patiently(broker, context, request, topic, data, progress)
+            answer.partition_responses.append(outcome)
+            data.records = None
+    return answer_of(request, response, progress)
+
+
+def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
+    """Each topic and partition once; of records for the same one the last count, as in Kafka, whose clients send no
+    such request."""
+    merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
+    for topic in topics:
+        partitions = merged.setdefault((topic.name, topic.topic_id), {})
+        for number, data in enumerate(topic.partition_data):
+            if not number % _MERGED_PER_STEP:
+                yield None
+            partitions[data.index] = data
+    return [
+        TopicProduceData(name=name, topic_id=topic_id, partition_data=list(partitions.values()))
+        for (name, topic_id), partitions in merged.items()
+    ]
+
+
+def _append_patiently(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    progress: Progress,
+) -> Steps[PartitionProduceResponse]:
+    """Append one partition's records, validated in a thread where they take longer than a turn."""
+    version, error = context.api_version, KafkaError()
+    try:
+        return append(broker, context, request, topic, data, progress)
+    except TooMuchForTurnError:
+        pass
+    for _ in range(_MOST_VALIDATIONS):
+        try:
+            validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
+        except KafkaError as refused:
+            return note_failure(progress, data.index, version, refused)
+        try:
+            return append(broker, context, request, topic, data, progress, validated)
+        except StaleOffsetsError:
+            error = RequestTimedOutError("other producers append faster than these records can be validated")
+    return note_failure(progress, data.index, version, error)
+
+
+def _validate_in_thread(
+    broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
+) -> Steps[ValidationResult]:
+    """One partition's records as they will be stored. Raises KafkaErrors of all kinds."""
+    if version < FIRST_VERSION_WITH_IDS:
+        partition = broker.replica_manager.partition(topic.name, data.index)
+    else:
+        partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
+    yield partition.opening()
+    records = check_records(data.records, version)
+    budget.enter_turn(in_turn=False)
+    try:
+        validation = partition.validation(records, budget)
+        validated = in_thread(broker.loop, broker.record_executor, validation, broker.timers.turns)
+        yield validated
+    finally:
+        budget.enter_turn(in_turn=True)
+    result: ValidationResult = shielded(validated.result)
+    return result

@@ -1,0 +1,163 @@
+"""Reads through a partition's cursor against those of its log: the same bytes but for a half batch at the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.data_broker import DataBroker, batch
+from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.replica.fetch_cursor import MOST_PLACES
+from tidelog.broker.replica.partition import Partition
+from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
+from tidelog.protocol.record.record_batch import (
+    BatchOptions,
+    EndTransactionMarker,
+    end_transaction_marker,
+    iter_batches,
+)
+from tidelog.protocol.transferable import TransferableRecords
+
+MOST = 8000
+READ_UNCOMMITTED, READ_COMMITTED = FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED
+
+
+@pytest.fixture(params=range(12))
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    return random.Random(request.param)
+
+
+@pytest.fixture
+def data() -> DataBroker:
+    """A broker on a file system that tells what is in memory, where there is one."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parents[4] / "build") as directory:
+        made = DataBroker(Path(directory))
+        made.topics.create_topic("t", 1, configs={"segment.bytes": "65536"})
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def partition(data: DataBroker) -> Partition:
+    return data.replica_manager.partition("t", 0)
+
+
+def content(info: FetchDataInfo) -> bytes:
+    records = info.records
+    if not isinstance(records, TransferableRecords):
+        return bytes(records)
+    read = os.pread(records.file.fileno(), records.size, records.position)
+    records.release()
+    return read
+
+
+def outcome(partition: Partition, offset: int, isolation: FetchIsolation, *, through_cursor: bool) -> object:
+    """What a read gives: its bytes with the aborted transactions, or the error."""
+    read = partition.read if through_cursor else partition.local_log.read
+    try:
+        info = read(offset, MOST, isolation=isolation, min_one_message=True)
+    except KafkaError as error:
+        return type(error)
+    return content(info), info.aborted_transactions
+
+
+def compare(partition: Partition, offset: int, isolation: FetchIsolation) -> int:
+    """Read both ways; the offset where a reader goes on."""
+    expected = outcome(partition, offset, isolation, through_cursor=False)
+    found = outcome(partition, offset, isolation, through_cursor=True)
+    if isinstance(expected, type) or isinstance(found, type):
+        assert found == expected
+        return partition.log_start_offset
+    (whole, aborted), (read, read_aborted) = expected, found  # type: ignore[misc]
+    assert read_aborted == aborted
+    if read != whole:
+        assert whole.startswith(read)
+        assert read
+        batches = list(iter_batches(memoryview(read)))
+        assert sum(each.size_in_bytes for each in batches) == len(read)
+        assert len(whole) < len(read) + next_size(whole[len(read) :])
+    complete = [each for each in iter_batches(memoryview(whole)) if each.position + each.size_in_bytes <= len(read)]
+    return complete[-1].last_offset + 1 if complete else offset
+
+
+def next_size(rest: bytes) -> int:
+    """The size of the batch that ``rest`` begins; more than that where its header is cut."""
+    return 12 + int.from_bytes(rest[8:12], "big") if len(rest) >= 12 else 1 << 30
+
+
+def grow(partition: Partition, dice: random.Random, sequences: dict[int, int]) -> None:
+    size = dice.choice([10, 3000, 4500, 5000, 6000, 7900, 9000])
+    kind = dice.random()
+    if kind < 0.6:
+        partition.append_records(memoryview(batch(bytes(size))))
+        return
+    sequence = sequences.get(7, 0)
+    options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+    partition.append_records(memoryview(batch(bytes(size), options=options)), origin=AppendOrigin.COORDINATOR)
+    sequences[7] = sequence + 1
+    if kind < 0.9:
+        ends = EndTransactionMarker(kind < 0.65, 0)
+        marker = end_transaction_marker(ends, timestamp=1, producer_id=7, producer_epoch=0)
+        partition.append_records(memoryview(bytearray(marker)), origin=AppendOrigin.COORDINATOR)
+
+
+def test_reads_are_those_of_the_log(partition: Partition, dice: random.Random) -> None:
+    readers = dict.fromkeys(range(5), 0)
+    sequences: dict[int, int] = {}
+    for _ in range(250):
+        step = dice.random()
+        if step < 0.35:
+            grow(partition, dice, sequences)
+        elif step < 0.4 and partition.log_end_offset > 2:
+            end = partition.log_end_offset
+            partition.local_log.truncate_to(max(partition.log_start_offset, end - dice.randint(1, 4)))
+            partition.local_log.update_high_watermark(partition.log_end_offset)
+        elif step < 0.41:
+            partition.local_log.roll()
+        elif step < 0.42:
+            partition.local_log.maybe_increment_log_start_offset(dice.randint(0, partition.high_watermark))
+        elif step < 0.43:
+            readers[dice.randrange(5)] = dice.randint(0, partition.log_end_offset + 2)
+        else:
+            number = dice.randrange(5)
+            isolation = READ_COMMITTED if number < 2 else READ_UNCOMMITTED
+            readers[number] = compare(partition, readers[number], isolation)
+
+
+def test_a_reader_of_large_batches_goes_on_without_a_search(partition: Partition) -> None:
+    for _ in range(8):
+        partition.append_records(memoryview(batch(bytes(5000))))
+    in_memory = []
+    for offset in range(8):
+        info = partition.read(offset, MOST, isolation=READ_UNCOMMITTED, min_one_message=True)
+        assert isinstance(info.records, TransferableRecords)
+        in_memory.append(info.records.in_memory)
+        assert content(info) == content(
+            partition.local_log.read(offset, 5000, isolation=READ_UNCOMMITTED, min_one_message=True)
+        )
+    if os.uname().sysname == "Linux":
+        assert in_memory[:7] == [True] * 7
+
+
+def test_places_of_readers_are_bounded(partition: Partition) -> None:
+    for _ in range(3 * MOST_PLACES):
+        partition.append_records(memoryview(batch(bytes(5000))))
+    for offset in range(3 * MOST_PLACES):
+        content(partition.read(offset, MOST, isolation=READ_UNCOMMITTED, min_one_message=True))
+    assert partition._cursor is not None
+    assert len(partition._cursor._places) == MOST_PLACES
+
+
+def test_nothing_is_read_on_where_another_broker_leads(partition: Partition) -> None:
+    for _ in range(3):
+        partition.append_records(memoryview(batch(bytes(5000))))
+    content(partition.read(0, MOST, isolation=READ_UNCOMMITTED, min_one_message=True))
+    partition.take_over(PartitionState((1, 2), (1, 2), 2, 1))
+    with pytest.raises(NotLeaderOrFollowerError):
+        partition.read(1, MOST, isolation=READ_UNCOMMITTED, min_one_message=True)
