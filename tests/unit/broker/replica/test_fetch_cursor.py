@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,6 +16,7 @@ from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.fetch_cursor import MOST_PLACES
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
+from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
 from tidelog.protocol.record.record_batch import (
@@ -34,7 +37,7 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
-def data() -> DataBroker:
+def data() -> Iterator[DataBroker]:
     """A broker on a file system that tells what is in memory, where there is one."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parents[4] / "build") as directory:
         made = DataBroker(Path(directory))
@@ -48,6 +51,13 @@ def partition(data: DataBroker) -> Partition:
     return data.replica_manager.partition("t", 0)
 
 
+class Read(NamedTuple):
+    """Bytes of records, and the aborted transactions."""
+
+    content: bytes
+    aborted: list[AbortedTxn] | None
+
+
 def content(info: FetchDataInfo) -> bytes:
     records = info.records
     if not isinstance(records, TransferableRecords):
@@ -57,25 +67,27 @@ def content(info: FetchDataInfo) -> bytes:
     return read
 
 
-def outcome(partition: Partition, offset: int, isolation: FetchIsolation, *, through_cursor: bool) -> object:
-    """What a read gives: its bytes with the aborted transactions, or the error."""
+def outcome(
+    partition: Partition, offset: int, isolation: FetchIsolation, *, through_cursor: bool
+) -> Read | type[KafkaError]:
+    """What a read gives, or its error."""
     read = partition.read if through_cursor else partition.local_log.read
     try:
         info = read(offset, MOST, isolation=isolation, min_one_message=True)
     except KafkaError as error:
         return type(error)
-    return content(info), info.aborted_transactions
+    return Read(content(info), info.aborted_transactions)
 
 
 def compare(partition: Partition, offset: int, isolation: FetchIsolation) -> int:
     """Read both ways; the offset where a reader goes on."""
     expected = outcome(partition, offset, isolation, through_cursor=False)
     found = outcome(partition, offset, isolation, through_cursor=True)
-    if isinstance(expected, type) or isinstance(found, type):
+    if not isinstance(expected, Read) or not isinstance(found, Read):
         assert found == expected
         return partition.log_start_offset
-    (whole, aborted), (read, read_aborted) = expected, found  # type: ignore[misc]
-    assert read_aborted == aborted
+    assert found.aborted == expected.aborted
+    whole, read = expected.content, found.content
     if read != whole:
         assert whole.startswith(read)
         assert read
