@@ -36,7 +36,7 @@ from tidelog.log.files.checkpoints import sync_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import marker_of, rebuild_producer_state
+from tidelog.log.producer.replay import marker_of, producer_batch, rebuild_producer_state
 from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManager
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
@@ -691,17 +691,3 @@ class UnifiedLog:
         """After :meth:`abandon`, when the deletion delay has passed."""
         for segment in self.segments:
             segment.release()
-
-
-def producer_batch(summary: BatchSummary) -> ProducerBatch:
-    """The producer's side of a validated batch."""
-    return ProducerBatch(
-        summary.producer_id,
-        summary.producer_epoch,
-        summary.base_sequence,
-        summary.last_sequence,
-        summary.base_offset,
-        summary.last_offset,
-        summary.max_timestamp,
-        summary.is_transactional,
-    )

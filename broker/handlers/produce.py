@@ -15,7 +15,6 @@ checked again after a thread. Each partition's records are appended at once or n
 
 from __future__ import annotations
 
-import logging
 import struct
 from functools import partial
 from typing import Any
@@ -25,8 +24,9 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.route import shielded
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.work_budget import TURN, AppendPostponedError, TooMuchForTurnError, WorkBudget
+from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import AppendOrigin, record_errors
@@ -40,7 +40,6 @@ from tidelog.protocol.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
     TransactionalIdAuthorizationFailedError,
-    UnknownServerError,
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.messages.produce import (
@@ -61,8 +60,6 @@ from tidelog.protocol.record.record_batch import (
     RECORD_BATCH_OVERHEAD,
 )
 from tidelog.protocol.schema.engine import blank
-
-logger = logging.getLogger(__name__)
 
 API_KEY = ApiKey.PRODUCE
 MIN_VERSION, MAX_VERSION = 0, 13
@@ -177,7 +174,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
 def answer_of(
     request: ProduceRequest, response: ProduceResponse, progress: Progress
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    """What is sent, and when: None for acks=0. Raises CloseConnectionError."""
+    """The response, deferred where it waits; None for acks=0. Raises CloseConnectionError."""
     if request.acks == 0:
         if progress.has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
@@ -219,14 +216,9 @@ def append(
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """
     try:
-        info, wait = _append_records(broker, context, request, topic, data, progress.budget, validated)
+        info, wait = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return note_failure(progress, data.index, context.api_version, error)
-    except (CloseConnectionError, AppendPostponedError):
-        raise
-    except Exception:
-        logger.exception("one partition of a request failed")
-        return note_failure(progress, data.index, context.api_version, UnknownServerError())
     answer = blank(PartitionProduceResponse)
     answer.index = data.index
     answer.base_offset, _, _, answer.log_append_time_ms, answer.log_start_offset, _, _ = info

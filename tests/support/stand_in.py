@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StandIn:
-    """What ``real`` is, but for the attributes that are given."""
+    """Stand-in with the attributes of ``real``, but for those that are given."""
 
     def __init__(self, real: object, **attributes: object) -> None:
         self.__dict__["_real"] = real

@@ -70,7 +70,7 @@ def content(info: FetchDataInfo) -> bytes:
 def outcome(
     partition: Partition, offset: int, isolation: FetchIsolation, *, through_cursor: bool
 ) -> Read | type[KafkaError]:
-    """What a read gives, or its error."""
+    """Return the result of a read, or its error."""
     read = partition.read if through_cursor else partition.local_log.read
     try:
         info = read(offset, MOST, isolation=isolation, min_one_message=True)

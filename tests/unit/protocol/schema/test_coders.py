@@ -105,7 +105,7 @@ def test_all_decoders_agree_with_the_oracle_on_damaged_bytes(data: st.DataObject
 
 
 def _outcome(decoder: Coder, data: bytes) -> str:
-    """What a decoder makes of ``data``: the message and where it ends, or the error."""
+    """Return the message and where it ends, or the error, as text."""
     try:
         return repr(decoder.decode(data, 0))
     except InvalidRequestError as error:
