@@ -63,8 +63,6 @@ class Side:
         dispatch, context = self.dispatcher.dispatch, self.context
         began = time.process_time()
         for _ in range(REQUESTS):
-            context.repeat = None
-            context.unlike_requests = -10
             answer: Any = dispatch(context, memoryview(bytearray(frame)))  # an append writes into its frame
             if isinstance(answer, list):
                 release_slices(answer)

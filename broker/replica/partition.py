@@ -347,6 +347,11 @@ class Partition:
         self.check_leader()
         return find_offset(self.local_log, timestamp, limit, self.leader_epoch)
 
+    @property
+    def is_open(self) -> bool:
+        """True when something has touched the log already."""
+        return self._log is not None
+
     def segment_offsets_for(self, timestamp: int, count: int) -> list[int]:
         """Return segment starts, newest first (ListOffsets v0). Raises as ``offset_for``."""
         self.check_leader()
