@@ -36,7 +36,7 @@ from tidelog.log.files.checkpoints import sync_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import marker_of, producer_batch, rebuild_producer_state
+from tidelog.log.producer.replay import marker_of, rebuild_producer_state
 from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManager
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
@@ -691,3 +691,9 @@ class UnifiedLog:
         """After :meth:`abandon`, when the deletion delay has passed."""
         for segment in self.segments:
             segment.release()
+
+
+def producer_batch(summary: BatchSummary) -> ProducerBatch:
+    """The producer's side of a validated batch."""
+    _, _, first_offset, last_offset, timestamp, *producer, is_transactional, _ = summary
+    return ProducerBatch(*producer, first_offset, last_offset, timestamp, is_transactional)

@@ -18,7 +18,6 @@ from tidelog.log.producer.state import (
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
-from tidelog.log.validation.result import BatchSummary
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
 
@@ -156,17 +155,3 @@ def _replay_segment(state: ProducerStateManager, segment: LogSegment, log_end_of
 def bases_and(segments: Iterable[LogSegment], end: int) -> set[int]:
     """Offsets at which a snapshot is worth keeping: segment bases and the log end."""
     return {segment.base_offset for segment in segments} | {end}
-
-
-def producer_batch(summary: BatchSummary) -> ProducerBatch:
-    """The producer's side of a validated batch."""
-    return ProducerBatch(
-        summary.producer_id,
-        summary.producer_epoch,
-        summary.base_sequence,
-        summary.last_sequence,
-        summary.base_offset,
-        summary.last_offset,
-        summary.max_timestamp,
-        summary.is_transactional,
-    )
