@@ -695,5 +695,5 @@ class UnifiedLog:
 
 def producer_batch(summary: BatchSummary) -> ProducerBatch:
     """The producer's side of a validated batch."""
-    _, _, first_offset, last_offset, timestamp, *producer, is_transactional, _ = summary
-    return ProducerBatch(*producer, first_offset, last_offset, timestamp, is_transactional)
+    _, _, first, last, timestamp, number, epoch, first_sequence, last_sequence, is_transactional, _ = summary
+    return ProducerBatch(number, epoch, first_sequence, last_sequence, first, last, timestamp, is_transactional)
