@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metrics.registry import Metrics
     from tidelog.broker.nodes import Nodes
+    from tidelog.broker.peers import Peers
     from tidelog.broker.replica.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
     from tidelog.broker.replica.replica_manager import ReplicaManager
@@ -64,4 +65,6 @@ class Broker:
     imports: LateImports
     """Modules that come with the first request for them."""
     authorizer: Authorizer | None = None
+    peers: Peers | None = None
+    """Other brokers of the cluster; None on a lone node."""
     """Decides what clients may do; None: every client may do everything."""

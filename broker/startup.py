@@ -39,6 +39,7 @@ from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.nodes import Nodes
+from tidelog.broker.peers import Peers
 from tidelog.broker.publishers import subscribe_publishers
 from tidelog.broker.replica.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
@@ -132,6 +133,7 @@ class Government(NamedTuple):
     nodes: Nodes
     producer_ids: ProducerIdManager
     topic_manager: Callable[..., TopicManager] = TopicManager
+    peers: Peers | None = None
 
 
 def own_government(ground: Foundation, threads: Threads) -> Government:
@@ -151,7 +153,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
     threads = Threads(run_in_thread, timers.turns.measure_callbacks("changes of metadata", loop.call_soon))
-    controller, nodes, producer_ids, topic_manager = government or own_government(ground, threads)
+    controller, nodes, producer_ids, topic_manager, peers = government or own_government(ground, threads)
     services = LateServices(lambda: broker)
     replica_manager = ReplicaManager(
         metadata=metadata, log_manager=log_manager, purgatory=purgatory, log_config=topic_configs.log_config,
@@ -173,7 +175,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         producer_ids=producer_ids,
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
-        authorizer=authorizer,
+        authorizer=authorizer, peers=peers,
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()

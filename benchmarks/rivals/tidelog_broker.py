@@ -47,23 +47,29 @@ class TidelogProcess(BrokerProcess):
 
     def wait_until_ready(self, deadline: float) -> None:
         """Read the ready line, then ask ApiVersions. Raises BrokerError."""
-        line = self._first_line(deadline)
-        if not line.startswith(READY):
-            raise BrokerError(f"{self.name} said {line!r} instead of that it is ready\n{self.output()}")
-        self.port = int(line.rsplit(b":", 1)[1])
+        self.port = read_ready_line(self, deadline)
         self.answer_or_fail(deadline, ANSWER_POLL_S)
 
-    def _first_line(self, deadline: float) -> bytes:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        descriptor = self.process.stdout.fileno()
-        poller = select.poll()  # not select(): a test process may hold more than 1,024 descriptors
-        poller.register(descriptor, select.POLLIN)
-        line = b""
-        while not line.endswith(b"\n"):
-            readable = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            piece = os.read(descriptor, 1024) if readable else b""
-            if not piece:
-                raise BrokerError(f"{self.name} ended or said nothing before it was ready\n{self.output()}")
-            line += piece
-        return line
+
+def read_ready_line(broker: BrokerProcess, deadline: float) -> int:
+    """Wait for the line that says where the broker is ready; return the port. Raises BrokerError."""
+    line = _first_line(broker, deadline)
+    if not line.startswith(READY):
+        raise BrokerError(f"{broker.name} said {line!r} instead of that it is ready\n{broker.output()}")
+    return int(line.rsplit(b":", 1)[1])
+
+
+def _first_line(broker: BrokerProcess, deadline: float) -> bytes:
+    assert broker.process is not None
+    assert broker.process.stdout is not None
+    descriptor = broker.process.stdout.fileno()
+    poller = select.poll()  # not select(): a test process may hold more than 1,024 descriptors
+    poller.register(descriptor, select.POLLIN)
+    line = b""
+    while not line.endswith(b"\n"):
+        readable = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        piece = os.read(descriptor, 1024) if readable else b""
+        if not piece:
+            raise BrokerError(f"{broker.name} ended or said nothing before it was ready\n{broker.output()}")
+        line += piece
+    return line

@@ -205,7 +205,7 @@ class Coordinators:
             call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,
         )
-        markers = BrokerMarkerWriter(broker, self)
+        markers = BrokerMarkerWriter(broker, self, broker.peers)
         return TransactionCoordinator(runtime, markers=markers, config=config)
 
     def start(self) -> None:

@@ -58,8 +58,23 @@ def check_transactional_batch(
         else:
             return completed(None)
         return checked.otherwise(refuse_for_now)
+    except NotCoordinatorError as error:
+        return _check_by_peers(broker, version, partition, producer, error)
     except KafkaError as error:
         raise _for_producer(version, error) from error
+
+
+def _check_by_peers(
+    broker: Broker, version: int, partition: PartitionKey, producer: tuple[int, int], error: KafkaError
+) -> Deferred[None]:
+    """Ask for what the coordinator on another broker has answered. Raises as ``check_transactional_batch``."""
+    try:
+        if broker.peers is None:
+            raise error
+        broker.peers.check_batch(partition, producer)
+    except KafkaError as refused:
+        raise _for_producer(version, refused) from error
+    return completed(None)
 
 
 def refuse_for_now(_error: KafkaError) -> NoReturn:

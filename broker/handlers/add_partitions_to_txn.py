@@ -32,6 +32,8 @@ Request = AddPartitionsToTxnRequest
 _FIRST_BATCHED_VERSION = 4
 _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
+_VERSION_OF_BROKERS = 2
+"""Partition leaders add partitions only for producers of transaction version 2 (KIP-890)."""
 
 
 def handle(
@@ -42,7 +44,7 @@ def handle(
     if context.api_version >= _FIRST_BATCHED_VERSION:
         results = []
         for transaction in request.transactions:
-            codes = _handle_one(broker, transaction, waits)
+            codes = _handle_one(broker, transaction, waits, _VERSION_OF_BROKERS)
             yield None
             topic_results = _results(transaction.topics, codes)
             results.append(
@@ -57,7 +59,7 @@ def handle(
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    errors = _handle_one(broker, transaction, waits)
+    errors = _handle_one(broker, transaction, waits, _CLIENT_TRANSACTION_VERSION)
     yield None
     yield from all_settled(waits)
     if context.api_version < _FIRST_VERSION_WITH_FENCED:
@@ -74,7 +76,7 @@ def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> Add
 
 
 def _handle_one(
-    broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]]
+    broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]], version: int
 ) -> dict[PartitionKey, int]:
     """The error code of each partition."""
     partitions = _partitions(transaction.topics)
@@ -87,11 +89,7 @@ def _handle_one(
     codes = dict.fromkeys(partitions, NONE)
     try:
         if not transaction.verify_only:
-            waits.append(
-                transactions.add_partitions(
-                    transaction.transactional_id, producer, partitions, _CLIENT_TRANSACTION_VERSION
-                )
-            )
+            waits.append(transactions.add_partitions(transaction.transactional_id, producer, partitions, version))
             return codes
     except KafkaError as error:
         return dict.fromkeys(partitions, error.code)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.partition_chunks import chunks_of
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled, settled
@@ -46,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
     checked = completed(None)
     if broker.config.get_bool("transaction.partition.verification.enable"):
         try:
-            checked = _check_transaction(coordinators, context.api_version, request)
+            checked = yield from _check_transaction(broker, context.api_version, request)
         except KafkaError as error:
             refusal = error
     commits = []
@@ -65,11 +65,21 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
     return TxnOffsetCommitResponse(topics=[topic for part in answered for topic in part.topics])
 
 
-def _check_transaction(coordinators: Coordinators, version: int, request: TxnOffsetCommitRequest) -> Deferred[None]:
+def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitRequest) -> Steps[Deferred[None]]:
+    """Have the transaction's coordinator, here or on another broker, verify or add the group's partition."""
+    coordinators = coordinators_of(broker)
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)
+    is_adding = version >= _FIRST_VERSION_THAT_ADDS
     try:
-        if version >= _FIRST_VERSION_THAT_ADDS:
+        if broker.peers is not None:
+            asked = broker.peers.asked(request.transactional_id, partition, producer, is_adding=is_adding)
+            if asked is not None:
+                yield asked
+            if not coordinators.transactions.is_here(request.transactional_id):
+                broker.peers.check_batch(partition, producer)
+                return completed(None)
+        if is_adding:
             return coordinators.transactions.add_partitions(request.transactional_id, producer, (partition,), 2)
         return coordinators.transactions.verify_partition(request.transactional_id, producer, partition)
     except ProducerFencedError as error:

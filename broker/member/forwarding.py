@@ -17,21 +17,29 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.forwarding import FORWARDED, ForwardedRequest, build_envelope
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Job
 from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher, served
 from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import Answer, Parts, Pending, Route
+from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Parts, Pending, Route, wait_for_frame
 from tidelog.log.system.time import Time
-from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
 from tidelog.protocol.errors import InvalidReplicationFactorError, KafkaError
 from tidelog.protocol.header import decode_request_header
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
+from tidelog.protocol.messages.produce import ProduceRequest
+from tidelog.protocol.record.record_batch import MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD, RecordBatch
 
 MAX_QUEUED = 1000
 """Most requests that wait for the active controller; the next one's connection is closed."""
+FIRST_TRANSACTIONAL_VERSION = 3
+FIRST_VERSION_BY_ID = 13
+_PRODUCE = b"\0\0"
 _LENGTH = struct.Struct(">i")
 _WORD = struct.Struct(">I")
 _CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
@@ -113,15 +121,18 @@ class ForwardedAnswer(Pending):
 class MemberDispatcher(Dispatcher):
     """Dispatcher of a member: forwards what the active controller has to decide. Loop thread only."""
 
-    __slots__ = ("_forwarder",)
+    __slots__ = ("_forwarder", "_peers")
 
-    def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
+    def __init__(self, broker: Broker, forwarder: Forwarder, peers: MemberPeers) -> None:
         super().__init__(broker)
         self._forwarder = forwarder
+        self._peers = peers
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer one request, as ``Dispatcher.dispatch``."""
         if len(frame) < _WORD.size or frame[0] or frame[1] not in FORWARDED:
+            if frame[:2] == _PRODUCE and has_transactional_id(frame):
+                return self._produce(context, frame)
             return super().dispatch(context, frame)
         (word,) = _WORD.unpack_from(frame)
         served(word)
@@ -136,12 +147,65 @@ class MemberDispatcher(Dispatcher):
         deferred = self._forwarder.forward(own, principal, context.client_host)
         return ForwardedAnswer(deferred, lambda error: self._error_answer(own, error))
 
+    def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
+        """Answer a transactional produce request once the coordinators of its producers were asked."""
+        own = memoryview(bytearray(frame))
+        waits = self._verifications(own)
+        if not waits:
+            return super().dispatch(context, frame)
+
+        def steps() -> FrameSteps:
+            yield from waits
+            return (yield from wait_for_frame(Dispatcher.dispatch(self, context, own)))
+
+        answer = self.runner.run(steps())
+        return InSteps(ApiKey.PRODUCE, answer) if isinstance(answer, Job) else answer
+
+    def _verifications(self, frame: memoryview) -> list[Deferred[None]]:
+        """Begin to ask for what is not known about the batches of a request."""
+        version = decode_request_header(frame)[0].api_version
+        request: ProduceRequest = decode(frame)
+        waits = []
+        for topic in request.topic_data:
+            image = self._broker.metadata.topic_by_id(topic.topic_id) if version >= FIRST_VERSION_BY_ID else None
+            name = topic.name if image is None else image.name
+            for partition in topic.partition_data:
+                producer = producer_of(partition.records)
+                if producer is not None:
+                    waits.append(
+                        self._peers.asked(
+                            request.transactional_id or "",
+                            (name, partition.index),
+                            producer,
+                            is_adding=version >= FIRST_VERSION_THAT_ADDS,
+                        )
+                    )
+        return [wait for wait in waits if wait is not None]
+
     def _error_answer(self, frame: memoryview, error: KafkaError) -> bytes | Parts:
         """Build the API's response for an error, as its handler does."""
         header, _ = decode_request_header(frame)
         module = importlib.import_module(REGISTRY[header.api_key].module)
         route = Route(header.api_key, header.api_version, module, self.runner)
         return route.encode(header.correlation_id, route.fail_at_once(decode(frame), error))
+
+
+def has_transactional_id(frame: memoryview) -> bool:
+    """Return whether a produce request names a transactional id."""
+    header, position = decode_request_header(frame)
+    if header.api_version < FIRST_TRANSACTIONAL_VERSION or position + 1 >= len(frame):
+        return False
+    if header.api_version >= FIRST_FLEXIBLE_VERSION[ApiKey.PRODUCE]:
+        return frame[position] != 0
+    return frame[position] < 0x80  # the length is not -1
+
+
+def producer_of(records: object) -> tuple[int, int] | None:
+    """Return producer id and epoch of a transactional batch, None for another."""
+    if not isinstance(records, memoryview) or len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
+        return None
+    batch = RecordBatch(records)
+    return (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
 
 
 def decode(frame: memoryview) -> Any:

@@ -35,6 +35,7 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays
 from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
 from tidelog.broker.member.nodes import ClusterNodes
+from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks
 from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
@@ -152,7 +153,8 @@ class Member:
         creation = TopicCreation(config, self._forwarder)
         producer_ids = ProducerIdBlocks(controller)
         nodes = ClusterNodes(controller, creation.ensure)
-        government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation))
+        self._peers = MemberPeers(lambda: broker, controller, self._start)
+        government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, government)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
@@ -173,7 +175,7 @@ class Member:
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
         """Return the dispatcher of a member."""
-        return MemberDispatcher(broker, self._forwarder)
+        return MemberDispatcher(broker, self._forwarder, self._peers)
 
     async def serve(self) -> None:
         """Ask to be unfenced, and wait for it. Raises StartError."""
@@ -234,16 +236,27 @@ class Member:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(self._supervise(work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._end_task)
+
+    def _end_task(self, task: asyncio.Task[None]) -> None:
+        """Note the end of a task; after a defect of ours the broker must not go on with old metadata."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("a task of this member failed", exc_info=error)
+            self._fail(f"{type(error).__name__}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = reason
+        self._note_change()
+        self._on_failure(reason)
 
     async def _supervise(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (ObserverError, MetadataLostError, LifecycleError, KafkaError) as error:
-            self._failure = str(error)
             logger.error("this broker cannot stay in its cluster: %s", error)
-            self._note_change()
-            self._on_failure(self._failure)
+            self._fail(str(error))
 
     async def _observe(self) -> None:
         """Follow the metadata log."""

@@ -17,7 +17,12 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.forwarding import Forwarder
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import CoordinatorNotAvailableError, KafkaError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.messages.create_topics import (
     CreatableTopic,
@@ -64,7 +69,7 @@ class TopicCreation:
             logger.warning("topic %s was not created: %s", name, error)
             return
         for topic in response.topics:
-            if topic.error_code:
+            if topic.error_code not in (0, TopicAlreadyExistsError.code):  # our image may be older than the topic
                 logger.warning("topic %s was not created: %s", name, topic.error_message or topic.error_code)
 
 

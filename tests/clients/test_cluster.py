@@ -1,22 +1,108 @@
-"""A Tidelog member in a cluster of real Apache Kafka controllers, used by Kafka's own tools and clients."""
+"""A Tidelog member in a cluster of real Apache Kafka controllers, alone and beside a Java broker.
+
+Kafka's own tools take seconds each: they are asked where only they tell something, other clients do the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
-from tests.support.apache_kafka import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, console_producer, run_tool
-from tests.support.kraft_node import KraftNode, ports_of_controllers
+from benchmarks.rivals.process import BrokerError, BrokerProcess
+from tests.support.apache_kafka import CONFIG_COMMAND, PRODUCER_PERFORMANCE, TOPIC_COMMAND, run_tool
+from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.cli import main
+from tidelog.log.files.checkpoints import read_clean_shutdown_epoch
+from tidelog.log.system.file_system import OsFileSystem
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
+MEMBER = 101
+PARTITIONS = 6
+WAIT_S = 60
+SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
+ONE_REPLICA = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "6",
+    "offsets.topic.num.partitions": "6",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Cluster(NamedTuple):
+    """One controller, one Tidelog member, and a Java broker where there is one."""
+
+    controller: KraftNode
+    member: MemberNode
+    java: KraftNode | None = None
+
+
+def admin_of(node: BrokerProcess) -> AdminClient:
+    """A client of a broker; a future is of a client that lives."""
+    return AdminClient({"bootstrap.servers": node.bootstrap})
+
+
+def create(node: BrokerProcess, name: str, partitions: int = PARTITIONS) -> None:
+    """A topic with one replica of each partition, that every broker knows."""
+    admin = admin_of(node)
+    (future,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
+    future.result()
+
+
+def leaders(node: BrokerProcess, name: str) -> list[int]:
+    """The leaders of a topic's partitions, as a broker tells them."""
+    admin = admin_of(node)
+    topic = admin.list_topics(name, timeout=WAIT_S).topics[name]
+    return [topic.partitions[index].leader for index in sorted(topic.partitions)]
+
+
+def produce(node: BrokerProcess, topic: str, values: Iterable[str]) -> None:
+    """Records over all partitions, each acknowledged."""
+    producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
+    errors: list[object] = []
+
+    def note(error: object, _message: object) -> None:
+        errors.append(error)
+
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=note)
+    assert producer.flush(WAIT_S) == 0
+    assert set(errors) == {None}
+
+
+def read(node: BrokerProcess, topic: str, count: int, group: str, **options: str) -> list[str]:
+    """The values of so many records, read by a group, whose offsets are committed."""
+    consumer = Consumer(
+        {"bootstrap.servers": node.bootstrap, "group.id": group, "auto.offset.reset": "earliest", **options}
+    )
+    consumer.subscribe([topic])
+    found: list[str] = []
+
+    def has_all() -> bool:
+        messages = consumer.consume(1000, 0.1)
+        found.extend((message.value() or b"").decode() for message in messages if message.error() is None)
+        return len(found) >= count
+
+    wait_until(has_all, f"{count} records of {topic}", WAIT_S)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return sorted(found)
+
+
+def tool(name: str, node: BrokerProcess, *arguments: str) -> str:
+    """The output of one of Kafka's tools that is asked of a broker."""
+    done = run_tool(name, ["--bootstrap-server", node.bootstrap, *arguments])
+    assert done.returncode == 0, done.stdout + done.stderr + node.output()
+    return done.stdout
 
 
 def test_kafka_storage_takes_what_was_formatted(tmp_path: Path) -> None:
@@ -35,51 +121,159 @@ def test_kafka_storage_takes_what_was_formatted(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KraftNode, MemberNode]]:
-    """One controller, one Tidelog member."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A controller, a Java broker and a member, for all tests that stop none of them."""
     directory = tmp_path_factory.mktemp("cluster")
     ports = ports_of_controllers(1)
-    with KraftNode(directory, 1, ports) as controller, MemberNode(directory, 101, ports) as member:
-        yield controller, member
+    java = KraftNode(directory, 2, ports, is_broker=True, overrides=ONE_REPLICA)
+    member = MemberNode(directory, MEMBER, ports, ONE_REPLICA)
+    with KraftNode(directory, 1, ports) as controller, java, member:
+        yield Cluster(controller, member, java)
 
 
-def tool(name: str, member: MemberNode, *arguments: str, stdin: str | None = None) -> str:
-    """The output of one of Kafka's tools that is asked of a member."""
-    done = run_tool(name, ["--bootstrap-server", member.bootstrap, *arguments], stdin=stdin)
-    assert done.returncode == 0, done.stdout + done.stderr + member.output()
-    return done.stdout
-
-
-def test_kafkas_tools_see_a_cluster(cluster: tuple[KraftNode, MemberNode]) -> None:
-    controller, member = cluster
-    assert "Created topic orders" in tool(
-        TOPIC_COMMAND, member, "--create", "--topic", "orders", "--partitions", "3", "--config", "retention.ms=86400000"
+def test_kafkas_tools_see_a_cluster(cluster: Cluster) -> None:
+    member = cluster.member
+    tool(
+        TOPIC_COMMAND, member, "--create", "--topic", "orders", "--partitions", "6", "--config", "retention.ms=86400000"
     )
     described = tool(TOPIC_COMMAND, member, "--describe", "--topic", "orders")
-    assert described.count("Leader: 101\tReplicas: 101\tIsr: 101") == 3
+    assert sorted(re.findall(r"Leader: (\d+)\tReplicas: \1\tIsr: \1\t", described)) == ["101"] * 3 + ["2"] * 3
+    assert "retention.ms=86400000" in described
     status = tool(QUORUM_COMMAND, member, "describe", "--status")
-    assert f'"CONTROLLER://127.0.0.1:{controller.port}"' in status
-    assert '"id": 101' in status
-    configs = tool(CONFIG_COMMAND, member, "--describe", "--entity-type", "topics", "--entity-name", "orders")
-    assert "retention.ms=86400000" in configs
+    assert f'"CONTROLLER://127.0.0.1:{cluster.controller.port}"' in status
+    assert re.search(r'CurrentObservers: .*"id": 101', status)
 
 
-def test_records_and_a_group_of_a_member(cluster: tuple[KraftNode, MemberNode]) -> None:
-    _, member = cluster
-    client = AdminClient({"bootstrap.servers": member.bootstrap})
-    for future in client.create_topics([NewTopic("lines", 3, 1)]).values():
-        future.result()
-    tool(console_producer(), member, "--topic", "lines", stdin="".join(f"line {n}\n" for n in range(50)))
-    read = tool(
-        CONSOLE_CONSUMER, member, "--topic", "lines", "--from-beginning", "--max-messages", "50", "--group", "readers",
-        "--timeout-ms", "60000",
+def test_records_and_groups_over_both_brokers(cluster: Cluster) -> None:
+    assert cluster.java is not None
+    brokers = (cluster.java, cluster.member)
+    create(cluster.member, "lines")
+    for broker in brokers:
+        wait_until(lambda broker=broker: set(leaders(broker, "lines")) == {2, MEMBER}, "leaders on both")  # type: ignore[misc]
+    values = [f"line {number}" for number in range(60)]
+    produce(cluster.java, "lines", values[:30])
+    produce(cluster.member, "lines", values[30:])
+    for number in range(6):
+        assert read(brokers[number % 2], "lines", 60, f"readers-{number}") == sorted(values)
+    assert set(leaders(cluster.member, "__consumer_offsets")) == {2, MEMBER}, "both have coordinated groups"
+
+
+def test_a_deleted_topic_of_the_same_name_is_another_one(cluster: Cluster) -> None:
+    assert cluster.java is not None
+    create(cluster.member, "again")
+    produce(cluster.member, "again", [f"old {number}" for number in range(12)])
+    admin = admin_of(cluster.java)
+    (future,) = admin.delete_topics(["again"]).values()
+    future.result()
+    create(cluster.java, "again")
+    wait_until(lambda: set(leaders(cluster.member, "again")) == {2, MEMBER}, "the new topic")
+    new = sorted(f"new {number}" for number in range(12))
+    produce(cluster.member, "again", new)
+    assert read(cluster.member, "again", 12, "again") == new
+
+
+def test_transactions_over_both_brokers(cluster: Cluster) -> None:
+    """Coordinators, partitions and group offsets on either broker; one in three transactions is aborted."""
+    create(cluster.member, "out")
+    wait_until(lambda: set(leaders(cluster.member, "out")) == {2, MEMBER}, "leaders on both")
+    expected = []
+    for number in range(4):
+        producer = Producer({"bootstrap.servers": cluster.member.bootstrap, "transactional.id": f"writer-{number}"})
+        producer.init_transactions(WAIT_S)
+        for turn in range(3):
+            producer.begin_transaction()
+            values = [f"{number}-{turn}-{partition}" for partition in range(PARTITIONS)]
+            for partition, value in enumerate(values):
+                producer.produce("out", value, partition=partition)
+            offsets = [TopicPartition("out", partition, turn) for partition in range(PARTITIONS)]
+            consumer = Consumer({"bootstrap.servers": cluster.member.bootstrap, "group.id": f"sums-{number}"})
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), WAIT_S)
+            producer.flush(WAIT_S)
+            if turn == 1:
+                producer.abort_transaction(WAIT_S)
+            else:
+                producer.commit_transaction(WAIT_S)
+                expected += values
+            if turn == 2:
+                committed = consumer.committed(offsets, WAIT_S)
+                assert [one.offset for one in committed] == [2] * PARTITIONS
+            consumer.close()
+    assert set(leaders(cluster.member, "__transaction_state")) == {2, MEMBER}, "both have coordinated transactions"
+    found = read(cluster.member, "out", len(expected), "committed", **{"isolation.level": "read_committed"})
+    assert found == sorted(expected)
+
+
+def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
+    """Its transactions have version 2: partitions are added by the brokers that lead them (KIP-890)."""
+    create(cluster.member, "java-out")
+    done = run_tool(
+        PRODUCER_PERFORMANCE,
+        [
+            "--topic", "java-out", "--num-records", "3000", "--record-size", "100", "--throughput", "3000",
+            "--transactional-id", "performance", "--transaction-duration-ms", "100", "--bootstrap-server",
+            cluster.member.bootstrap,
+        ],
     )  # fmt: skip
-    assert sorted(read.splitlines()) == sorted(f"line {n}" for n in range(50))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3000 records sent" in done.stdout, done.stdout + done.stderr
+    found = read(cluster.member, "java-out", 3000, "java", **{"isolation.level": "read_committed"})
+    assert len(found) == 3000
 
 
-def test_several_replicas_are_refused_in_one_line(cluster: tuple[KraftNode, MemberNode]) -> None:
-    _, member = cluster
-    client = AdminClient({"bootstrap.servers": member.bootstrap})
-    (future,) = client.create_topics([NewTopic("twice", 1, 2)]).values()
-    with pytest.raises(KafkaException, match="does not replicate yet"):
-        future.result()
+def test_a_topic_with_several_replicas_is_not_served(cluster: Cluster) -> None:
+    """Made through the Java broker; its partitions on the member are refused with one line."""
+    assert cluster.java is not None
+    arguments = ("--create", "--topic", "twice", "--partitions", "2", "--replication-factor", "2")
+    tool(TOPIC_COMMAND, cluster.java, *arguments)
+    wait_until(lambda: "topic twice has several replicas" in cluster.member.output(), "the line about it")
+    assert cluster.member.output().count("topic twice has several replicas") == 1
+
+
+def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:
+    create(cluster.member, "kept", 1)
+    change = ("--alter", "--entity-type", "topics", "--entity-name", "kept", "--add-config", "segment.bytes=1048576")
+    tool(CONFIG_COMMAND, cluster.member, *change)
+    described = tool(CONFIG_COMMAND, cluster.member, "--describe", "--entity-type", "topics", "--entity-name", "kept")
+    assert "segment.bytes=1048576" in described
+
+
+def test_stops_kills_and_a_controller_that_goes(tmp_path: Path) -> None:
+    """A member is killed, stopped, and its controller stopped under it: what was acknowledged is there, in order."""
+    ports = ports_of_controllers(1)
+    controller, member = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS), MemberNode(tmp_path, MEMBER, ports)
+    with controller, member:
+        create(member, "kept")
+        written = [f"{number:04}" for number in range(4 * PARTITIONS)]
+        batches = [written[start : start + PARTITIONS] for start in range(0, len(written), PARTITIONS)]
+        produce(member, "kept", batches[0])
+        member.kill()
+        member.start()
+        produce(member, "kept", batches[1])
+        controller.terminate()
+        produce(member, "kept", batches[2])
+        controller.start()
+        create(member, "later")
+        member.terminate()
+        epoch = read_clean_shutdown_epoch(OsFileSystem(), str(member.data_directory))
+        assert epoch is not None
+        assert epoch > 0
+        member.start()
+        produce(member, "kept", batches[3])
+        assert read(member, "kept", len(written), "all") == written
+        assert "recovering" in member.output(), "after the kill"
+        assert member.output().count("registered as broker 101") == 3
+
+
+def test_two_processes_of_one_id(tmp_path: Path) -> None:
+    """The second waits for the first one's session, and is told so when its time is over."""
+    ports = ports_of_controllers(1)
+    first = MemberNode(tmp_path / "first", MEMBER, ports)
+    second = MemberNode(tmp_path / "second", MEMBER, ports, {"initial.broker.registration.timeout.ms": "2500"})
+    with KraftNode(tmp_path, 1, ports), first:
+        with pytest.raises(BrokerError, match="DuplicateBrokerRegistration"):
+            second.start()
+        create(first, "served")
+        admin = admin_of(first)
+        (future,) = admin.create_topics([NewTopic("twice", 1, 2)]).values()
+        with pytest.raises(KafkaException, match="does not replicate yet"):
+            future.result()

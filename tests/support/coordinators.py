@@ -48,6 +48,9 @@ class MemoryTopicLog:
     def partition_count(self) -> int:
         return self.partitions
 
+    def leader_epoch(self, partition: int) -> int:
+        return 0
+
     def is_led(self, partition: int) -> bool:
         return True
 
@@ -260,7 +263,9 @@ class RecordingMarkers:
     def opening(self, partition: PartitionKey) -> None:
         """All logs are open."""
 
-    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
+    def write(
+        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+    ) -> Deferred[None]:
         if partition in self.failures:
             raise self.failures[partition]
         self.written.append((partition, producer, commit))

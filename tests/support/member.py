@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,9 @@ from typing import Self
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID
 from benchmarks.rivals.process import BrokerProcess, free_port
+from benchmarks.rivals.tidelog_broker import read_ready_line
 from tests.support.kraft_node import HOST
 from tidelog.cli import main
-
-START_POLL_S = 0.02
 
 
 class MemberNode(BrokerProcess):
@@ -74,6 +74,10 @@ class MemberNode(BrokerProcess):
     def environment(self) -> dict[str, str]:
         return {**os.environ, "TIDELOG_DEBUG": "1"}
 
+    def stdout(self) -> int:
+        """A pipe: the ready line comes on it once the member is unfenced."""
+        return subprocess.PIPE
+
     def wait_until_ready(self, deadline: float) -> None:
-        """Ask ApiVersions until it is answered."""
-        self.answer_or_fail(deadline, START_POLL_S)
+        """Read the ready line. Raises BrokerError."""
+        read_ready_line(self, deadline)

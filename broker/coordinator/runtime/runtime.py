@@ -74,6 +74,8 @@ class TopicLog(Protocol):
         """Begin to open a partition's log; None where it is open, or where there is nothing to open."""
         ...
 
+    def leader_epoch(self, partition: int) -> int: ...
+
     def append(self, partition: int, batch: bytearray) -> int:
         """Append one batch, creating the topic first if needed; returns the first offset. Raises KafkaError."""
         ...
@@ -151,6 +153,14 @@ class CoordinatorRuntime(Generic[S]):
             partition = java_string_hash(key) % self._log.partition_count()
             self._partition_of[key] = partition
         return partition
+
+    def is_here(self, key: str) -> bool:
+        """Return whether this broker leads the key's partition."""
+        return self._log.is_led(self.partition_for(key))
+
+    def leader_epoch(self, key: str) -> int:
+        """Return the leader epoch of the key's partition: the coordinator epoch of what is decided in it."""
+        return self._log.leader_epoch(self.partition_for(key))
 
     def shard_for(self, key: str) -> S:
         """The loaded shard of a group id or transactional id.

@@ -38,6 +38,11 @@ class InternalTopicLog:
             return self._broker.topics.creates_topics
         return partition < image.partition_count and image.partitions[partition].leader == self._broker.node_id
 
+    def leader_epoch(self, partition: int) -> int:
+        """Return the leader epoch of a partition, 0 as long as there is no topic."""
+        image = self._broker.metadata.topics.get(self._topic)
+        return 0 if image is None else image.partitions[partition].leader_epoch
+
     def partition_count(self) -> int:
         """Return the topic's partition count, or the count it will be created with."""
         image = self._broker.metadata.topics.get(self._topic)

@@ -59,7 +59,9 @@ class MarkerWriter(Protocol):
         """Begin to open the partition's log; None where it is open, or where there is nothing to open."""
         ...
 
-    def write(self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool) -> Deferred[None]:
+    def write(
+        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+    ) -> Deferred[None]:
         """Append the marker; settles when it is committed. Raises KafkaError."""
         ...
 
@@ -95,6 +97,10 @@ class TransactionCoordinator:
         if result.response.error_code == ConcurrentTransactionsError.code:
             raise ConcurrentTransactionsError  # the open transaction is aborted; the client comes again
         return response
+
+    def is_here(self, transactional_id: str) -> bool:
+        """Return whether this broker leads the partition of a transactional id."""
+        return self.runtime.is_here(transactional_id)
 
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
@@ -199,10 +205,12 @@ class TransactionCoordinator:
         appended."""
         written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
+        epoch = self.runtime.leader_epoch(transaction.transactional_id)
         delay_ms = 0
         for partition in next_unmarked(transaction):
             try:
-                written.append(self._markers.write(partition, producer, commit=transaction.committed))
+                marker = self._markers.write(partition, producer, commit=transaction.committed, coordinator_epoch=epoch)
+                written.append(marker)
             except _NEEDLESS as error:
                 logger.info("no marker of %s for %s-%d: %s", transaction.transactional_id, *partition, error)
             except KafkaError as error:

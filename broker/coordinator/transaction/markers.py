@@ -1,7 +1,7 @@
-"""Markers into partitions of this broker: data partitions by their log, group partitions by their coordinator.
+"""Markers into partitions: data partitions by their log, group partitions by their coordinator, others by their leader.
 
-The coordinator epoch in a marker is the leader epoch of the transaction's partition of ``__transaction_state``, which
-is 0 on one node. Loop thread only. Source: KIP-98; WriteTxnMarkers v0-2.
+The coordinator epoch in a marker is the leader epoch of the transaction's partition of ``__transaction_state``. Loop
+thread only. Source: KIP-98; WriteTxnMarkers v0-2.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.replica.opening import opening_of
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.errors import UnknownTopicOrPartitionError
+from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.coordinators import Coordinators
     from tidelog.broker.loop.deferred import Deferred
+    from tidelog.broker.peers import Peers
 
 
 class BrokerMarkerWriter:
     """The ``MarkerWriter`` of a broker, for the partitions of its topics and of its group coordinator."""
 
-    def __init__(self, broker: Broker, coordinators: Coordinators) -> None:
+    def __init__(self, broker: Broker, coordinators: Coordinators, peers: Peers | None = None) -> None:
+        """``peers`` write the markers of partitions that other brokers lead; without them such ones are refused."""
         self._broker = broker
+        self._peers = peers
         self._coordinators = coordinators
 
     def opening(self, partition: PartitionKey) -> Deferred[None] | None:
@@ -36,10 +39,20 @@ class BrokerMarkerWriter:
     def write(
         self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
     ) -> Deferred[None]:
-        """Append the marker; settles when it is committed.
+        """Append the marker, here or where the partition's leader is; settles when it is committed.
 
         Raises UnknownTopicOrPartitionError and what the append raises.
         """
+        try:
+            return self._write_here(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)
+        except NotLeaderOrFollowerError:
+            if self._peers is None:
+                raise
+            return self._peers.write_marker(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)
+
+    def _write_here(
+        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+    ) -> Deferred[None]:
         topic, index = partition
         producer_id, producer_epoch = producer
         batch = end_transaction_marker(
@@ -51,7 +64,14 @@ class BrokerMarkerWriter:
         if topic != GROUP_METADATA_TOPIC:
             found = self._broker.replica_manager.partition(topic, index)
             info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+            self._note(partition, producer_id)
             return found.when_committed(info.last_offset)
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
-        return self._coordinators.groups.runtime.append_end_transaction(index, batch)
+        appended = self._coordinators.groups.runtime.append_end_transaction(index, batch)
+        self._note(partition, producer_id)
+        return appended
+
+    def _note(self, partition: PartitionKey, producer_id: int) -> None:
+        if self._broker.peers is not None:
+            self._broker.peers.note_marker(partition, producer_id)

@@ -129,6 +129,7 @@ class World:
         self.broker: Any = SimpleNamespace(
             node_id=1,
             nodes=LoneNode(config),
+            peers=None,
             time=time,
             config=config,
             metadata=self.groups.metadata,

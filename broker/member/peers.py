@@ -1,0 +1,217 @@
+"""Connections of a member to other brokers, for transactions: their markers, and leave to write into them.
+
+One connection for each broker, one request at a time. Markers for one broker that wait are sent together, and again
+until the partition's leader has taken them: a transaction whose marker is lost never ends. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.cluster.txn_markers import Marker, request_of, written
+from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verifications
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
+from tidelog.protocol.errors import (
+    NONE,
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+    error_for_code,
+)
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersResponse
+from tidelog.protocol.schema.fields import Message
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 10.0
+MARKER_RETRY_S = 0.1
+CONCURRENT_RETRIES = 10
+CONCURRENT_RETRY_S = 0.02
+"""A coordinator that ends a producer's last transaction is asked again so often, before the client has to."""
+Response = TypeVar("Response", bound=Message)
+Start = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class _Peer:
+    """The connection to one broker, and the markers that wait for it."""
+
+    def __init__(self) -> None:
+        self.channel = Channel(REQUEST_TIMEOUT_S)
+        self.lock = asyncio.Lock()
+        self.markers: dict[Marker, Deferred[None]] = {}
+
+
+class MemberPeers:
+    """Other brokers, by their ids in the newest image. ``start`` runs a task until the member ends."""
+
+    def __init__(self, broker: Callable[[], Broker], controller: RemoteController, start: Start) -> None:
+        self._broker = broker
+        self._controller = controller
+        self._start = start
+        self._peers: dict[int, _Peer] = {}
+        self._verifications = Verifications()
+
+    # ---- leave to write
+
+    def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
+        """Raises the KafkaError of the producer's coordinator unless it may write into the partition."""
+        self._verifications.check(GuardKey(*partition, producer[0]), producer[1])
+
+    def asked(
+        self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
+    ) -> Deferred[None] | None:
+        """Ask the coordinator, where that is another broker and it was not asked yet; settles with its answer, which
+        ``check_batch`` tells. None where there is nothing to ask."""
+        key = GuardKey(*partition, producer[0])
+        if not self._verifications.is_wanted(key, producer[1]):
+            return None
+        coordinator = self._coordinator(transactional_id)
+        if coordinator in (None, self._controller.node_id):
+            return None
+        guard = self._verifications.ask(key, producer[1])
+        done: Deferred[None] = Deferred()
+        self._start(self._verify(transactional_id, key, guard, is_adding, done))
+        return done
+
+    def _coordinator(self, transactional_id: str) -> int | None:
+        topic = self._controller.image.topic_named(TRANSACTION_STATE_TOPIC)
+        if topic is None:
+            return None
+        return topic.partitions[java_string_hash(transactional_id) % len(topic.partitions)].leader
+
+    async def _verify(
+        self, transactional_id: str, key: GuardKey, guard: Guard, is_adding: bool, done: Deferred[None]
+    ) -> None:
+        error: KafkaError | None = None
+        for _ in range(CONCURRENT_RETRIES):
+            error = await self._verify_once(transactional_id, key, guard.epoch, is_adding)
+            if not isinstance(error, ConcurrentTransactionsError):
+                break
+            await asyncio.sleep(CONCURRENT_RETRY_S)
+        self._verifications.settle(guard, error)
+        if not done.abandoned:
+            done.complete(None)
+
+    async def _verify_once(
+        self, transactional_id: str, key: GuardKey, epoch: int, is_adding: bool
+    ) -> KafkaError | None:
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id,
+            producer_id=key.producer_id,
+            producer_epoch=epoch,
+            verify_only=not is_adding,
+            topics=[AddPartitionsToTxnTopic(name=key.topic, partitions=[key.partition])],
+        )
+        request = AddPartitionsToTxnRequest(transactions=[transaction])
+        try:
+            answer = await self._ask(self._coordinator(transactional_id), request, AddPartitionsToTxnResponse)
+        except ChannelError as error:
+            return CoordinatorNotAvailableError(str(error))
+        codes = [answer.error_code] + [
+            one.partition_error_code
+            for result in answer.results_by_transaction
+            for topic in result.topic_results
+            for one in topic.results_by_partition
+        ]
+        failed = [code for code in codes if code != NONE]
+        return error_for_code(failed[0])() if failed else None
+
+    # ---- markers
+
+    def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
+        """A marker was written here: the producer's next transaction is verified again."""
+        self._verifications.note_marker(GuardKey(*partition, producer_id))
+
+    def write_marker(
+        self, partition: tuple[str, int], producer: tuple[int, int], *, commit: bool, coordinator_epoch: int
+    ) -> Deferred[None]:
+        """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
+        done: Deferred[None] = Deferred()
+        self._deliver(Marker(*partition, *producer, commit, coordinator_epoch), done)
+        return done
+
+    def _deliver(self, marker: Marker, done: Deferred[None]) -> None:
+        """Send a marker to the leader of its partition, as the newest image says."""
+        topic = self._controller.image.topic_named(marker.topic)
+        if topic is None or marker.partition >= len(topic.partitions):
+            done.complete(None)  # the topic is gone
+            return
+        leader = topic.partitions[marker.partition].leader
+        if leader == self._controller.node_id:
+            self._write_here(marker, done)
+            return
+        peer = self._peers.setdefault(leader, _Peer())
+        under_way = peer.markers.get(marker)
+        if under_way is not None:
+            under_way.pass_to(done)
+            return
+        peer.markers[marker] = done
+        if len(peer.markers) == 1:
+            self._start(self._send_markers(leader, peer))
+
+    def _write_here(self, marker: Marker, done: Deferred[None]) -> None:
+        broker = self._broker()
+        try:
+            local = BrokerMarkerWriter(broker, coordinators_of(broker)).write(
+                (marker.topic, marker.partition),
+                (marker.producer_id, marker.producer_epoch),
+                commit=marker.is_commit,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        except KafkaError:
+            self._start(self._deliver_later({marker: done}))
+        else:
+            local.pass_to(done)
+
+    async def _send_markers(self, node_id: int, peer: _Peer) -> None:
+        """Send the markers that wait for one broker, until none is left."""
+        await asyncio.sleep(0)  # those of the same turn go together
+        while peer.markers:
+            sent = dict(peer.markers)
+            try:
+                answer = await self._ask(node_id, request_of(sent), WriteTxnMarkersResponse)
+                taken = written(sent, answer)
+            except ChannelError as error:
+                logger.info("markers for broker %d are sent again: %s", node_id, error)
+                taken = set()
+            peer.markers = {marker: done for marker, done in peer.markers.items() if marker not in sent}
+            for marker in taken:
+                sent.pop(marker).complete(None)
+            if sent:
+                self._start(self._deliver_later(sent))
+
+    async def _deliver_later(self, markers: dict[Marker, Deferred[None]]) -> None:
+        await asyncio.sleep(MARKER_RETRY_S)
+        for marker, done in markers.items():
+            self._deliver(marker, done)
+
+    # ---- connections
+
+    async def _ask(self, node_id: int | None, request: Message, response_type: type[Response]) -> Response:
+        """Ask a broker. Raises ChannelError."""
+        broker = self._controller.image.brokers.get(-1 if node_id is None else node_id)
+        if broker is None or broker.is_fenced:
+            raise ChannelError(f"broker {node_id} is not alive")
+        plain = [endpoint for endpoint in broker.endpoints if endpoint.security_protocol == 0]
+        if not plain:
+            raise ChannelError(f"broker {node_id} has no plain listener")
+        peer = self._peers.setdefault(broker.broker_id, _Peer())
+        async with peer.lock:
+            return await peer.channel.ask(Address(plain[0].host, plain[0].port), request, response_type)

@@ -1,0 +1,33 @@
+"""Other brokers of the cluster, as this one asks them about transactions; a lone node has none."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidelog.broker.loop.deferred import Deferred
+
+
+class Peers(Protocol):
+    """Coordinators and leaders on other brokers. Loop thread only."""
+
+    def write_marker(
+        self, partition: tuple[str, int], producer: tuple[int, int], *, commit: bool, coordinator_epoch: int
+    ) -> Deferred[None]:
+        """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
+        ...
+
+    def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
+        """A marker was written into a partition that this broker leads."""
+        ...
+
+    def asked(
+        self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
+    ) -> Deferred[None] | None:
+        """Ask the coordinator, where that is another broker, whether the producer may write into the partition, or to
+        add it; settles with its answer, which ``check_batch`` tells. None where there is nothing to ask."""
+        ...
+
+    def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
+        """Raises the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
+        while that is not known."""
+        ...
