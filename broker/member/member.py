@@ -36,7 +36,7 @@ from tidelog.broker.member.directories import MemberDirectories, claim_member_di
 from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
 from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
-from tidelog.broker.member.producer_ids import ProducerIdBlocks
+from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks
 from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -47,7 +47,6 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.messages import fetch, fetch_snapshot
-from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from tidelog.protocol.types import random_uuid
@@ -60,7 +59,6 @@ SHUTDOWN_TIMEOUT_S = 300.0
 """Time for a controlled shutdown, as Kafka's."""
 NO_CONTROLLER_S = 10.0
 """A controlled shutdown ends this long after the last answer by a controller: without one nothing moves."""
-BLOCK_RETRY_S = 0.5
 
 
 class Member:
@@ -162,7 +160,7 @@ class Member:
         self._publisher = MetadataPublisher(broker, controller)
         await self._publish_backlog()
         self._start(self._forwarder.run())
-        self._start(self._fetch_blocks(producer_ids))
+        self._start(fetch_blocks(producer_ids, self._view.quorum, config.node_id, self.broker_epoch))
         return broker
 
     async def _make_own_logs(self, broker: Broker, image: MetadataImage) -> None:
@@ -198,7 +196,7 @@ class Member:
             if now_ms > min(limit_ms, self._heard_ms + 1000 * NO_CONTROLLER_S):
                 logger.warning("the active controller did not end the controlled shutdown; stopping without it")
                 return
-            await self._wait_for_change(NO_CONTROLLER_S / 10)
+            await wait_for_event(self._changed, NO_CONTROLLER_S / 10)
 
     async def close(self) -> None:
         """End the tasks and their connections."""
@@ -222,10 +220,7 @@ class Member:
                     "the cluster did not take this broker within initial.broker.registration.timeout.ms="
                     f"{self._settings.registration_timeout_ms}: {reason() or 'the controllers have not committed yet'}"
                 )
-            await self._wait_for_change(left_ms / 1000)
-
-    async def _wait_for_change(self, limit_s: float) -> None:
-        await wait_for_event(self._changed, limit_s)
+            await wait_for_event(self._changed, left_ms / 1000)
 
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -315,25 +310,6 @@ class Member:
                 if lifecycle.is_fenced and not before and lifecycle.state is BrokerState.RUNNING:
                     logger.warning("the active controller has fenced this broker")
             self._note_change()
-
-    async def _fetch_blocks(self, producer_ids: ProducerIdBlocks) -> None:
-        """Fetch a block of producer ids whenever one is wanted."""
-        channel = Channel(REQUEST_TIMEOUT_S)
-        while True:
-            await producer_ids.wanted.wait()
-            request = AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
-            try:
-                answer = await channel.ask(self._view.quorum.address, request, AllocateProducerIdsResponse)
-            except ChannelError as error:
-                logger.info("no block of producer ids yet: %s", error)
-                await asyncio.sleep(BLOCK_RETRY_S)
-                continue
-            if answer.error_code:
-                logger.info("no block of producer ids yet: error %d", answer.error_code)
-                await asyncio.sleep(BLOCK_RETRY_S)
-            else:
-                first = answer.producer_id_start
-                producer_ids.add_block(range(first, first + answer.producer_id_len))
 
 
 async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:

@@ -7,10 +7,19 @@ are. Source: RPCProducerIdManager of Kafka 4.3.
 from __future__ import annotations
 
 import asyncio
+import logging
 
+from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.controller.metadata_controller import MetadataController
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+RETRY_S = 0.5
 
 
 class ProducerIdBlocks(ProducerIdManager):
@@ -36,3 +45,23 @@ class ProducerIdBlocks(ProducerIdManager):
         """Add a block that the controller gave."""
         self.wanted.clear()
         super().add_block(block)
+
+
+async def fetch_blocks(producer_ids: ProducerIdBlocks, quorum: QuorumView, node_id: int, broker_epoch: int) -> None:
+    """Fetch a block from the active controller whenever one is wanted, until cancelled."""
+    channel = Channel(REQUEST_TIMEOUT_S)
+    request = AllocateProducerIdsRequest(broker_id=node_id, broker_epoch=broker_epoch)
+    while True:
+        await producer_ids.wanted.wait()
+        try:
+            answer = await channel.ask(quorum.address, request, AllocateProducerIdsResponse)
+        except ChannelError as error:
+            logger.info("no block of producer ids yet: %s", error)
+            await asyncio.sleep(RETRY_S)
+            continue
+        if answer.error_code:
+            logger.info("no block of producer ids yet: error %d", answer.error_code)
+            await asyncio.sleep(RETRY_S)
+        else:
+            first = answer.producer_id_start
+            producer_ids.add_block(range(first, first + answer.producer_id_len))
