@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
+from tidelog.client.settings import ClientSettings
 from tidelog.commands.compaction import ask
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -36,7 +37,7 @@ ASIDE = "aside"
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
     """``tidelog compaction run TOPIC --wait``, in this process."""
-    status, answer = ask(bootstrap, "POST", f"/compaction/{topic}")
+    status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}")
     if status != HTTPStatus.OK or any("error" in entry for entry in answer):
         raise RuntimeError(f"cleaning {topic}: {status} {answer}")
 

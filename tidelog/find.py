@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.log.find.times import parse_time
 
 PAGE_RECORDS = 1000
@@ -40,9 +42,12 @@ class FoundRecord(NamedTuple):
 class Tidelog:
     """A running broker, by the address its clients use. Any thread; each ``find`` is independent."""
 
-    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None) -> None:
+    def __init__(
+        self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None, security: Security = PLAIN
+    ) -> None:
         """``admin`` is HOST:PORT of the admin interface where it is not reachable as the broker says."""
         self.bootstrap = bootstrap
+        self._security = security
         self._admin = admin
 
     def find(
@@ -86,7 +91,7 @@ class Tidelog:
         if self._admin is None:
             from tidelog.commands.compaction import admin_address
 
-            host, port = admin_address(self.bootstrap)
+            host, port = admin_address(self.bootstrap, self._security)
             self._admin = f"{host}:{port}"
         connection = HTTPConnection(self._admin, timeout=_TIMEOUT_S)
         try:

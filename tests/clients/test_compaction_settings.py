@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tidelog.cli import main
+from tidelog.client.settings import ClientSettings
 from tidelog.commands.compaction import ask
 
 HOUR_MS = 3_600_000
@@ -62,7 +63,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def status_of(broker: TidelogProcess, topic: str) -> dict[str, object]:
-    _, entries = ask(broker.bootstrap, "GET", "/compaction")
+    _, entries = ask(ClientSettings(broker.bootstrap), "GET", "/compaction")
     found: dict[str, object] = next(entry for entry in entries if entry["topic_partition"]["topic"] == topic)
     return found
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tidelog.client.connection import Client, ClientError
+from tidelog.client.connection import PLAIN, Client, ClientError
+from tidelog.client.security import Security
 from tidelog.client.settings import ClientSettings
 from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -54,9 +55,10 @@ def ask(client: Client, request: Message, response_type: type[_Response], highes
 class Cluster:
     """Connections to the brokers. Use as a context or ``close`` it."""
 
-    def __init__(self, servers: str, timeout_s: float) -> None:
+    def __init__(self, servers: str, timeout_s: float, security: Security = PLAIN) -> None:
         """Connect to the first of the comma separated ``servers`` that answers. Raises ClientError of the last."""
         self._timeout_s = timeout_s
+        self._security = security
         self._clients: dict[Address, Client] = {}
         self._servers = [server.strip() for server in servers.split(",") if server.strip()]
         self._any = self._first_of(self._servers)
@@ -65,7 +67,7 @@ class Cluster:
     @classmethod
     def open(cls, settings: ClientSettings) -> Self:
         """Connect as the settings say. Raises ClientError."""
-        return cls(settings.bootstrap, settings.timeout_s)
+        return cls(settings.bootstrap, settings.timeout_s, settings.security)
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +135,9 @@ class Cluster:
             client = None
         if client is None:
             host, port = address
-            client = self._clients[address] = Client(f"{host}:{port}", self._timeout_s)
+            client = self._clients[address] = Client(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}", self._timeout_s, self._security
+            )
         return client
 
     def coordinator(self, key: str, key_type: int) -> Client:
@@ -147,7 +151,7 @@ class Cluster:
         failure = ClientError("no bootstrap server is named: expected HOST:PORT")
         for server in servers:
             try:
-                return _connected(server, self._timeout_s)
+                return _connected(server, self._timeout_s, self._security)
             except ClientError as error:
                 failure = error
         raise failure
@@ -165,9 +169,9 @@ class Cluster:
         return [addresses[entry.leader_id] for entry in partitions]
 
 
-def _connected(server: str, timeout_s: float) -> Client:
+def _connected(server: str, timeout_s: float, security: Security) -> Client:
     """A connection to a broker that answers. Raises ClientError."""
-    client = Client(server, timeout_s)
+    client = Client(server, timeout_s, security)
     try:
         client.api_versions()
     except ClientError:

@@ -11,22 +11,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidelog.broker.config.sources import PropertiesError, parse_properties
-from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, ClientError
+from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, PLAIN, ClientError
+from tidelog.client.security import KEYS, Security
 
 PROFILE_VARIABLE = "TIDELOG_PROFILE"
 PROFILE_PATH = "tidelog/profile.properties"
 """Path of the profile below ``$XDG_CONFIG_HOME`` or ``~/.config``."""
 BOOTSTRAP_KEY = "bootstrap.servers"
-PROTOCOL_KEY = "security.protocol"
-SECURITY_PREFIXES = ("sasl.", "ssl.")
-PROTOCOLS = ("PLAINTEXT",)
 
 
 class ClientSettings(NamedTuple):
-    """Addresses (``HOST:PORT``, separated by commas), security properties and the time-out of each answer."""
+    """Addresses (``HOST:PORT``, separated by commas), security and the time-out of each answer."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
-    properties: Mapping[str, str] = {}
+    security: Security = PLAIN
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
@@ -37,10 +35,7 @@ def load_settings(
     properties = read_profile(profile, environment)
     chosen = bootstrap or properties.pop(BOOTSTRAP_KEY, None) or DEFAULT_BOOTSTRAP
     properties.pop(BOOTSTRAP_KEY, None)
-    protocol = properties.get(PROTOCOL_KEY, "PLAINTEXT").upper()
-    if protocol not in PROTOCOLS:
-        raise ClientError(f"{PROTOCOL_KEY}={protocol}: expected one of {', '.join(PROTOCOLS)}")
-    return ClientSettings(chosen, properties, timeout_s)
+    return ClientSettings(chosen, Security(properties), timeout_s)
 
 
 def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
@@ -57,10 +52,9 @@ def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, 
     except (PropertiesError, UnicodeDecodeError) as error:
         raise ClientError(f"profile {place}: {error}") from error
     for key in properties:
-        if key not in (BOOTSTRAP_KEY, PROTOCOL_KEY) and not key.startswith(SECURITY_PREFIXES):
-            raise ClientError(
-                f"profile {place}: unknown key {key!r}; expected {BOOTSTRAP_KEY}, {PROTOCOL_KEY}, sasl.* and ssl.*"
-            )
+        if key != BOOTSTRAP_KEY and key not in KEYS:
+            known = ", ".join(sorted({BOOTSTRAP_KEY, *KEYS}))
+            raise ClientError(f"profile {place}: unknown key {key!r}; expected {known}")
     return properties
 
 

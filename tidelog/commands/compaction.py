@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.output import print_json
@@ -38,7 +40,7 @@ def command() -> None:
 @client_options()
 def status(*, settings: ClientSettings, as_json: bool) -> None:
     """Show the state of every compacted partition."""
-    show_status(settings.bootstrap, as_json=as_json)
+    show_status(settings, as_json=as_json)
 
 
 @command.command("run")
@@ -53,7 +55,7 @@ def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, 
 
     waits = wait or dry_run
     path = f"/compaction/{quote(topic, safe='')}?wait={int(waits)}&dry_run={int(dry_run)}"
-    code, answer = ask(settings.bootstrap, "POST", path)
+    code, answer = ask(settings, "POST", path)
     if "error" in answer:
         raise ClientError(answer["error"])
     if as_json:
@@ -66,9 +68,9 @@ def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, 
     return 0 if code == 200 or not waits else 1
 
 
-def admin_address(bootstrap: str) -> tuple[str, int]:
+def admin_address(bootstrap: str, security: Security = PLAIN) -> tuple[str, int]:
     """Ask the broker for the address of its admin interface. Raises ClientError."""
-    with Client(bootstrap) as client:
+    with Client(bootstrap, security=security) as client:
         node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=["admin.listener"]
@@ -82,11 +84,11 @@ def admin_address(bootstrap: str) -> tuple[str, int]:
     return parse_bootstrap(bootstrap)[0] if host in ANY_HOST else host, int(port)
 
 
-def ask(bootstrap: str, method: str, path: str) -> tuple[int, Any]:
+def ask(settings: ClientSettings, method: str, path: str) -> tuple[int, Any]:
     """One HTTP request to the admin interface: (status, JSON). Raises ClientError, OSError."""
     from http.client import HTTPConnection, HTTPException
 
-    host, port = admin_address(bootstrap)
+    host, port = admin_address(settings.bootstrap, settings.security)
     connection = HTTPConnection(host, port, timeout=CONNECT_S)
     try:
         connection.connect()
@@ -100,9 +102,9 @@ def ask(bootstrap: str, method: str, path: str) -> tuple[int, Any]:
         connection.close()
 
 
-def show_status(bootstrap: str, *, as_json: bool) -> None:
+def show_status(settings: ClientSettings, *, as_json: bool) -> None:
     """Print one line per partition."""
-    status, partitions = ask(bootstrap, "GET", "/compaction")
+    status, partitions = ask(settings, "GET", "/compaction")
     if status != 200:
         raise ClientError(f"the admin interface answered {status}")
     if as_json:

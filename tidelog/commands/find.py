@@ -53,7 +53,7 @@ def command(
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise click.UsageError(f"--from {begin} is after --to {end}")
     count = 0
-    for record in Tidelog(settings.bootstrap).find(
+    for record in Tidelog(settings.bootstrap, security=settings.security).find(
         topic,
         key=key,
         tag=tag,

@@ -25,7 +25,7 @@ def command(*, settings: ClientSettings, local: bool, quiet: bool, as_json: bool
     """Ask a broker for its API versions; exit code 0 when it answers."""
     start = time.perf_counter()
     bootstrap = local_bootstrap() if local else settings.bootstrap
-    with Client(bootstrap, settings.timeout_s) as client:
+    with Client(bootstrap, settings.timeout_s, settings.security) as client:
         served = client.api_versions()
     elapsed_ms = (time.perf_counter() - start) * 1000
     if as_json:
