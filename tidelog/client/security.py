@@ -35,7 +35,7 @@ KEYS = frozenset(
 
 
 class Security:
-    """What ``security.protocol`` and ``ssl.*`` ask for. Raises ClientError for what is not understood."""
+    """Protocol and stores of a client. Raises ClientError for what is not understood."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
