@@ -25,6 +25,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
 from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
+from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
@@ -122,7 +123,7 @@ class Member:
         self._start(self._observe())
         limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
         await self._until(lambda: self._view.is_caught_up, limit_ms, lambda: self._view.last_failure)
-        check_image(self._view.image, node_id)
+        check_image(self._view.image, self._config)
         registration = Registration(
             broker_id=node_id,
             cluster_id=cluster_id,
@@ -321,9 +322,9 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
         return
 
 
-def check_image(image: MetadataImage, node_id: int) -> None:
+def check_image(image: MetadataImage, config: BrokerConfig) -> None:
     """Raises StartError where the cluster has what this broker would not serve truthfully."""
-    reason = refusal(image)
+    reason, node_id = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS))), config.node_id
     if reason is not None:
         raise StartError(f"this broker cannot join: {reason}")
     for topic in image.topics.values():
