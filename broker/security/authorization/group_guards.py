@@ -5,7 +5,7 @@ Source: KafkaApis of Kafka 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
@@ -14,6 +14,7 @@ from tidelog.broker.metadata.image import INTERNAL_TOPICS
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
     ERRORS,
+    FEW,
     Call,
     Edit,
     Need,
@@ -267,23 +268,39 @@ def topics_of_subtopology(subtopology: Any) -> Iterator[str]:
 
 def subscribe(call: Call) -> Any:
     """Answer a heartbeat that may name topics: each of them must be one that the client may DESCRIBE."""
-    _require_topics(call, call.request.subscribed_topic_names or ())
-    return call.proceed()
+    return _proceed_knowing(call, call.request.subscribed_topic_names or ())
 
 
 def streams_heartbeat(call: Call) -> Any:
     """Answer a streams heartbeat; a topology's topics must be ones that the client may DESCRIBE."""
     topology = call.request.topology
+    names: list[str] = []
     for subtopology in topology.subtopologies if topology is not None else ():
-        _require_topics(call, topics_of_subtopology(subtopology))
+        names.extend(topics_of_subtopology(subtopology))
+    return _proceed_knowing(call, names)
+
+
+def _proceed_knowing(call: Call, names: Iterable[str]) -> Any:
+    """Call the handler if the client may DESCRIBE all these topics; many are asked about in steps.
+
+    Raises TopicAuthorizationFailedError.
+    """
+    once = list(dict.fromkeys(names))
+    if len(once) > FEW:
+        return _ask_in_steps(call, once)
+    refused = [name for name in once if not call.may_topic(DESCRIBE, name)]
+    if refused:
+        raise TopicAuthorizationFailedError
     return call.proceed()
 
 
-def _require_topics(call: Call, names: Any) -> None:
-    """Raises TopicAuthorizationFailedError."""
-    refused = [name for name in dict.fromkeys(names) if not call.may_topic(DESCRIBE, name)]
-    if refused:
-        raise TopicAuthorizationFailedError
+def _ask_in_steps(call: Call, names: list[str]) -> Steps[Any]:
+    for number, name in enumerate(names):
+        if not call.may_topic(DESCRIBE, name):
+            raise TopicAuthorizationFailedError
+        if not number % ASKED_PER_STEP:
+            yield None
+    return (yield from call.settle(call.request))
 
 
 # Transactions
@@ -309,10 +326,29 @@ def add_partitions(call: Call) -> Any:
         call.require(cluster(AclOperation.CLUSTER_ACTION))
         return call.proceed()
     call.require(Need(WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id))
-    topics = request.v3_and_below_topics
-    refused = {topic.name for topic in topics if topic.name in INTERNAL_TOPICS or not call.may_topic(WRITE, topic.name)}
-    if not refused:
-        return call.proceed()
+    if len(request.v3_and_below_topics) > FEW:
+        return _add_many_partitions(call)
+    refused = {topic.name for topic in request.v3_and_below_topics if not _may_add(call, topic.name)}
+    return _answer_refused_topics(call, refused) if refused else call.proceed()
+
+
+def _add_many_partitions(call: Call) -> Steps[Any]:
+    refused = set()
+    for number, topic in enumerate(call.request.v3_and_below_topics):
+        if not _may_add(call, topic.name):
+            refused.add(topic.name)
+        if not number % ASKED_PER_STEP:
+            yield None
+    if refused:
+        return _answer_refused_topics(call, refused)
+    return (yield from call.settle(call.request))
+
+
+def _may_add(call: Call, topic: str) -> bool:
+    return topic not in INTERNAL_TOPICS and call.may_topic(WRITE, topic)
+
+
+def _answer_refused_topics(call: Call, refused: set[str]) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnTopicResult(
@@ -325,7 +361,7 @@ def add_partitions(call: Call) -> Any:
                     for index in topic.partitions
                 ],
             )
-            for topic in topics
+            for topic in call.request.v3_and_below_topics
         ]
     )
 

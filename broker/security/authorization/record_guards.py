@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.security.authorization.guard import ERRORS, Call, Handle, Need, Split, cluster
+from tidelog.broker.security.authorization.guard import ASKED_PER_STEP, ERRORS, FEW, Call, Handle, Need, Split, cluster
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.errors import (
     KafkaError,
@@ -56,6 +56,8 @@ def produce(call: Call) -> Any:
         if _may_write(call, topics[0]):
             return call.proceed()
         return _produce_in_part(call, topics, [])
+    if len(topics) > FEW and call.context.owns_frame:  # else its records may be gone after this turn
+        return _produce_many(call)
     verdicts = [_may_write(call, topic) for topic in topics]
     if all(verdicts):
         return call.proceed()
@@ -95,6 +97,18 @@ def _require_transaction(call: Call) -> None:
         if not call.request.acks:
             raise CloseConnectionError("a produce request without an answer was refused")
         raise TransactionalIdAuthorizationFailedError
+
+
+def _produce_many(call: Call) -> Steps[Any]:
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for number, topic in enumerate(call.request.topic_data):
+        (allowed if _may_write(call, topic) else refused).append(topic)
+        if not number % ASKED_PER_STEP:
+            yield None
+    if refused:
+        return (yield from _produce_in_part(call, refused, allowed))
+    return (yield from call.settle(call.request))
 
 
 def _produce_in_part(call: Call, refused: list[Any], allowed: list[Any]) -> Steps[Any]:

@@ -22,6 +22,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Pending
+from tidelog.broker.security.authorization.decision import decide
 from tidelog.broker.security.authorization.table import ROWS, page
 from tidelog.broker.security.principal import Principal
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
@@ -325,3 +326,66 @@ def test_a_second_batch_is_looked_at_too(world: World) -> None:
         }  # fmt: skip
         response = world.ask("produce", 9, "x", asked)
         assert response.responses[0].partition_responses[0].error_code == 53
+
+
+MANY = 2_000
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "fields"),
+    [
+        (
+            "produce",
+            9,
+            {"acks": 1, "topic_data": [
+                {"name": f"t{n}", "partition_data": [{"index": 0, "records": batch()}]} for n in range(MANY)]},
+        ),
+        ("metadata", 9, {"topics": [{"name": f"t{n}"} for n in range(MANY)], "allow_auto_topic_creation": False}),
+        ("list_offsets", 7, {"replica_id": -1, "topics": [{"name": f"t{n}", "partitions": []} for n in range(MANY)]}),
+        (
+            "consumer_group_heartbeat",
+            1,
+            {"group_id": "group", "member_id": "m", "subscribed_topic_names": [f"t{n}" for n in range(MANY)]},
+        ),
+        (
+            "add_partitions_to_txn",
+            3,
+            {"v3_and_below_transactional_id": "transaction", "v3_and_below_producer_id": 1,
+             "v3_and_below_producer_epoch": 0,
+             "v3_and_below_topics": [{"name": f"t{n}", "partitions": [0]} for n in range(MANY)]},
+        ),
+    ],
+)  # fmt: skip
+def test_no_turn_asks_about_many_names(
+    world: World, api: str, version: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict that is not kept may take 25 us: 2 ms of a turn are 80 of them."""
+    world.allow(AclOperation.ALL, ResourceType.TOPIC, "*")
+    world.allow(AclOperation.ALL, ResourceType.GROUP, "*")
+    world.allow(AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, "*")
+    authorizer = world.data.broker.authorizer
+    assert authorizer is not None
+    asked = 0
+
+    def clock() -> float:
+        """Milliseconds, of which each question takes 25 thousandths."""
+        return asked * 0.025
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return decide(*arguments)
+
+    monkeypatch.setattr("tidelog.broker.security.authorization.authorizer.decide", counted)
+    world.dispatcher.runner.clock = clock
+    answers: list[Any] = []
+    turns = []
+    world.begin(api, version, "x", fields, answers.append, hurries=True)
+    turns.append(asked)
+    while not answers:
+        before = asked
+        if not world.turn():
+            world.data.loop.advance(1000)
+        turns.append(asked - before)
+    assert sum(turns) >= MANY
+    assert max(turns) <= 200
