@@ -184,7 +184,7 @@ class Connection:
         self._in_turn = True
         try:
             taken = self._answer_frames(shell.scratch_view, count)
-        except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+        except Exception as error:  # noqa: BLE001 - refuse logs it; a connection that nothing answers would hang
             if self._out:
                 self._flush()  # what was appended before it is acknowledged, or its sender would append it again
             refuse(self, error)
@@ -268,7 +268,7 @@ class Connection:
                 self._partial_since_ms = self._last_active_ms
                 if answer is not None:
                     self._take_answer(answer)
-        except (InvalidRequestError, InvalidReceiveError, CloseConnectionError) as error:
+        except Exception as error:  # noqa: BLE001 - refuse logs it; a connection that nothing answers would hang
             if self._out:
                 self._flush()  # what was appended before it is acknowledged, or its sender would append it again
             refuse(self, error)
@@ -635,10 +635,16 @@ def hurry(pending: Pending, reader: FrameReader) -> None:
         pending.hurry()
 
 
+_EXPECTED = (InvalidRequestError, InvalidReceiveError, CloseConnectionError, OSError, SliceCutShortError)
+
+
 def refuse(connection: Connection, error: BaseException) -> None:
-    """Close because of what the client sent or because it cannot be answered; the one line about it."""
+    """Close because of what the client sent or because it cannot be answered; the one line about it. What is our own
+    mistake, or a lack of memory, is logged whole."""
     if not connection.closed:
-        logger.info("closing the connection of %s: %s", connection.context.client_host, error)
+        fault = None if isinstance(error, _EXPECTED) else error
+        level = logging.INFO if fault is None else logging.ERROR
+        logger.log(level, "closing the connection of %s: %s", connection.context.client_host, error, exc_info=fault)
         connection.close()
 
 

@@ -24,11 +24,13 @@ WIDE_PACKAGES = {
     "tidelog/commands": "one module for each command",
     "benchmarks": "one module for each section, and what they share",
 }
-# The only places that may catch everything: the dispatcher with its steps and answers (unknown errors become
-# UNKNOWN_SERVER_ERROR) and the cleaner's supervision (a dying round quarantines its partition).
+# The only places that may catch everything: the dispatcher with its steps, answers and connections (unknown errors
+# become UNKNOWN_SERVER_ERROR, or close the connection) and the cleaner's supervision (a dying round quarantines its
+# partition).
 BROAD_EXCEPT_ALLOWED = {
     "broker/loop/deferred.py",
     "broker/loop/steps.py",
+    "broker/network/connection.py",
     "broker/requests/dispatch.py",
     "broker/requests/route.py",
     "cleaner/log_cleaner.py",

@@ -256,12 +256,23 @@ def test_a_bad_length_closes(fixture: Fixture, length: int) -> None:
     assert not fixture.shell.connections
 
 
-@pytest.mark.parametrize("error", [InvalidRequestError("bad"), CloseConnectionError("no")])
-def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [InvalidRequestError("bad"), CloseConnectionError("no"), MemoryError(), RecursionError(), KeyError("a mistake")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception, at_once: bool) -> None:
     fixture.dispatcher.answers[b"bad"] = error
-    fixture.send(b"bad")
+    if at_once:
+        fixture.send(b"bad")
+    else:  # out of the connection's own reader
+        fixture.client.sendall(b"\0\0")
+        fixture.loop.turn()
+        fixture.client.sendall(b"\0\3bad")
     fixture.loop.turn()
     assert fixture.client.recv(1) == b""
+    assert not fixture.shell.connections
 
 
 @pytest.mark.parametrize("at_once", [True, False])
