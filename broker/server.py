@@ -69,6 +69,10 @@ class Role(Protocol):
         """Be shown to clients, now that the listeners are open. Raises StartError."""
         ...
 
+    def abandon(self) -> None:
+        """Wait no longer for other nodes while it starts: ``build`` or ``serve`` raises StartError then."""
+        ...
+
     async def leave(self) -> None:
         """Prepare to stop, while clients are still served."""
         ...
@@ -94,6 +98,9 @@ class LoneRole:
 
     async def serve(self) -> None:
         """Do nothing: who connects is served."""
+
+    def abandon(self) -> None:
+        """Do nothing: a lone node waits for no other."""
 
     async def leave(self) -> None:
         """Do nothing: there is no other broker."""
@@ -167,6 +174,11 @@ class Server:
         from tidelog.broker.member.member import Member  # a lone node imports nothing of it
 
         return Member(self.config, self.time, loop, self._fail)
+
+    def abandon_start(self) -> None:
+        """Let a member that waits for its cluster end; harmless at any other time."""
+        if self._role is not None and not self.endpoints:
+            self._role.abandon()
 
     def _fail(self, reason: str) -> None:
         self.failure = reason

@@ -114,6 +114,10 @@ class BrokerLifecycle:
             and own.incarnation_id == self._registration.incarnation_id
         )
 
+    def is_at_least(self, state: BrokerState) -> bool:
+        """Return whether this state, or one after it, was reached."""
+        return self.state >= state
+
     def next_question(self) -> LifecycleQuestion:
         """Return what to ask next."""
         is_registered = self.state is not BrokerState.NOT_RUNNING

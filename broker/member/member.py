@@ -137,7 +137,7 @@ class Member:
         self._lifecycle = BrokerLifecycle(registration, settings.heartbeat_interval_ms)
         self._lifecycle.take_image(self._view.image)
         self._start(self._beat())
-        is_taken = partial(self._is_at_least, BrokerState.RECOVERY)
+        is_taken = partial(self._life.is_at_least, BrokerState.RECOVERY)
         await self._until(is_taken, limit_ms, lambda: self._life.last_failure)
         logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
 
@@ -181,8 +181,13 @@ class Member:
         self._life.become_ready(self._time.monotonic_ms())
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + self._settings.registration_timeout_ms
-        is_running = partial(self._is_at_least, BrokerState.RUNNING)
+        is_running = partial(self._life.is_at_least, BrokerState.RUNNING)
         await self._until(is_running, limit_ms, lambda: self._life.last_failure)
+
+    def abandon(self) -> None:
+        """Wait no longer for the controllers: ``build`` raises StartError."""
+        self._failure = "asked to stop before the cluster had taken this broker"
+        self._note_change()
 
     async def leave(self) -> None:
         """Hand leaders over, as long as a controller answers; without a registration there is nothing to hand over."""
@@ -192,7 +197,7 @@ class Member:
         self._heard_ms = self._time.monotonic_ms()
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + 1000 * SHUTDOWN_TIMEOUT_S
-        while not self._is_at_least(BrokerState.SHUTTING_DOWN) and self._failure is None:
+        while not self._life.is_at_least(BrokerState.SHUTTING_DOWN) and self._failure is None:
             now_ms = self._time.monotonic_ms()
             if now_ms > min(limit_ms, self._heard_ms + 1000 * NO_CONTROLLER_S):
                 logger.warning("the active controller did not end the controlled shutdown; stopping without it")
@@ -204,9 +209,6 @@ class Member:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _is_at_least(self, state: BrokerState) -> bool:
-        return self._life.state >= state
 
     # ---- waiting
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
 from benchmarks.rivals.process import BrokerError, BrokerProcess
@@ -20,8 +20,10 @@ from tests.support.apache_kafka import CONFIG_COMMAND, PRODUCER_PERFORMANCE, TOP
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.cli import main
+from tidelog.client import Client
 from tidelog.log.files.checkpoints import read_clean_shutdown_epoch
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
@@ -223,8 +225,10 @@ def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
 def test_a_topic_with_several_replicas_is_not_served(cluster: Cluster) -> None:
     """Made through the Java broker; its partitions on the member are refused with one line."""
     assert cluster.java is not None
-    arguments = ("--create", "--topic", "twice", "--partitions", "2", "--replication-factor", "2")
-    tool(TOPIC_COMMAND, cluster.java, *arguments)
+    twice = CreatableTopic(name="twice", num_partitions=2, replication_factor=2)
+    with Client(cluster.java.bootstrap) as client:  # a tool would ask any broker
+        answer = client.call(CreateTopicsRequest(topics=[twice], timeout_ms=30_000), CreateTopicsResponse)
+    assert [topic.error_code for topic in answer.topics] == [0]
     wait_until(lambda: "topic twice has several replicas" in cluster.member.output(), "the line about it")
     assert cluster.member.output().count("topic twice has several replicas") == 1
 
@@ -233,8 +237,14 @@ def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:
     create(cluster.member, "kept", 1)
     change = ("--alter", "--entity-type", "topics", "--entity-name", "kept", "--add-config", "segment.bytes=1048576")
     tool(CONFIG_COMMAND, cluster.member, *change)
-    described = tool(CONFIG_COMMAND, cluster.member, "--describe", "--entity-type", "topics", "--entity-name", "kept")
-    assert "segment.bytes=1048576" in described
+    admin = admin_of(cluster.member)
+    kept = ConfigResource(ConfigResource.Type.TOPIC, "kept")
+
+    def is_taken_over() -> bool:
+        (future,) = admin.describe_configs([kept]).values()
+        return bool(future.result()["segment.bytes"].value == "1048576")
+
+    wait_until(is_taken_over, "the new value")
 
 
 def test_stops_kills_and_a_controller_that_goes(tmp_path: Path) -> None:

@@ -158,13 +158,19 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
         if not stop_asked.is_set():
             logger.info("the broker stops: %s", reason)
             stop_asked.set()
+            server.abandon_start()
 
+    server = Server(config, on_failure=stop_asked.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     if until_stdin_closes:
         loop.add_reader(0, lambda: None if os.read(0, 1024) else stop("standard input was closed"))
-    server = Server(config, on_failure=stop_asked.set)
-    await server.start()
+    try:
+        await server.start()
+    except StartError:
+        if stop_asked.is_set():
+            return  # a member that waited for its cluster was told to stop
+        raise
     try:
         announce(server)
         await stop_asked.wait()

@@ -1,0 +1,169 @@
+"""A member before it talks to its cluster: configuration, directories, logs that are other brokers', producer ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.errors import StartError
+from tidelog.broker.member.config import member_config
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.directories import claim_member_directories, move_strays
+from tidelog.broker.member.member import check_image
+from tidelog.broker.member.producer_ids import ProducerIdBlocks
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, Endpoint, MetadataImage, PartitionState, TopicState
+from tidelog.log.files.checkpoints import (
+    MetaProperties,
+    write_clean_shutdown,
+    write_meta_properties,
+    write_partition_metadata,
+)
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, NotControllerError
+
+FILE_SYSTEM = OsFileSystem()
+CLUSTER, OTHER = "5L6g3nShT-eMCtK--X86sw", "Vb2vsuBdQ3CKnPMTrG2uGg"
+NODE = 7
+TOPIC_ID, OTHER_ID = b"t" * 16, b"o" * 16
+GIVEN = {
+    "process.roles": "broker",
+    "node.id": str(NODE),
+    "controller.quorum.bootstrap.servers": "a:9093,[::1]:9094",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "INSIDE://0.0.0.0:9092,OUTSIDE://:9192",
+    "advertised.listeners": "INSIDE://inner:9092,OUTSIDE://outer:443",
+    "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "broker.rack": "r1",
+}
+
+
+def config(directory: Path | None = None, **texts: str | None) -> BrokerConfig:
+    changed = {**GIVEN, **{key.replace("_", "."): value for key, value in texts.items()}}
+    if directory is not None:
+        changed["log.dirs"] = f"{directory / 'a'},{directory / 'b'}"
+    return BrokerConfig({key: value for key, value in changed.items() if value is not None})
+
+
+def test_what_a_member_tells_and_whom_it_asks() -> None:
+    found = member_config(config())
+    assert found.controllers == (Address("a", 9093), Address("::1", 9094))
+    assert found.endpoints == (Endpoint("INSIDE", "inner", 9092, 0), Endpoint("OUTSIDE", "outer", 443, 0))
+    assert (found.rack, found.heartbeat_interval_ms, found.registration_timeout_ms) == ("r1", 2000, 60_000)
+    voters = member_config(config(controller_quorum_bootstrap_servers=None, controller_quorum_voters="1@a:1,2@b:2"))
+    assert voters.controllers == (Address("a", 1), Address("b", 2))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"node_id": None}, "needs a node.id"),
+        ({"controller_quorum_bootstrap_servers": None}, "controller.quorum.bootstrap.servers"),
+        ({"controller_quorum_bootstrap_servers": "a"}, "'a'"),
+        ({"controller_quorum_bootstrap_servers": "a:0"}, "'a:0'"),
+        ({"controller_listener_names": None}, "controller.listener.names"),
+        ({"listener_security_protocol_map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:SSL"}, "CONTROLLER:SSL"),
+        ({"advertised_listeners": "INSIDE://inner:9092"}, "advertised.listeners"),
+        ({"advertised_listeners": "INSIDE://inner:0,OUTSIDE://outer:443"}, "INSIDE://inner:0"),
+    ],
+)
+def test_what_no_cluster_could_work_with_is_refused(texts: dict[str, str | None], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        member_config(config(None, **texts))
+
+
+def formatted(directory: Path, *, cluster: str = CLUSTER, node: int = NODE, uuid: bytes | None = b"u" * 16) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_meta_properties(FILE_SYSTEM, str(directory), MetaProperties(cluster, node, uuid))
+
+
+def test_directories_of_this_node(tmp_path: Path) -> None:
+    formatted(tmp_path / "a", uuid=b"a" * 16)
+    formatted(tmp_path / "b", uuid=b"b" * 16)
+    found = claim_member_directories(FILE_SYSTEM, config(tmp_path))
+    assert (found.claimed.cluster_id, found.ids, found.previous_epoch) == (CLUSTER, (b"a" * 16, b"b" * 16), -1)
+
+
+@pytest.mark.parametrize(("epochs", "previous"), [((5, 5), 5), ((5, 6), -1), ((5, None), -1), ((None, None), -1)])
+def test_a_clean_stop_counts_where_all_directories_agree(
+    tmp_path: Path, epochs: tuple[int | None, int | None], previous: int
+) -> None:
+    """KIP-966: the controller keeps a broker in the ISR only if none of its logs can have lost records."""
+    for name, epoch in zip("ab", epochs, strict=True):
+        formatted(tmp_path / name, uuid=name.encode() * 16)
+        if epoch is not None:
+            write_clean_shutdown(FILE_SYSTEM, str(tmp_path / name), epoch)
+    assert claim_member_directories(FILE_SYSTEM, config(tmp_path)).previous_epoch == previous
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"cluster": OTHER}, f"b/meta.properties has cluster.id={OTHER}, and .*a/meta.properties has {CLUSTER}"),
+        ({"node": 8}, "b/meta.properties has node.id=8, and this is node 7"),
+        ({"uuid": b"u" * 16}, "b/meta.properties has directory.id=.*, as .*a/meta.properties has"),
+        ({"uuid": None}, "b/meta.properties has no directory.id"),
+        (None, "b/meta.properties is missing: tidelog format"),
+    ],
+)
+def test_other_directories_are_refused_by_file_and_value(
+    tmp_path: Path, second: dict[str, object] | None, message: str
+) -> None:
+    formatted(tmp_path / "a")
+    if second is not None:
+        formatted(tmp_path / "b", **{"uuid": b"b" * 16, **second})  # type: ignore[arg-type]
+    with pytest.raises(StartError, match=message):
+        claim_member_directories(FILE_SYSTEM, config(tmp_path))
+
+
+def image(*replicas: tuple[int, ...]) -> MetadataImage:
+    """Topic ``t`` whose partitions have these replicas."""
+    partitions = tuple(PartitionState(one, one) for one in replicas)
+    return MetadataImage(offset=1, topics={TOPIC_ID: TopicState("t", TOPIC_ID, partitions)}, topic_ids={"t": TOPIC_ID})
+
+
+def test_logs_that_are_not_this_brokers_are_put_aside(tmp_path: Path) -> None:
+    logs = {"t-0": TOPIC_ID, "t-1": TOPIC_ID, "t-2": OTHER_ID, "t-9": TOPIC_ID, "gone-0": OTHER_ID, "t-3": None}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    for name, topic_id in logs.items():
+        (tmp_path / "a" / name).mkdir()
+        if topic_id is not None:
+            write_partition_metadata(FILE_SYSTEM, str(tmp_path / "a" / name), topic_id)
+    (tmp_path / "a" / "__cluster_metadata-0").mkdir()
+    (tmp_path / "b" / "old-0.1-delete").mkdir()
+    move_strays(FILE_SYSTEM, config(tmp_path), image((NODE,), (8,), (NODE,), (NODE,)))
+    left = {path.name for path in (tmp_path / "a").iterdir()}
+    kept = {name for name in left if not name.endswith("-stray")}
+    assert kept == {"t-0", "__cluster_metadata-0"}
+    assert len(left) == len(logs) + 1
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["old-0.1-delete"]
+
+
+def test_a_member_with_replicas_of_others_does_not_join() -> None:
+    check_image(image((NODE,), (8, 9)), NODE)
+    with pytest.raises(StartError, match="partition t-1 has the replicas 8,7"):
+        check_image(image((NODE,), (8, NODE)), NODE)
+
+
+def test_producer_ids_come_in_blocks_and_never_twice() -> None:
+    ids = ProducerIdBlocks(RemoteController(EMPTY_IMAGE, NODE))
+    assert ids.wanted.is_set()
+    with pytest.raises(CoordinatorLoadInProgressError):
+        ids.take()
+    ids.add_block(range(1000, 2000))
+    taken = [ids.take() for _ in range(899)]
+    assert not ids.wanted.is_set()
+    taken.append(ids.take())
+    assert ids.wanted.is_set(), "a tenth is left"
+    ids.add_block(range(5000, 6000))
+    taken += [ids.take() for _ in range(101)]
+    assert taken == [*range(1000, 2000), 5000]
+
+
+def test_what_would_change_the_cluster_is_not_decided_here() -> None:
+    with pytest.raises(NotControllerError):
+        RemoteController(EMPTY_IMAGE, NODE).commit([])
