@@ -144,9 +144,9 @@ def test_logs_that_are_not_this_brokers_are_put_aside(tmp_path: Path) -> None:
 
 
 def test_a_member_with_replicas_of_others_does_not_join() -> None:
-    check_image(image((NODE,), (8, 9)), NODE)
+    check_image(image((NODE,), (8, 9)), config())
     with pytest.raises(StartError, match="partition t-1 has the replicas 8,7"):
-        check_image(image((NODE,), (8, NODE)), NODE)
+        check_image(image((NODE,), (8, NODE)), config())
 
 
 def test_producer_ids_come_in_blocks_and_never_twice() -> None:
