@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.requests.context import RequestContext
 
 
@@ -39,8 +40,8 @@ class Nodes(Protocol):
         """Return a broker that is alive, None where it is not or lacks this client's listener."""
         ...
 
-    def offline(self, replicas: Iterable[int]) -> list[int]:
-        """Return those of ``replicas`` whose brokers are not alive."""
+    def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
+        """Return for each partition its replicas whose brokers are not alive."""
         ...
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:

@@ -169,10 +169,12 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                offline_replicas=broker.nodes.offline(state.replicas),
+                offline_replicas=offline,
                 error_code=0 if state.leader != NO_LEADER else LeaderNotAvailableError.code,
             )
-            for index, state in enumerate(image.partitions)
+            for index, (state, offline) in enumerate(
+                zip(image.partitions, broker.nodes.offline_replicas(image.partitions), strict=False)
+            )
         ],
         topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from tidelog.broker.coordinator.runtime.runtime import java_string_hash
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog.broker.metadata.metadata_image import BrokerRegistration
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, PartitionState
 from tidelog.broker.nodes import Node
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.errors import CoordinatorNotAvailableError
@@ -46,10 +46,10 @@ class ClusterNodes:
         broker = self._controller.image.brokers.get(node_id)
         return None if broker is None or broker.is_fenced else node_on(broker, context.listener_name)
 
-    def offline(self, replicas: Iterable[int]) -> list[int]:
-        """Return those of ``replicas`` whose brokers are fenced or unknown."""
-        brokers = self._controller.image.brokers
-        return [one for one in replicas if one not in brokers or brokers[one].is_fenced]
+    def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
+        """Return for each partition its replicas whose brokers are fenced or unknown."""
+        alive = {number for number, one in self._controller.image.brokers.items() if not one.is_fenced}
+        return ([one for one in state.replicas if one not in alive] for state in partitions)
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
         """Return the leader of the key's partition of an internal topic, which is created if there is none.

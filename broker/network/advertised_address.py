@@ -8,12 +8,14 @@ where an address is translated on the way to a network that the client cannot re
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from tidelog.broker.nodes import Node
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.requests.context import RequestContext
 
 _MAPPED_IPV4 = "::ffff:"  # how a dual-stack socket shows an IPv4 address
@@ -41,9 +43,9 @@ class LoneNode:
         """Return this node, None for another id."""
         return self.alive(context)[0] if node_id == self.controller_id else None
 
-    def offline(self, replicas: Iterable[int]) -> list[int]:
-        """Return no replica: one that answers is there."""
-        return []
+    def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
+        """Return no replica for any: the one that answers is there."""
+        return repeat([])
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
         """Return this node: it coordinates all."""

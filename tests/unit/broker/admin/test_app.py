@@ -22,7 +22,7 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
 from tidelog.broker.cleaning import cleaner_of
-from tidelog.broker.loop.thread_rule import suspended
+from tidelog.broker.loop.thread_rule import opening_expected, suspended
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
@@ -68,7 +68,8 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     parts = DataBroker(directory, texts)
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     if TOPIC not in parts.broker.metadata.topics:
-        parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
+        with opening_expected():
+            parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
     listener = socket.socket(socket.AF_UNIX)
     path = str(directory / "admin")
     listener.bind(path)
@@ -111,7 +112,7 @@ async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tr
     wrong = log.rename(log.with_name(f"{7:020d}.log"))
     async with admin(tmp_path) as pages:
         manager = pages.parts.log_manager
-        with pytest.raises(KafkaStorageError):
+        with pytest.raises(KafkaStorageError), opening_expected():
             manager.get_log(TopicPartition(TOPIC, 0))
         manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC), OsFileSystem())
 
@@ -154,9 +155,10 @@ async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, p
     async with admin(tmp_path) as pages:
         await pages.get(path)
         before = await calls_of(pages, path)
-        pages.parts.topics.create_topic("wide", LOGS, 1, {"cleanup.policy": "compact"})
-        for number in range(LOGS):
-            assert pages.parts.replica_manager.partition("wide", number).local_log is not None
+        with opening_expected():
+            pages.parts.topics.create_topic("wide", LOGS, 1, {"cleanup.policy": "compact"})
+            for number in range(LOGS):
+                assert pages.parts.replica_manager.partition("wide", number).local_log is not None
 
         assert await calls_of(pages, path) - before <= LOGS * MOST_CALLS_PER_LOG
 
@@ -301,7 +303,8 @@ async def test_run_says_why_a_log_is_refused(tmp_path: Path) -> None:
 
 async def test_run_of_a_topic_that_is_not_compacted_is_refused(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
-        pages.parts.topics.create_topic("plain", 1, 1, {})
+        with opening_expected():
+            pages.parts.topics.create_topic("plain", 1, 1, {})
         refused = {"error": "plain is not compacted: its cleanup.policy has no compact"}
         assert await pages.post("/compaction/plain?wait=0") == (409, refused)
 

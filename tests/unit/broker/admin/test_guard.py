@@ -19,6 +19,7 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.guard import MAX_BODY_BYTES, Hosts
 from tidelog.broker.config.admin_keys import ADMIN_LISTENER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.loop.thread_rule import opening_expected
 
 TOPIC = "compacted"
 READS = ("/healthz", "/readyz", "/metrics", "/compaction", "/topics/none/records?key=a", "/nothing")
@@ -70,7 +71,8 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
     texts = {name.replace("_", "."): value for name, value in settings.items()}
     parts = DataBroker(directory, texts)
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
-    parts.topics.create_topic(TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+    with opening_expected():
+        parts.topics.create_topic(TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     runner = await serve(parts.broker, listener)
