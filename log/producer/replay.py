@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.producer.state import (
@@ -13,6 +14,7 @@ from tidelog.log.producer.state import (
     BatchMetadata,
     Marker,
     ProducerBatch,
+    ProducerEntry,
     ProducerStateManager,
 )
 from tidelog.log.segment.batch_scan import BatchHeader
@@ -26,6 +28,9 @@ RECALLED_BYTES = 64 * 1024 * 1024
 retry what was in flight when the broker died: at most five batches of each, written within moments."""
 RECALLED_BYTES_FLUSHED = 512 * 1024
 """The same for a log that needs no recovery: whatever was in flight is among the last records. Takes 1 ms."""
+
+RECALLED_AT_ONCE_BYTES = 512 * 1024
+"""The last records are read in stretches of this size, newest first."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
@@ -102,41 +107,83 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
 
     A client with five requests in flight retries the first of them first. It must be known as a duplicate: to
     librdkafka OUT_OF_ORDER_SEQUENCE_NUMBER is fatal there, and a Java client would write the batch again.
+    Stretches are read from the end backwards, until no producer has batches in those before.
     Raises KafkaStorageError.
     """
     found: dict[int, deque[BatchMetadata]] = {}
-    for header in _data_headers(segments, state.end_offset, max_bytes):
-        entry = state.producers.get(header.producer_id)
-        if entry is not None and header.producer_epoch == entry.producer_epoch:
-            batches = found.setdefault(header.producer_id, deque(maxlen=BATCHES_TO_RETAIN))
-            delta = header.last_offset_delta
-            batches.append(BatchMetadata(_last_sequence(header), header.last_offset, delta, header.max_timestamp))
-    for producer_id, batches in found.items():
-        entry = state.producers[producer_id]
+    wanted = dict(state.producers)
+    for stretch in _stretches(segments, state.end_offset, max_bytes):
+        if not any(number in found or entry.last_offset >= stretch.first_offset for number, entry in wanted.items()):
+            continue
+        here = _batches_of(wanted, stretch, state.end_offset)
+        for number in wanted.keys() & found.keys() - here.keys():
+            if found[number][0].first_sequence == 0:  # its first batch, or the first after sequences wrapped around
+                del wanted[number]
+        for number, batches in here.items():
+            batches.extend(found.get(number, ()))
+            found[number] = batches
+            if len(batches) == BATCHES_TO_RETAIN:
+                del wanted[number]
+        if not wanted:
+            break
+    for number, batches in found.items():
+        entry = state.producers[number]
         if batches[-1].last_offset == entry.last_offset:
             entry.batches = batches
 
 
-def _data_headers(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterator[BatchHeader]:
-    """The headers of idempotent producers' batches in about the last ``max_bytes`` below ``end_offset``, oldest first.
+class Stretch(NamedTuple):
+    """Bytes of a segment from one batch to before another."""
+
+    segment: LogSegment
+    start: int
+    end: int
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first batch; the segment's where that cannot be read."""
+        try:
+            for header in self.segment.headers(self.start, self.end):
+                return header.base_offset
+        except CorruptMessageError:
+            pass
+        return self.segment.base_offset
+
+
+def _stretches(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterator[Stretch]:
+    """The last ``max_bytes`` or somewhat more below ``end_offset``, newest first. Raises KafkaStorageError."""
+    for segment in reversed(segments.values(0, end_offset)):
+        least, end = max(0, segment.size - max_bytes), segment.size
+        while end > least:
+            start = segment.offset_index.floor_position(max(least, end - RECALLED_AT_ONCE_BYTES))
+            yield Stretch(segment, start, end)
+            end = start
+        max_bytes -= segment.size
+        if max_bytes <= 0:
+            return
+
+
+def _batches_of(
+    producers: Mapping[int, ProducerEntry], stretch: Stretch, end_offset: int
+) -> dict[int, deque[BatchMetadata]]:
+    """The last batches of each of these producers in a stretch, below ``end_offset``.
 
     Ends early at a damaged header: what follows it cannot be told. Raises KafkaStorageError.
     """
-    tail: list[tuple[LogSegment, int]] = []
-    for segment in reversed(segments.values(0, end_offset)):
-        tail.append((segment, max(0, segment.size - max_bytes)))
-        max_bytes -= segment.size
-        if max_bytes <= 0:
-            break
-    for segment, position in reversed(tail):
-        try:
-            for header in segment.headers(segment.offset_index.floor_position(position)):
-                if header.last_offset >= end_offset:
-                    return
-                if header.producer_id >= 0 and not header.is_control:
-                    yield header
-        except CorruptMessageError:
-            continue
+    found: dict[int, deque[BatchMetadata]] = {}
+    try:
+        for header in stretch.segment.headers(stretch.start, stretch.end):
+            if header.last_offset >= end_offset:
+                break
+            entry = producers.get(header.producer_id)
+            if entry is None or header.producer_epoch != entry.producer_epoch or header.is_control:
+                continue
+            batches = found.setdefault(header.producer_id, deque(maxlen=BATCHES_TO_RETAIN))
+            delta = header.last_offset_delta
+            batches.append(BatchMetadata(_last_sequence(header), header.last_offset, delta, header.max_timestamp))
+    except CorruptMessageError:
+        pass
+    return found
 
 
 def _replay_segment(state: ProducerStateManager, segment: LogSegment, log_end_offset: int) -> None:
