@@ -2,7 +2,7 @@
 
 One connection's single-record produce, fetch at the end of the log, and Metadata, dispatched in process: without an
 authorizer, and with 10,000 ACLs of which a prefixed one allows it. Median of the rounds, in turn, in microseconds of
-process time. The connection is given no pattern of its last request in either case.
+process time.
 """
 
 from __future__ import annotations
