@@ -23,9 +23,11 @@ class MissingPackageError(JobError):
 
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
 ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
+DELTA_INSTALL = "pip install 'tidelog[delta]'"
 PACKAGES = {
     **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "matplotlib"), SPARK_INSTALL),
     **dict.fromkeys(("pyiceberg", "sqlalchemy"), ICEBERG_INSTALL),
+    "deltalake": DELTA_INSTALL,
 }
 """Packages that jobs import and only an extra installs, each with the command that installs it."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
     from tidelog.pipeline.jobs.offline_logs import Configuration
     from tidelog.pipeline.jobs.progress import Progress
@@ -86,6 +87,13 @@ def export_options() -> list[click.Parameter]:
     return [
         *committed_source_options(),
         click.Argument(["table"], metavar="TABLE"),
+        click.Option(
+            ["--format"],
+            type=click.Choice(["parquet", "delta"]),
+            default="parquet",
+            show_default=True,
+            help="of a table that is a directory",
+        ),
         *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
         click.Option(
@@ -300,7 +308,7 @@ def _progress(arguments: SimpleNamespace) -> Progress:
 
 def _export(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.job_errors import BadRequestError
-    from tidelog.pipeline.jobs.export import ExportRequest, export
+    from tidelog.pipeline.jobs.exporting.request import ExportRequest
     from tidelog.pipeline.jobs.replay import moment
     from tidelog.pipeline.jobs.reports.export_report import completeness, report
     from tidelog.pipeline.options.options import size_in_bytes
@@ -322,18 +330,33 @@ def _export(arguments: SimpleNamespace) -> int:
         raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
     if arguments.partition_by is not None and arguments.catalog is None:
         raise BadRequestError(f"--partition-by {arguments.partition_by}: expected --catalog with it")
-    target = _iceberg_target(arguments)
-    if target is not None:
-        from tidelog.pipeline.jobs.iceberg import export_to_iceberg
-
-        result = export_to_iceberg(_spark(arguments), request, target, _progress(arguments))
-    else:
-        result = export(_spark(arguments), request, _progress(arguments))
+    result = _exported(arguments, request)
     print("\n".join(report(result, arguments.table)))
     if before_ms is None:
         return 0
     print(completeness(result, before_ms))
     return EXIT_FAILED if result.incomplete(before_ms) else 0
+
+
+def _exported(arguments: SimpleNamespace, request: ExportRequest) -> ExportResult:
+    """Export into the kind of table that the options name. Raises PipelineError."""
+    from tidelog.pipeline.job_errors import BadRequestError
+
+    target = _iceberg_target(arguments)
+    if target is not None and arguments.format != "parquet":
+        raise BadRequestError(f"--format {arguments.format}: expected it without --catalog")
+    spark, progress = _spark(arguments), _progress(arguments)
+    if target is not None:
+        from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+
+        return export_to_iceberg(spark, request, target, progress)
+    if arguments.format == "delta":
+        from tidelog.pipeline.jobs.exporting.delta import export_to_delta
+
+        return export_to_delta(spark, request, progress)
+    from tidelog.pipeline.jobs.export import export
+
+    return export(spark, request, progress)
 
 
 def _audit(arguments: SimpleNamespace) -> int:

@@ -74,6 +74,14 @@ def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == "tidelog pipeline export: Iceberg table orders: expected NAMESPACE.TABLE\n"
 
 
+def test_export_to_delta(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for said in ("version 1: 500 rows in 1 files", "version 1: nothing new"):
+        assert run(data, "export", str(tmp_path / "table"), "--format", "delta") == 0
+        assert said in capsys.readouterr().out
+    assert run(data, "export", "a.b", "--format", "delta", "--catalog", "x") == 2
+    assert "--format delta: expected it without --catalog" in capsys.readouterr().err
+
+
 def test_a_catalog_has_properties_and_a_name(data: DataDirectory, tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     given = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'c.db'}", "warehouse": f"file://{tmp_path / 'warehouse'}"}

@@ -1,0 +1,164 @@
+"""The export into a Delta table through ``deltalake``: each part of a run is one version of the table.
+
+    TABLE/_delta_log/                     the table's versions; each of an export has txn (``tidelog.export``, N)
+    TABLE/_tidelog/delta-00000007.json    the offsets of state 7, written before the version that has txn 7
+    TABLE/data/*.parquet                  the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
+
+Delta keeps an application's transaction number for good, in checkpoints too, where it forgets a commit's own metadata.
+So the number says which state counts, and the state's file says the offsets. Exports commit under the area's lock: a
+state that was written for a number is replaced as long as the table does not have that number, and never after. Other
+writers may append, delete and compact meanwhile. Needs a directory that is mounted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun, TableFile
+from tidelog.pipeline.job_errors import DELTA_INSTALL, ConflictError, JobError, missing
+from tidelog.pipeline.jobs.exporting.commits import export_into
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
+from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.options.columns import Columns
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+APP_ID = "tidelog.export"
+
+
+def export_to_delta(
+    spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None
+) -> ExportResult:
+    """Export new records into the Delta table at ``request.table``, made where it is missing.
+
+    Raises what ``export`` raises, and JobError for what deltalake says.
+    """
+    if importlib.util.find_spec("deltalake") is None:
+        raise missing("deltalake", DELTA_INSTALL)
+    from deltalake.exceptions import DeltaError
+
+    table = _DeltaCommits(request)
+    try:
+        return export_into(spark, request, table, table.open(), progress)
+    except DeltaError as error:
+        raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
+    finally:
+        table.open()  # clears the staging away
+
+
+class _DeltaCommits:
+    """A Delta table as an export commits to it."""
+
+    may_grow = False
+
+    def __init__(self, request: ExportRequest) -> None:
+        self._schema = Columns.all(headers=request.headers).arrow_schema()
+        self._area = ExportTable(request.table, self._finish)
+        self._committed: set[str] = set()
+
+    def open(self) -> Manifest:
+        """Take away what killed runs left, and return the table's state. Raises JobError, BadRequestError."""
+        self._area.open()
+        os.makedirs(self._area.directory(DIRECTORY, DEAD_LETTER), exist_ok=True)
+        return self._state(_number_of(self._table()))
+
+    def begin_run(self, run: str) -> StagingRun:
+        """Make the staging directory of one part. Raises JobError."""
+        return self._area.begin_run(run)
+
+    def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
+        """Add one version with the new files and the number of their state. Raises ConflictError."""
+        with self._area.locked():
+            table = self._table()
+            if _number_of(table) != before.version:
+                raise ConflictError(
+                    f"another export committed to {self._area.path} meanwhile: this run kept what it had committed "
+                    "before; run it again to go on from there"
+                )
+            state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
+            OsFileSystem().replace_file(self._state_path(after.version), state.to_json().encode())
+            new = [file for file in after.files if file not in before.files]
+            self._bring_in(staged.path, DATA, (file.name for file in new))
+            self._bring_in(staged.path, DEAD_LETTER, os.listdir(os.path.join(staged.path, DEAD_LETTER)))
+            self._add(table, new, after.version)
+        self._committed.add(staged.run)
+
+    def _add(self, table: DeltaTable | None, files: list[TableFile], number: int) -> None:
+        from deltalake import CommitProperties, Schema, Transaction
+        from deltalake.transaction import create_table_with_add_actions
+
+        properties = CommitProperties(app_transactions=[Transaction(APP_ID, number)])
+        actions = [self._action(file) for file in files]
+        schema: Any = Schema.from_arrow(self._schema)
+        if table is None:
+            create_table_with_add_actions(self._area.path, schema, actions, commit_properties=properties)
+        else:
+            table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+
+    def _action(self, file: TableFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        modified_ms = os.stat(self._area.directory(DATA, file.name)).st_mtime_ns // 1_000_000
+        stats = json.dumps({"numRecords": file.rows})
+        return AddAction(f"{DATA}/{file.name}", file.size, {}, modified_ms, True, stats)
+
+    def _table(self) -> DeltaTable | None:
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._area.path):
+            return None
+        return DeltaTable(self._area.path)
+
+    def _state(self, number: int) -> Manifest:
+        if not number:
+            return Manifest()
+        path = self._state_path(number)
+        try:
+            with open(path, encoding="utf-8") as file:
+                return Manifest.from_json(file.read(), path)
+        except FileNotFoundError:
+            raise JobError(f"{path} is missing: it says which offsets the table has") from None
+
+    def _state_path(self, number: int) -> str:
+        return self._area.directory(DIRECTORY, f"delta-{number:08d}.json")
+
+    # ---- files
+
+    def _place_of(self, folder: str, name: str) -> str:
+        return self._area.directory(*((DIRECTORY, folder) if folder == DEAD_LETTER else (folder,)), name)
+
+    def _bring_in(self, staging: str, folder: str, names: Iterable[str]) -> None:
+        """Give staged files their names in the table. One that is there already holds the same range and stays."""
+        for name in names:
+            path = self._place_of(folder, name)
+            if not os.path.exists(path):
+                os.link(os.path.join(staging, folder, name), path)
+
+    def _finish(self, run: str, staging: str) -> bool:
+        """Take the files of a run that did not commit away again; of one that did, they stay."""
+        if run in self._committed or self._state(_number_of(self._table())).run == run:
+            return True
+        table = self._table()
+        known = set() if table is None else {os.path.basename(uri) for uri in table.file_uris()}
+        for folder in (DATA, DEAD_LETTER):
+            for name in os.listdir(os.path.join(staging, folder)):
+                path = self._place_of(folder, name)
+                is_own = os.path.exists(path) and os.path.samefile(os.path.join(staging, folder, name), path)
+                if is_own and name not in known:
+                    os.unlink(path)
+        return True
+
+
+def _number_of(table: DeltaTable | None) -> int:
+    """The number of the table's state; 0 before the first."""
+    return 0 if table is None else (table.transaction_version(APP_ID) or 0)

@@ -1,0 +1,160 @@
+"""Export into Delta in this process: a version per commit, the state's number in its txn, nothing twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("polars")
+
+import polars
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tidelog.pipeline.job_errors import BadRequestError, ConflictError, MissingPackageError
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.exporting import delta
+from tidelog.pipeline.jobs.exporting.delta import APP_ID, export_to_delta
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+def table_of(data: DataDirectory) -> str:
+    return str(data.path.parent / "table")
+
+
+def run(data: DataDirectory, **fields: Any) -> ExportResult:
+    return export_to_delta(None, ExportRequest(data.source(), table_of(data), **fields))
+
+
+def offsets(data: DataDirectory) -> list[int]:
+    return sorted(polars.read_delta(table_of(data)).get_column("offset").to_list())
+
+
+def files(data: DataDirectory) -> tuple[set[str], set[str]]:
+    """Data files in the table's folder, and those of its newest version."""
+    known = {os.path.basename(uri) for uri in DeltaTable(table_of(data)).file_uris()}
+    return set(os.listdir(Path(table_of(data), "data"))), known
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_each_commit_is_a_version_and_each_record_is_there_once(data: DataDirectory) -> None:
+    fill(data.log("orders"), 20)
+    assert run(data, file_bytes=1000, commit_files=2).rows == 100
+    fill(data.log("orders", 1), 2)
+    assert run(data).rows == 10
+    assert run(data).committed is False
+    table = DeltaTable(table_of(data))
+    assert table.transaction_version(APP_ID) == table.version() + 1
+    rows = polars.read_delta(table_of(data)).sort("partition", "offset")
+    assert rows.get_column("offset").to_list() == [*range(100), *range(10)]
+    assert rows.get_column("key")[0] == b"key-0"
+
+
+def test_other_writers_may_delete_compact_and_forget(data: DataDirectory) -> None:
+    fill(data.log("orders"), 4)
+    run(data, file_bytes=1000, commit_files=1)
+    table = DeltaTable(table_of(data))
+    table.delete("offset = 3")
+    table.optimize.compact()
+    table = DeltaTable(table_of(data))
+    table.create_checkpoint()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table = DeltaTable(table_of(data))
+    table.create_checkpoint()
+    for path in Path(table_of(data), "_delta_log").glob("*.json"):
+        if path.stem.isdigit() and int(path.stem) < table.version():
+            path.unlink()
+    fill(data.log("orders"), 1)
+    assert run(data).rows == 5
+    assert offsets(data) == [number for number in range(25) if number != 3]
+
+
+def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory) -> None:
+    log = data.log("orders")
+    fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+    end_transaction(log, 5, commit=False)
+    assert run(data).manifest.offsets() == {"orders": {0: 6}}
+    assert run(data).committed is False
+    fill(log, 1)
+    run(data)
+    assert offsets(data) == [6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("step", ["_bring_in", "_add", "after"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch, step: str, grows: bool
+) -> None:
+    fill(data.log("orders"), 2)
+    run(data)
+    fill(data.log("orders"), 4)
+    real = delta._DeltaCommits._add
+
+    def killed_later(*arguments: Any) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(delta._DeltaCommits, "_add" if step == "after" else step,
+                      killed_later if step == "after" else killed)  # fmt: skip
+        run(data)
+    if grows:
+        fill(data.log("orders"), 4)
+    run(data, file_bytes=1000 if grows else 1 << 20)
+    assert offsets(data) == list(range(50 if grows else 30))
+    there, known = files(data)
+    assert there == known
+    assert os.listdir(Path(table_of(data), "_tidelog", "staging")) == []
+
+
+def test_of_two_runs_one_wins_and_the_other_says_so(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data.log("orders"), 4)
+    real = delta._DeltaCommits.commit
+
+    def too_late(*arguments: Any) -> None:
+        monkeypatch.setattr(delta._DeltaCommits, "commit", real)
+        run(data)
+        real(*arguments)
+
+    monkeypatch.setattr(delta._DeltaCommits, "commit", too_late)
+    with pytest.raises(ConflictError, match="another export committed to"):
+        run(data)
+    assert offsets(data) == list(range(20))
+
+
+def test_damaged_batches_lie_beside_the_table(data: DataDirectory) -> None:
+    fill(data.log("orders"), 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    assert run(data).dead_letters == 1
+    assert offsets(data) == list(range(5, 20))
+    letters = polars.read_parquet(Path(table_of(data), "_tidelog", "dead-letter", "*.parquet"))
+    assert letters.get_column("position").to_list() == [0]
+
+
+def test_a_table_of_another_writer_is_refused(data: DataDirectory) -> None:
+    fill(data.log("orders"), 1)
+    write_deltalake(table_of(data), polars.DataFrame({"a": [1]}).to_arrow())
+    with pytest.raises(BadRequestError, match="is not empty and no exported table"):
+        run(data)
+
+
+def test_without_deltalake_the_package_is_named(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"deltalake is not installed: pip install 'tidelog\[delta\]'"):
+        run(data)
