@@ -151,6 +151,11 @@ def broker_classpath(version: str = KAFKA_4) -> str:
     return f"{broker_jars(version)}/*"
 
 
+def shell_classpath(version: str = KAFKA_4) -> str:
+    """A Java class path that runs ``kafka-metadata-shell``. Raises as `resolve`."""
+    return f"{resolve(f'shell-{version}', [_kafka('kafka-shell', version), *_logging(version)])}/*"
+
+
 def streams_classpath(version: str = KAFKA_4) -> str:
     """A Java class path with Kafka Streams and all it needs to run. Raises as `resolve`."""
     return f"{resolve(f'streams-{version}', [_kafka('kafka-streams', version), *_logging(version)])}/*"

@@ -32,6 +32,11 @@ def client_classpath(version: str) -> str:
     return or_skip(lambda: jars.client_classpath(version))
 
 
+def shell_classpath(version: str = KAFKA_4) -> str:
+    """A class path that runs ``kafka-metadata-shell``."""
+    return or_skip(lambda: jars.shell_classpath(version))
+
+
 def streams_classpath(version: str = KAFKA_4) -> str:
     """A class path with Kafka Streams and all it needs."""
     return or_skip(lambda: jars.streams_classpath(version))

@@ -1,0 +1,130 @@
+"""Kafka's tools read Tidelog's metadata: the log, its snapshot, and the quorum of a running broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rivals.apache_kafka import TOOL_TIMEOUT_S, dump_log_segments
+from benchmarks.rivals.kafka_jars import java
+from tests.support.admin import Admin
+from tests.support.apache_kafka import run_tool
+from tests.support.broker import TidelogProcess
+from tests.support.kafka_jars import shell_classpath
+from tests.support.metadata_changes import SHA_256, alter, set_quota, set_user
+from tests.support.metadata_facts import BROKER
+from tidelog.broker.controller.embedded import open_controller
+from tidelog.broker.metadata.image_description import uuid_text
+from tidelog.broker.metadata.log_reader import read_metadata_log
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import SystemTime
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
+SHELL = "org.apache.kafka.shell.MetadataShell"
+SHELL_TRIES = 5
+"""The shell may answer before it has loaded its snapshot."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
+    """A broker with something of every kind; it runs until a test stops it."""
+    with TidelogProcess(tmp_path_factory.mktemp("tools"), {"log.cleaner.enable": "false"}) as broker:
+        Admin(broker.bootstrap).create("orders", 3, {"retention.ms": "86400000"})
+        alter(broker.bootstrap, BROKER, "", "message.max.bytes", "2000000")
+        set_quota(broker.bootstrap, [("user", "ann")], "producer_byte_rate", 1048576.0)
+        set_user(broker.bootstrap, "bob", SHA_256, 8192)
+        yield broker
+
+
+def directory_of(broker: TidelogProcess) -> Path:
+    return broker.data_directory / "__cluster_metadata-0"
+
+
+def image_of(broker: TidelogProcess) -> MetadataImage:
+    return read_metadata_log(OsFileSystem(), str(directory_of(broker))).image
+
+
+def test_the_running_quorum_is_described(broker: TidelogProcess) -> None:
+    answers = [
+        run_tool(QUORUM_COMMAND, ["--bootstrap-server", broker.bootstrap, "describe", part])
+        for part in ("--status", "--replication")
+    ]
+    assert [answer.returncode for answer in answers] == [0, 0], answers
+    status = dict(re.findall(r"^(\w+):\s+(.*)$", answers[0].stdout, re.MULTILINE))
+    image = image_of(broker)
+    assert (status["LeaderId"], status["LeaderEpoch"]) == ("1", str(image.epoch))
+    assert int(status["HighWatermark"]) == image.offset + 1
+    assert re.search(r"^1\s.*\sLeader\s*$", answers[1].stdout, re.MULTILINE), answers[1].stdout
+
+
+def test_the_log_and_its_snapshot_are_read(broker: TidelogProcess) -> None:
+    """One test: each tool asks the stopped broker's directory, in turn."""
+    broker.terminate()
+    image, directory = image_of(broker), directory_of(broker)
+    (segment,) = directory.glob("*.log")
+    check_dump(image, segment)
+    snapshot = take_snapshot(directory)
+    check_dump(image_of(broker), snapshot)
+    check_shell(image, snapshot)
+
+
+def take_snapshot(directory: Path) -> Path:
+    """Open the log as a start does, and write its snapshot."""
+    environment = LogEnvironment(OsFileSystem(), SystemTime())
+    place = MetadataPlace(str(directory.parent), DirectoryState(str(directory.parent)), environment)
+    controller = open_controller(place, 1, environment.time)
+    controller.take_snapshot(least_bytes=0)
+    controller.close()
+    (snapshot,) = directory.glob("*.checkpoint")
+    return snapshot
+
+
+def check_dump(image: MetadataImage, file: Path) -> None:
+    """``kafka-dump-log --cluster-metadata-decoder`` finds the image's records, of Kafka's types."""
+    done = run_tool(dump_log_segments(), ["--cluster-metadata-decoder", "--files", str(file)])
+    assert done.returncode == 0, done.stderr
+    assert "payload: INVALID" not in done.stdout
+    assert "Could not decode" not in done.stdout
+    found = [json.loads(line) for line in re.findall(r"payload: (\{.*\})$", done.stdout, re.MULTILINE)]
+    of_type: dict[str, list[dict[str, object]]] = {}
+    for one in found:
+        of_type.setdefault(one["type"], []).append(one["data"])
+    assert {str(one["name"]) for one in of_type["TOPIC_RECORD"]} == set(image.topic_ids)
+    assert len(of_type["PARTITION_RECORD"]) == sum(len(topic.partitions) for topic in image.topics.values())
+    levels = {one["name"]: one["featureLevel"] for one in of_type["FEATURE_LEVEL_RECORD"]}
+    assert levels == image.features
+    configs = {
+        (one["resourceType"], one["resourceName"], one["name"]): one["value"] for one in of_type["CONFIG_RECORD"]
+    }
+    assert configs == {(*key, name): value for key, texts in image.configs.items() for name, value in texts.items()}
+    assert {(one["key"], one["value"]) for one in of_type["CLIENT_QUOTA_RECORD"]} == {("producer_byte_rate", 1048576.0)}
+    users = {(one["name"], one["mechanism"], one["iterations"]) for one in of_type["USER_SCRAM_CREDENTIAL_RECORD"]}
+    assert users == {(*key, state.iterations) for key, state in image.scram.items()}
+
+
+def check_shell(image: MetadataImage, snapshot: Path) -> None:
+    """``kafka-metadata-shell`` loads the snapshot and shows its parts."""
+    command = [java(), "-Xmx256M", "-Dlog4j2.level=OFF", "-cp", shell_classpath(), SHELL, "--snapshot", str(snapshot)]
+    for _ in range(SHELL_TRIES):
+        done = subprocess.run(
+            [*command, "tree", "/image"], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if "byName" in done.stdout:
+            break
+    for topic in image.topics.values():
+        assert uuid_text(topic.topic_id) in done.stdout
+    partitions = sum(len(topic.partitions) for topic in image.topics.values())
+    assert done.stdout.count("PartitionRegistration(replicas=[1]") == 2 * partitions, "by name and by id"
+    for text in ("86400000", "message.max.bytes", "producer_byte_rate", "bob"):
+        assert text in done.stdout, text
