@@ -112,7 +112,12 @@ class Entrance:
     def close(self) -> None:
         """End what is not a connection yet."""
         if self._tls is not None:
-            self._tls.handshakes.close()
+            self._tls.close()
+
+    def reload_stores(self) -> None:
+        """Read keystores and truststores again: the operator says that they are new."""
+        if self._tls is not None:
+            self._tls.reload()
 
     def _limit_for(self, host: str) -> int:
         overrides = self._config.get_str("max.connections.per.ip.overrides")
@@ -130,7 +135,7 @@ def build_tls(broker: Broker) -> TlsListeners | None:
         return None
     from tidelog.broker.security.tls.listeners import TlsListeners
 
-    return TlsListeners(names, broker.config.listener_texts, broker.loop, broker.timers)
+    return TlsListeners(names, broker.config.listener_texts(), broker.loop, broker.timers, broker.executor)
 
 
 def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:

@@ -264,6 +264,11 @@ class Server:
         for acceptor in self._acceptors:
             acceptor.resume()
 
+    def reload_stores(self) -> None:
+        """Read the stores of keys and certificates again, for the next handshakes."""
+        if self._entrance is not None:
+            self._entrance.reload_stores()
+
     def _on_closed(self, connection: Connection) -> None:
         assert self._entrance is not None
         self._entrance.connection_closed(connection)

@@ -358,7 +358,7 @@ NO_EFFECT = frozenset(
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
     security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    ssl.allow.dn.changes ssl.allow.san.changes ssl.endpoint.identification.algorithm ssl.protocol
+    ssl.endpoint.identification.algorithm ssl.protocol
     transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
     unstable.feature.versions.enable zookeeper.
     """.split()  # noqa: SIM905

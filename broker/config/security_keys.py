@@ -62,6 +62,12 @@ TLS_KEYS = (
     ConfigKey("ssl.principal.mapping.rules", LIST, ("DEFAULT",), None, LOW,
         "Rules that make a principal's name of a certificate's subject: DEFAULT and RULE:pattern/replacement/[LU], "
         "the first that matches."),
+    ConfigKey("ssl.allow.dn.changes", ConfigType.BOOLEAN, False, None, LOW,
+        "Whether a changed keystore may have another subject."),
+    ConfigKey("ssl.allow.san.changes", ConfigType.BOOLEAN, False, None, LOW,
+        "Whether a changed keystore may lack host names that the old one had."),
+    ConfigKey("ssl.store.refresh.ms", ConfigType.LONG, 10_000, Check(lambda value: value >= 0, "0 or more"), LOW,
+        "How often store files are looked at for changes; 0: never. Tidelog's own key."),
     ConfigKey("ssl.provider", STRING, None, only(None, ""), LOW, "Java's; no value."),
     ConfigKey("ssl.secure.random.implementation", STRING, None, only(None, ""), LOW, "Java's; no value."),
     ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", only("SunX509"), LOW, "Java's; its default alone."),

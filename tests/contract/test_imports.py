@@ -77,3 +77,18 @@ def test_all_handlers_together_import_nothing_of_the_authorizer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_broker_of_plain_listeners_imports_nothing_of_tls_and_sasl() -> None:
+    """Neither its handlers nor what accepts its connections."""
+    program = (
+        "import importlib, sys\n"
+        "from tidelog.broker import server\n"
+        "from tidelog.broker.requests.registry import REGISTRY\n"
+        "for entry in REGISTRY.values():\n"
+        "    importlib.import_module(entry.module)\n"
+        "print([name for name in sys.modules if name == 'tidelog.broker.network.authentication'\n"
+        "       or name.startswith(('tidelog.broker.security.tls', 'tidelog.broker.security.sasl'))])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

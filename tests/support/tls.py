@@ -10,12 +10,14 @@ from pathlib import Path
 from tests.support.certificates import Certificates
 from tidelog.broker.config.security_keys import listener_values
 from tidelog.broker.security.tls.contexts import build_context
+from tidelog.broker.security.tls.stores import read_key_store
 from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
 
 
 def server_context(certificates: Certificates, **texts: str) -> ssl.SSLContext:
     """The context of a listener with these keys, written with underscores."""
-    return build_context(listener_values(certificates.server_texts(**texts), "SSL"))
+    values = listener_values(certificates.server_texts(**texts), "SSL")
+    return build_context(values, read_key_store(values))
 
 
 def client_context(authority: Path, *, tls12: bool = False) -> ssl.SSLContext:

@@ -171,6 +171,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
         if stop_asked.is_set():
             return  # a member that waited for its cluster was told to stop
         raise
+    loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
     try:
         announce(server)
         await stop_asked.wait()

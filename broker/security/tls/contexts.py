@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidelog.broker.security.tls.stores import KeyStore, read_key_store, read_trust_store, refuse
+from tidelog.broker.security.tls.stores import KeyStore, read_trust_store, refuse
 
 DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 TLS13_SUITES = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -36,13 +36,13 @@ VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 _CRL_MARK = "-----BEGIN X509 CRL-----"
 
 
-def build_context(values: Mapping[str, Any]) -> ssl.SSLContext:
-    """The context of a listener with these values. Reads files; raises ConfigError."""
+def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
+    """The context of a listener with these values and this keystore. Reads files; raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 1
     set_versions_and_suites(context, values["ssl.enabled.protocols"], values["ssl.cipher.suites"])
-    load_key_store(context, read_key_store(values))
+    load_key_store(context, store)
     set_client_checks(context, values)
     return context
 

@@ -1,28 +1,90 @@
-"""One listener that encrypts: its present context, and the principal of a client's certificate."""
+"""One listener that encrypts: its present context, what may replace it, and the principal of a client's certificate.
+
+A changed store is read, and its context built, in a thread. It takes the place of the old one if it fits: same subject,
+no host name lost, unless ``ssl.allow.dn.changes`` or ``ssl.allow.san.changes`` say otherwise. Connections keep the
+context they began with. Source of the checks: Kafka's SslFactory.
+"""
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.broker.config.security_keys import listener_values
 from tidelog.broker.security.principal import ANONYMOUS, USER, Principal
 from tidelog.broker.security.tls.contexts import build_context
 from tidelog.broker.security.tls.principal_rules import PrincipalRules
-from tidelog.broker.security.tls.subject_names import subject_of
+from tidelog.broker.security.tls.stores import FileStamp, KeyStore, read_key_store, refuse, stamps_of
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError, host_names_of, subject_of
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+class Identity(NamedTuple):
+    """The broker's own subject and host names, by its certificate."""
+
+    subject: str
+    host_names: frozenset[tuple[int, bytes]]
+
+
+class Prepared(NamedTuple):
+    """Everything a listener takes from its stores."""
+
+    context: ssl.SSLContext
+    identity: Identity
+    stamps: dict[str, FileStamp]
 
 
 class TlsListener:
-    """TLS as one listener speaks it. ``context`` is replaced whole: a handshake keeps the one it began with."""
+    """TLS as one listener speaks it. ``prepared`` is replaced whole."""
 
     def __init__(self, name: str, texts: Mapping[str, str]) -> None:
         """Raises ConfigError."""
         self.name = name
         self.values: dict[str, Any] = listener_values(texts, name)
-        self.context: ssl.SSLContext = build_context(self.values)
         self._rules = PrincipalRules(self.values["ssl.principal.mapping.rules"])
+        self.prepared = prepare(self.values)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the next handshake."""
+        return self.prepared.context
+
+    def prepare_again(self, *, even_if_unchanged: bool) -> Prepared | None:
+        """Read the stores again; None while their files are as they were. Any thread. Raises ConfigError."""
+        if not even_if_unchanged and stamps_of(self.values) == self.prepared.stamps:
+            return None
+        found = prepare(self.values)
+        check_identity(self.values, self.prepared.identity, found.identity)
+        return found
 
     def principal_of(self, certificate: bytes | None) -> Principal:
         """The bearer of a checked certificate. Raises NoRuleMatchesError, MalformedCertificateError."""
         return Principal(USER, self._rules.name_of(subject_of(certificate))) if certificate else ANONYMOUS
+
+
+def prepare(values: Mapping[str, Any]) -> Prepared:
+    """Read the stores and build their context. Any thread. Raises ConfigError."""
+    stamps = stamps_of(values)  # first: what changes meanwhile is seen as a change later
+    store = read_key_store(values)
+    return Prepared(build_context(values, store), identity_of(store), stamps)
+
+
+def identity_of(store: KeyStore) -> Identity:
+    """The identity of the first certificate of a chain. Raises ConfigError."""
+    match = _CERTIFICATE.search(store.pem.decode("ascii", "replace"))
+    try:
+        certificate = ssl.PEM_cert_to_DER_cert(match[0]) if match is not None else b""
+        return Identity(subject_of(certificate), host_names_of(certificate))
+    except (MalformedCertificateError, ValueError) as error:
+        raise refuse("ssl.keystore", "[hidden]", "a store with a certificate") from error
+
+
+def check_identity(values: Mapping[str, Any], old: Identity, new: Identity) -> None:
+    """Raises ConfigError unless clients that knew the old certificate will know the new one."""
+    if old.subject != new.subject and not values["ssl.allow.dn.changes"]:
+        raise refuse("ssl.keystore", new.subject, f"the subject {old.subject}, unless ssl.allow.dn.changes=true")
+    if not old.host_names <= new.host_names and not values["ssl.allow.san.changes"]:
+        raise refuse("ssl.keystore", "[hidden]", "all host names of the old one, unless ssl.allow.san.changes=true")

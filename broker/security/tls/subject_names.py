@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-_SEQUENCE, _SET, _OBJECT_ID, _VERSION = 0x30, 0x31, 0x06, 0xA0
+_SEQUENCE, _SET, _VERSION, _EXTENSIONS = 0x30, 0x31, 0xA0, 0xA3
+_ALTERNATIVE_NAMES = "2.5.29.17"
 _TEXT_TAGS = frozenset({12, 19, 20, 22, 27, 30})
 """UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: written as text, others in hex."""
 _KEYWORDS = {
@@ -38,13 +39,36 @@ def subject_of(certificate: bytes) -> str:
         raise MalformedCertificateError("the certificate cannot be read") from error
 
 
-def _subject_parts(certificate: bytes) -> list[memoryview]:
-    """The parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
+def host_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
+    """The alternative names of a certificate, by their kind and bytes. Raises MalformedCertificateError."""
+    try:
+        for tag, extensions in _fields(certificate):
+            if tag == _EXTENSIONS:
+                return frozenset(_alternative_names(_element(extensions)[1]))
+    except (IndexError, ValueError) as error:
+        raise MalformedCertificateError("the certificate cannot be read") from error
+    return frozenset()
+
+
+def _alternative_names(extensions: memoryview) -> Iterator[tuple[int, bytes]]:
+    for _, extension, _ in _elements(extensions):
+        parts = [content for _, content, _ in _elements(extension)]
+        if parts and _read_object_id(parts[0]) == _ALTERNATIVE_NAMES:
+            for tag, name, _ in _elements(_element(parts[-1])[1]):
+                yield tag, bytes(name)
+
+
+def _fields(certificate: bytes) -> list[tuple[int, memoryview]]:
+    """Tag and content of the signed fields, from the serial number on."""
     _, whole, _ = _element(memoryview(certificate))
     _, signed, _ = _element(whole)
     fields = [(tag, content) for tag, content, _ in _elements(signed)]
-    if fields[0][0] == _VERSION:
-        del fields[0]
+    return fields[1:] if fields[0][0] == _VERSION else fields
+
+
+def _subject_parts(certificate: bytes) -> list[memoryview]:
+    """The parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
+    fields = _fields(certificate)
     # serial number, signature algorithm, issuer, validity, subject
     tag, subject = fields[4]
     parts = list(_elements(subject))

@@ -13,6 +13,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.security_keys import listener_values
 from tidelog.broker.security.tls.contexts import TLS12_SUITES, TLS13_SUITES, build_context
 from tidelog.broker.security.tls.listener import TlsListener
+from tidelog.broker.security.tls.stores import read_key_store
 from tidelog.protocol.config_def import ConfigError
 
 
@@ -22,7 +23,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def build(texts: dict[str, str]) -> ssl.SSLContext:
-    return build_context(listener_values(texts, "SSL"))
+    values = listener_values(texts, "SSL")
+    return build_context(values, read_key_store(values))
 
 
 def assert_serves(context: ssl.SSLContext, certificates: Certificates) -> TlsPair:
