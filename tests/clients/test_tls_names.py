@@ -54,7 +54,7 @@ def random_name(rng: random.Random) -> bytes:
 
 
 def certificate_of(name: bytes) -> bytes:
-    """As much of a certificate as the subject needs around it."""
+    """A certificate with nothing but a subject."""
     nothing = der(0x30, b"")
     signed = der(0xA0, der(2, b"\2")) + der(2, b"\1") + nothing + nothing + nothing + name + nothing
     return der(0x30, der(0x30, signed) + nothing + der(3, b"\0"))
