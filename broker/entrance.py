@@ -43,6 +43,7 @@ class Entrance:
         self._on_left = on_left
         self._per_ip: Counter[str] = Counter()
         self._tls = build_tls(broker)
+        warn_of_weaknesses(self._config)
         self._sasl = build_sasl(broker)
 
     def has_room(self) -> bool:
@@ -141,6 +142,15 @@ def build_tls(broker: Broker) -> TlsListeners | None:
 def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
     """The names of the listeners that encrypt."""
     return [endpoint.listener_name for endpoint in endpoints if endpoint.security_protocol not in PLAIN_PROTOCOLS]
+
+
+def warn_of_weaknesses(config: BrokerConfig) -> None:
+    """Say once what is weak about listeners, where any of them is secured."""
+    if any(endpoint.security_protocol != "PLAINTEXT" for endpoint in config.listeners):
+        from tidelog.broker.security.policy import find_weaknesses
+
+        for finding in find_weaknesses(config):
+            logger.warning("%s", finding)
 
 
 def build_sasl(broker: Broker) -> Authentication | None:

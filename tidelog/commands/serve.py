@@ -57,6 +57,11 @@ def environment_level() -> str:
     help="stop, too, when standard input closes: a broker that must not outlive its starter",
 )
 @click.option(
+    "--strict",
+    is_flag=True,
+    help="refuse to start with a weakness of security that is a warning otherwise (docs/security.md)",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default=environment_level,
@@ -70,6 +75,7 @@ def command(
     config_file: str | None,
     overrides: tuple[str, ...],
     until_stdin_closes: bool,
+    strict: bool,
     log_level: str,
 ) -> int:
     """Run a broker."""
@@ -89,10 +95,21 @@ def command(
     try:
         config = BrokerConfig.load(config_file, os.environ, overrides, ServeOptions(data_dir, host, port))
         config.log_unknown_keys()
+        if strict:
+            refuse_weaknesses(config)
         return serve(config, until_stdin_closes=until_stdin_closes)
     except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def refuse_weaknesses(config: BrokerConfig) -> None:
+    """Raises ConfigError for the first weakness of the listeners."""
+    from tidelog.broker.security.policy import find_weaknesses
+    from tidelog.protocol.config_def import ConfigError
+
+    for finding in find_weaknesses(config):
+        raise ConfigError(f"--strict: {finding}")
 
 
 def can_close(descriptor: int) -> bool:

@@ -1,0 +1,56 @@
+"""The starting policy: weaknesses of secured listeners that do not keep a broker from starting.
+
+Each finding is one line of the log; ``tidelog serve --strict`` refuses the start for any. Apache Kafka starts with all
+of them, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator
+
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
+from tidelog.broker.config.security_keys import listener_values
+
+_READABLE_BY_OTHERS = 0o004
+
+
+def find_weaknesses(config: BrokerConfig) -> list[str]:
+    """The findings for a configuration. Looks at the modes of keystores; raises ConfigError."""
+    return [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
+
+
+def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
+    name, protocol = endpoint.listener_name, endpoint.security_protocol
+    if protocol == "PLAINTEXT":
+        if not is_loopback(endpoint.host) and any(one.security_protocol != protocol for one in config.listeners):
+            yield f"listener {name} is open to the network without any security, beside listeners that have some"
+        return
+    values = listener_values(config.listener_texts(), name)
+    asks = values["ssl.client.auth"] if protocol not in PLAIN_PROTOCOLS else "none"
+    if (protocol in SASL_PROTOCOLS or asks != "none") and not config.get("authorizer.class.name"):
+        yield f"listener {name} authenticates, but without authorizer.class.name every client may do everything"
+    if protocol == "SASL_PLAINTEXT" and not is_loopback(endpoint.host):
+        yield f"listener {name} is open to the network without TLS: what clients authenticate by can be read along"
+    if asks == "requested" and protocol not in SASL_PROTOCOLS:
+        yield f"listener {name} lets clients without a certificate in, as User:ANONYMOUS (ssl.client.auth=requested)"
+    location = values["ssl.keystore.location"]
+    if protocol not in PLAIN_PROTOCOLS and location and is_readable_by_others(location):
+        yield f"the private key of listener {name} can be read by every user of this machine: chmod 600 {location}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this host is reached from this machine alone. Names other than localhost are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_readable_by_others(path: str) -> bool:
+    """Return whether users beside the owner and his group may read a file."""
+    try:
+        return bool(os.stat(path).st_mode & _READABLE_BY_OTHERS)
+    except OSError:
+        return False

@@ -1,0 +1,66 @@
+"""The starting policy, finding by finding, and that the usual configurations have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.security.policy import find_weaknesses, is_loopback
+
+AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER}
+
+
+def weaknesses(listeners: str, **texts: str) -> list[str]:
+    given = {key.replace("_", "."): text for key, text in texts.items()}
+    return find_weaknesses(BrokerConfig({"listeners": listeners, **given}))
+
+
+@pytest.mark.parametrize(
+    ("listeners", "texts"),
+    [
+        ("PLAINTEXT://127.0.0.1:1", {}),
+        ("PLAINTEXT://0.0.0.0:1", {}),
+        ("SSL://:1", {}),
+        ("SASL_SSL://:1,PLAINTEXT://localhost:2", AUTHORIZER),
+        ("SASL_PLAINTEXT://[::1]:1", AUTHORIZER),
+    ],
+)
+def test_usual_configurations_have_none(listeners: str, texts: dict[str, str]) -> None:
+    assert weaknesses(listeners, **texts) == []
+
+
+@pytest.mark.parametrize(
+    ("listeners", "texts", "said"),
+    [
+        ("SASL_SSL://:1", {}, "without authorizer.class.name"),
+        ("SSL://:1", {"ssl_client_auth": "required"}, "without authorizer.class.name"),
+        ("SASL_PLAINTEXT://10.0.0.1:1", AUTHORIZER, "without TLS"),
+        ("SASL_SSL://:1,PLAINTEXT://:2", AUTHORIZER, "PLAINTEXT is open to the network"),
+        ("SSL://:1", {"ssl_client_auth": "requested", **AUTHORIZER}, "User:ANONYMOUS"),
+    ],
+)
+def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], said: str) -> None:
+    (found,) = weaknesses(listeners, **texts)
+    assert said in found
+
+
+@pytest.mark.parametrize(("mode", "is_found"), [(0o644, True), (0o640, False), (0o600, False)])
+def test_a_private_key_is_for_its_owner(tmp_path: Path, mode: int, is_found: bool) -> None:
+    store = tmp_path / "server.pem"
+    store.touch()
+    store.chmod(mode)
+    found = weaknesses("SSL://:1", ssl_keystore_location=str(store))
+    assert ["chmod 600" in finding for finding in found] == [True] * is_found
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_hosts_are_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "kafka.example.com"])
+def test_other_hosts_are_the_network(host: str) -> None:
+    assert not is_loopback(host)
