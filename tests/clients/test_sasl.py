@@ -25,6 +25,8 @@ VALUES = [b"one", b"two", b"three"]
 MECHANISMS = {"PLAIN": 0, "SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 OLD = "kcat"
 """Version 1.7.1 with librdkafka 2.0.2 fails at SCRAM against Apache Kafka 4.3.1, too."""
+SHY = "kafka-python"
+"""Version 3.0 often tells no more than that the connection ended, and then that it could not bootstrap."""
 PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret, \\"really\\"";'
 PASSWORD = 'secret, "really"'
@@ -100,9 +102,9 @@ def test_a_client_with_the_right_password_is_served(
 @pytest.mark.parametrize(
     ("protocol", "mechanism", "user", "client"),
     [
-        *(("SASL_PLAINTEXT", "PLAIN", "ann", client) for client in QUICK),
+        *(("SASL_PLAINTEXT", "PLAIN", "ann", client) for client in QUICK if client != SHY),
         *(("SASL_PLAINTEXT", "SCRAM-SHA-512", "ann", client) for client in QUICK),
-        *(("SASL_SSL", "SCRAM-SHA-256", "unknown", client) for client in CLIENTS),
+        *(("SASL_SSL", "SCRAM-SHA-256", "unknown", client) for client in CLIENTS if client != SHY),
     ],
 )
 def test_a_client_with_a_wrong_password_or_name_says_so(
