@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.support.logs import (
 )
 from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchIsolation
+from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS, EXPIRED_UNDER_LOCK, ProducerEntry
 from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
 from tidelog.log.system.time import ManualTime
 from tidelog.log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
@@ -507,3 +509,32 @@ class TestLeaderEpochs:
         assert log.leader_epochs.end_offset_for(4, log.log_end_offset) == (-1, -1)
         log.close()
         assert bench.open(clean=True).leader_epochs.entries == log.leader_epochs.entries
+
+
+class NotingLock:
+    """A lock that notes how many producers went each time it was held, and lets one be touched in between."""
+
+    def __init__(self, log: UnifiedLog) -> None:
+        self._log = log
+        self.went: list[int] = []
+
+    def __enter__(self) -> None:
+        self._before = len(self._log.producer_state.producers)
+
+    def __exit__(self, *_: object) -> None:
+        producers = self._log.producer_state.producers
+        self.went.append(self._before - len(producers))
+        if producers:
+            last = next(reversed(producers.values()))
+            last.touched_ms = math.inf  # it appends just now
+
+
+def test_many_producers_expire_while_appends_go_on(bench: LogBench) -> None:
+    log = bench.open()
+    for producer_id in range(3 * EXPIRED_UNDER_LOCK):
+        log.producer_state.producers[producer_id] = ProducerEntry(producer_id)
+    bench.time.advance(2 * DEFAULT_PRODUCER_ID_EXPIRATION_MS)
+    lock = NotingLock(log)
+    assert log.producer_state.remove_expired(lock) == 3 * EXPIRED_UNDER_LOCK - 1
+    assert max(lock.went) <= EXPIRED_UNDER_LOCK
+    assert list(log.producer_state.producers) == [3 * EXPIRED_UNDER_LOCK - 1]
