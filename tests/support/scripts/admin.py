@@ -191,6 +191,18 @@ def unregister_broker(broker: Broker, version: int) -> None:
         broker.ask("unregister_broker", version, broker_id=node)
 
 
+@script("sasl_handshake")
+def sasl_handshake(broker: Broker, version: int) -> None:
+    """On a listener without SASL."""
+    broker.ask("sasl_handshake", version, mechanism="PLAIN")
+
+
+@script("sasl_authenticate")
+def sasl_authenticate(broker: Broker, version: int) -> None:
+    """On a listener without SASL."""
+    broker.ask("sasl_authenticate", version, auth_bytes=b"\0name\0password")
+
+
 @script("describe_acls")
 def acls(broker: Broker, version: int) -> None:
     words = {"operation": 1, "permission_type": 1}
