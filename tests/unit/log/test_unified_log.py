@@ -533,6 +533,7 @@ def test_many_producers_expire_while_appends_go_on(bench: LogBench) -> None:
     log = bench.open()
     for producer_id in range(3 * EXPIRED_UNDER_LOCK):
         log.producer_state.producers[producer_id] = ProducerEntry(producer_id)
+    assert isinstance(bench.time, ManualTime)
     bench.time.advance(2 * DEFAULT_PRODUCER_ID_EXPIRATION_MS)
     lock = NotingLock(log)
     assert log.producer_state.remove_expired(lock) == 3 * EXPIRED_UNDER_LOCK - 1
