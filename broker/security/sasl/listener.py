@@ -8,14 +8,12 @@ from typing import NamedTuple
 
 from tidelog.broker.config.security_keys import listener_values, mechanism_values
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
-from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas
+from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers
 from tidelog.protocol.config_def import ConfigError
 
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 USER_OPTION = "user_"
 
 

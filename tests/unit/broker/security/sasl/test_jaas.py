@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.security.sasl.jaas import parse_jaas
-from tidelog.broker.security.sasl.listener import PLAIN_MODULE, SCRAM_MODULE, SaslListener
+from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from tidelog.broker.security.sasl.listener import SaslListener
 from tidelog.protocol.config_def import ConfigError
 
 
