@@ -1,4 +1,4 @@
-"""``tidelog completion SHELL``: the script that completes commands, options and topics in a shell."""
+"""``tidelog completion SHELL``: the script that completes commands and options in a shell."""
 
 from __future__ import annotations
 
