@@ -21,7 +21,8 @@ ACLs and transactions talk to any Kafka broker.
 - **Broker**: `--bootstrap HOST:PORT[,...]`, else `TIDELOG_BOOTSTRAP`, else `bootstrap.servers` of the profile, else
   127.0.0.1:9092.
 - **Profile**: a properties file with the keys of Kafka's clients: `--profile FILE`, else `TIDELOG_PROFILE`, else
-  `tidelog/profile.properties` in `$XDG_CONFIG_HOME` or `~/.config`.
+  `tidelog/profile.properties` in `$XDG_CONFIG_HOME` or `~/.config`. [security.md](security.md#tidelogs-own-commands)
+  has its keys for TLS and SASL.
 - **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`). Headings are
   bold on a terminal, unless `NO_COLOR` is set.
 - **Errors** are one line on standard error. Exit codes: 0 done, 1 it failed, 2 wrong usage or configuration,

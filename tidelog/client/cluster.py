@@ -56,7 +56,10 @@ class Cluster:
     """Connections to the brokers. Use as a context or ``close`` it."""
 
     def __init__(self, servers: str, timeout_s: float, security: Security = PLAIN) -> None:
-        """Connect to the first of the comma separated ``servers`` that answers. Raises ClientError of the last."""
+        """Connect to the first of the comma separated ``servers`` that answers.
+
+        Raises ClientError of the last; KafkaError where one refuses the login: it would be refused by all.
+        """
         self._timeout_s = timeout_s
         self._security = security
         self._clients: dict[Address, Client] = {}
@@ -66,7 +69,7 @@ class Cluster:
 
     @classmethod
     def open(cls, settings: ClientSettings) -> Self:
-        """Connect as the settings say. Raises ClientError."""
+        """Connect as the settings say. Raises ClientError, KafkaError."""
         return cls(settings.bootstrap, settings.timeout_s, settings.security)
 
     def __enter__(self) -> Self:
@@ -128,7 +131,7 @@ class Cluster:
         return leaders[partition]
 
     def client_for(self, address: Address) -> Client:
-        """The connection to a broker, a new one where the last was cut off. Raises ClientError."""
+        """The connection to a broker, a new one where the last was cut off. Raises ClientError, KafkaError."""
         client = self._clients.get(address)
         if client is not None and client.is_broken:
             client.close()
@@ -170,11 +173,11 @@ class Cluster:
 
 
 def _connected(server: str, timeout_s: float, security: Security) -> Client:
-    """A connection to a broker that answers. Raises ClientError."""
+    """A connection to a broker that answers. Raises ClientError, KafkaError."""
     client = Client(server, timeout_s, security)
     try:
         client.api_versions()
-    except ClientError:
+    except (ClientError, KafkaError):
         client.close()
         raise
     return client

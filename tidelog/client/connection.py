@@ -2,11 +2,15 @@
 
 It asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without waiting, so
 that several requests are under way; a broker answers in their order, and so ``answer`` takes them.
+
+With credentials each connection begins with a login. Before its session ends (KIP-368), the next request that finds no
+other under way goes over a new connection.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -22,6 +26,8 @@ __all__ = ["CLIENT_ID", "MAX_RESPONSE_BYTES", "Client", "ClientError", "parse_bo
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 10.0
 PLAIN = Security({})
+RENEWAL_AT = 0.85
+"""Share of a session's lifetime after which a new one is begun, as Kafka's own clients do at the earliest."""
 
 _Response = TypeVar("_Response", bound=Message)
 
@@ -40,19 +46,14 @@ class Client:
     def __init__(
         self, bootstrap: str = DEFAULT_BOOTSTRAP, timeout_s: float = DEFAULT_TIMEOUT_S, security: Security = PLAIN
     ) -> None:
-        """Connect; every later wait is bounded by ``timeout_s`` too. Raises ClientError."""
+        """Connect and log in; every later wait is bounded by ``timeout_s`` too. Raises ClientError, KafkaError."""
         self.bootstrap = bootstrap
-        host, port = parse_bootstrap(bootstrap)
-        try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = security.secure(self._socket, host)
-        except OSError as error:
-            raise ClientError(f"cannot connect to {bootstrap}: {error}") from error
-        self._wire = Wire(bootstrap)
+        self._timeout_s = timeout_s
+        self._security = security
         self._served: dict[int, tuple[int, int]] | None = None
         self.is_broken = False
         """Whether a request or an answer was cut off, by an error or a signal: nothing more can be asked here."""
+        self._connect()
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +66,43 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def _connect(self) -> None:
+        """Raises ClientError, KafkaError."""
+        host, port = parse_bootstrap(self.bootstrap)
+        try:
+            self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = self._security.secure(self._socket, host)
+        except OSError as error:
+            raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
+        self._wire = Wire(self.bootstrap)
+        self._session_end: float | None = None
+        try:
+            self._log_in()
+        except BaseException:
+            self.close()
+            raise
+
+    def _log_in(self) -> None:
+        """Raises ClientError, KafkaError."""
+        if self._security.credentials is None:
+            return
+        from tidelog.client.sasl.login import log_in
+
+        start = time.monotonic()
+        lifetime_ms = log_in(self, self._security.credentials)
+        if lifetime_ms > 0:
+            self._session_end = start + RENEWAL_AT * lifetime_ms / 1000
+
+    def _renew_session(self) -> None:
+        """Go over to a new connection if the session of this one is about to end. Raises ClientError, KafkaError."""
+        if self._session_end is None or self._wire.waiting or time.monotonic() < self._session_end:
+            return
+        self.is_broken = True  # until the new one stands
+        self.close()
+        self._connect()
+        self.is_broken = False
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """API key -> lowest and highest version served; asked once per connection. Raises ClientError."""
@@ -95,7 +133,8 @@ class Client:
         return self.answer(response_type)
 
     def post(self, request: Message, version: int) -> None:
-        """Send in this version. Raises ClientError."""
+        """Send in this version. Raises ClientError; KafkaError if a new login is refused."""
+        self._renew_session()
         parts = self._wire.encode(request, version)
         try:
             for part in parts:  # large ones are not worth a copy

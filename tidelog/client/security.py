@@ -1,9 +1,10 @@
-"""The client's side of a secured connection, by the keys of Kafka's clients: TLS with PEM stores.
+"""The client's side of a secured connection, by the keys of Kafka's clients: TLS with PEM stores, SASL.
 
-security.protocol                       PLAINTEXT or SSL
+security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
 ssl.truststore.location, .certificates  trusted certificates, as a file or as text; else those of the system
 ssl.keystore.location                   the client's own key and certificate in one file; ssl.key.password
 ssl.endpoint.identification.algorithm   empty: the certificate need not name the host
+sasl.*                                  see ``tidelog.client.sasl.credentials``
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.client.sasl.credentials import KEYS as SASL_KEYS
+from tidelog.client.sasl.credentials import read_credentials
 from tidelog.client.wire import ClientError
 
 if TYPE_CHECKING:
     import ssl
 
 PROTOCOL_KEY = "security.protocol"
-PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 KEYS = frozenset(
     {
         PROTOCOL_KEY,
@@ -29,28 +32,32 @@ KEYS = frozenset(
         "ssl.keystore.location",
         "ssl.key.password",
         "ssl.endpoint.identification.algorithm",
+        *SASL_KEYS,
     }
 )
 """The keys that are understood."""
 
 
 class Security:
-    """Protocol and stores of a client. Raises ClientError for what is not understood."""
+    """Protocol, stores and credentials of a client. Raises ClientError for what is not understood."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
         self.protocol = properties.get(PROTOCOL_KEY, PLAINTEXT).upper()
-        if self.protocol not in (PLAINTEXT, SSL):
-            raise ClientError(f"{PROTOCOL_KEY}={self.protocol}: expected {PLAINTEXT} or {SSL}")
+        if self.protocol not in (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL):
+            allowed = f"{PLAINTEXT}, {SSL}, {SASL_PLAINTEXT} or {SASL_SSL}"
+            raise ClientError(f"{PROTOCOL_KEY}={self.protocol}: expected {allowed}")
         for store in ("truststore", "keystore"):
             kind = properties.get(f"ssl.{store}.type", "PEM").upper()
             if kind != "PEM":
                 raise ClientError(f"ssl.{store}.type={kind}: expected PEM")
+        has_login = self.protocol in (SASL_PLAINTEXT, SASL_SSL)
+        self.credentials = read_credentials(properties) if has_login else None
         self._context: ssl.SSLContext | None = None
 
     def secure(self, plain: socket.socket, host: str) -> socket.socket:
-        """Return the connection as the protocol wants it, after the handshake. Raises ClientError, OSError."""
-        if self.protocol == PLAINTEXT:
+        """Return the connection as the protocol wants it, after the handshake of TLS. Raises ClientError, OSError."""
+        if self.protocol in (PLAINTEXT, SASL_PLAINTEXT):
             return plain
         import ssl
 

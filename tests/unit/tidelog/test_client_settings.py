@@ -55,7 +55,8 @@ def test_the_variable_names_the_broker(monkeypatch: pytest.MonkeyPatch, capsys: 
     [
         (None, "there is no such file"),
         ("bootstrap.server=h:1", "unknown key 'bootstrap.server'; expected bootstrap.servers"),
-        ("security.protocol=SASL_SSL", "security.protocol=SASL_SSL: expected PLAINTEXT or SSL"),
+        ("security.protocol=TLS", "security.protocol=TLS: expected PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism is missing: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
         ("ssl.truststore.type=JKS", "ssl.truststore.type=JKS: expected PEM"),
         ("bootstrap.servers=\\u12", "malformed"),
     ],

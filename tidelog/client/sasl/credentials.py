@@ -1,0 +1,75 @@
+"""User, password and mechanism of a client, by the keys of Kafka's clients.
+
+sasl.mechanism                  PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+sasl.jaas.config                Kafka's PlainLoginModule or ScramLoginModule with username and password
+sasl.username, sasl.password    the same, as librdkafka names them
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidelog.client.wire import ClientError
+
+MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
+USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
+KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY})
+"""The keys that are understood."""
+PLAIN = "PLAIN"
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""The hash of each mechanism of SCRAM."""
+MECHANISMS = (PLAIN, *HASHES)
+_NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Characters that brokers refuse in a user's name, and halves of characters, which are no UTF-8."""
+_NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user and a password for one mechanism."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+def read_credentials(properties: Mapping[str, str]) -> Credentials:
+    """Read the credentials of a profile. Raises ClientError, which shows no password."""
+    mechanism = properties.get(MECHANISM_KEY, "").upper()
+    if mechanism not in MECHANISMS:
+        found = f"{MECHANISM_KEY}={mechanism}" if mechanism else f"{MECHANISM_KEY} is missing"
+        raise ClientError(f"{found}: expected {PLAIN}, {' or '.join(HASHES)}")
+    jaas = properties.get(JAAS_KEY)
+    if jaas is None:
+        given, user_key, password_key = properties, USER_KEY, PASSWORD_KEY
+    elif USER_KEY in properties or PASSWORD_KEY in properties:
+        raise ClientError(f"{JAAS_KEY} and {USER_KEY} are both given: expected one of them")
+    else:
+        given, user_key, password_key = _options_of(jaas, mechanism), "username", "password"
+    user, password = given.get(user_key, ""), given.get(password_key, "")
+    if not user or not password:
+        raise ClientError(f"no user or no password: expected {USER_KEY} and {PASSWORD_KEY}, or both in {JAAS_KEY}")
+    if _NOT_IN_NAMES.search(user):
+        raise ClientError(f"the user {user!r} has a character that brokers refuse")
+    if _NOT_IN_PASSWORDS.search(password):
+        raise ClientError("the password has a character that brokers refuse")
+    return Credentials(mechanism, user, password)
+
+
+def _options_of(text: str, mechanism: str) -> Mapping[str, str]:
+    """The options of a JAAS text for the mechanism. Raises ClientError."""
+    from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+    from tidelog.protocol.config_def import ConfigError
+
+    try:
+        module = parse_jaas(text)
+    except ConfigError as error:
+        raise ClientError(str(error)) from error
+    expected = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    if module.name != expected:
+        raise ClientError(f"{JAAS_KEY} is for {module.name}: {MECHANISM_KEY}={mechanism} expects {expected}")
+    if module.options.get("tokenauth", "").lower() == "true":
+        raise ClientError(f"{JAAS_KEY} has tokenauth=true: expected a user and a password, no delegation token")
+    return module.options

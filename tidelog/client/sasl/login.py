@@ -1,0 +1,63 @@
+"""The login of a new connection: SaslHandshake, then SaslAuthenticate until the mechanism is content."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from tidelog.client.sasl.credentials import HASHES, MECHANISM_KEY, PLAIN, Credentials
+from tidelog.client.sasl.plain import exchange_plain
+from tidelog.client.sasl.scram import exchange_scram
+from tidelog.protocol.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError, error_for_code
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from tidelog.client.connection import Client
+
+NONCE_BYTES = 24
+
+
+def log_in(client: Client, credentials: Credentials) -> int:
+    """Log in, and return the session's lifetime in ms; 0: no end. Raises ClientError, KafkaError."""
+    _choose_mechanism(client, credentials.mechanism)
+    exchange = begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
+    token = next(exchange)
+    while True:
+        answer = client.call(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+        if answer.error_code:
+            kind = error_for_code(answer.error_code)
+            raise kind(_refusal(client, credentials, answer.error_message or kind.default_message))
+        try:
+            token = exchange.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return answer.session_lifetime_ms
+        except SaslAuthenticationFailedError as error:
+            raise SaslAuthenticationFailedError(_refusal(client, credentials, error.message)) from error
+
+
+def begin_exchange(credentials: Credentials, nonce: str) -> Generator[bytes, bytes, None]:
+    """The tokens of the client; it takes the broker's. ``nonce`` is for SCRAM."""
+    user, password = credentials.user, credentials.password
+    if credentials.mechanism == PLAIN:
+        return exchange_plain(user, password)
+    return exchange_scram(HASHES[credentials.mechanism], user, password, nonce)
+
+
+def _choose_mechanism(client: Client, mechanism: str) -> None:
+    """Raises ClientError, KafkaError."""
+    answer = client.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+    if answer.error_code == UnsupportedSaslMechanismError.code:
+        offered = ", ".join(answer.mechanisms)
+        raise UnsupportedSaslMechanismError(
+            f"{client.bootstrap} does not take {MECHANISM_KEY}={mechanism}; it takes {offered}"
+        )
+    if answer.error_code:
+        kind = error_for_code(answer.error_code)
+        raise kind(f"{client.bootstrap} takes no login: {kind.default_message}")
+
+
+def _refusal(client: Client, credentials: Credentials, reason: str) -> str:
+    """One line, whatever the broker sends."""
+    return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"
