@@ -191,8 +191,8 @@ def build_controller(
     known: LoadedMetadata | None = None,
     threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
-    """Open the metadata log in the first data directory; a new one begins with the levels of features. ``known`` is
-    what the log held when it was checked.
+    """Open the metadata log in the first data directory; a new one begins with the levels of features, and the users
+    that its format added. ``known`` is what the log held when it was checked.
 
     Raises KafkaStorageError.
     """
@@ -200,7 +200,7 @@ def build_controller(
     place = MetadataPlace(directory.path, directory.state, log_manager.environment)
     convert_store(place, node_id, time)
     controller = open_controller(place, node_id, time, known, threads)
-    controller.commit(activation_records(controller.image, node_id))
+    controller.commit(activation_records(place, controller.image, node_id))
     return controller
 
 

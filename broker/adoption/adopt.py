@@ -34,10 +34,10 @@ from tidelog.broker.adoption.plan import (
 from tidelog.broker.adoption.source import SourcePartition
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
 from tidelog.broker.config.description import CLUSTER_DEFAULT
+from tidelog.broker.controller.activation import first_records
 from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
 from tidelog.broker.controller.conversion import convert_store
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
-from tidelog.broker.controller.features import first_levels
 from tidelog.broker.controller.producer_ids import BLOCK_SIZE, block_record
 from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.topics import creation_records
@@ -141,7 +141,7 @@ class Adoption:
         place = MetadataPlace(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
         convert_store(place, self._options.node_id, self._time)
         controller = open_controller(place, self._options.node_id, self._time)
-        controller.commit(first_levels(controller.image))
+        controller.commit(first_records(place, controller.image))
         return controller
 
     def _finish(self, *, was_clean: bool) -> None:

@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidelog.broker.controller.features import first_levels, highest_level
-from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.bootstrap import bootstrap_path, read_bootstrap
+from tidelog.broker.metadata.image_records import VersionedRecord, records_of_image
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
+from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 
 REMOTE_STORAGE = "remote.storage.enable"
 
 
-def activation_records(image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
-    """Yield the levels of a new log, and an election of this node for each partition that it does not lead."""
-    yield from first_levels(image)
+def activation_records(place: MetadataPlace, image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
+    """Yield the first records of a new log, and an election of this node for each partition that it does not lead.
+
+    Raises KafkaStorageError.
+    """
+    yield from first_records(place, image)
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
             if state.leader != node_id:
@@ -27,6 +33,22 @@ def activation_records(image: MetadataImage, node_id: int) -> Iterator[Versioned
                     partition_id=number, topic_id=topic.topic_id, leader=node_id, isr=[node_id]
                 )
                 yield VersionedRecord(change)
+
+
+def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedRecord]:
+    """Return the records of a new log: those of ``bootstrap.checkpoint``, without one the first levels of features.
+
+    A log that has levels gets none. Raises KafkaStorageError.
+    """
+    if image.features:
+        return []
+    bootstrap = read_bootstrap(place.environment.file_system, place.log_directory)
+    if bootstrap is None:
+        return first_levels(image)
+    reason = refusal(bootstrap)
+    if reason is not None:
+        raise KafkaStorageError(f"{bootstrap_path(place.log_directory)}: {reason}")
+    return list(records_of_image(bootstrap))
 
 
 def refusal(image: MetadataImage, *, enforces_acls: bool = False) -> str | None:

@@ -44,7 +44,7 @@ class Life:
         environment = LogEnvironment(self.disk, ManualTime())
         place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
         controller = open_controller(place, NODE, environment.time)
-        controller.commit(activation_records(controller.image, NODE))
+        controller.commit(activation_records(place, controller.image, NODE))
         return controller
 
     def run(self, steps: str) -> None:

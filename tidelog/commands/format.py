@@ -1,7 +1,8 @@
 """``tidelog format``: gives the log directories of a node to a cluster, as ``kafka-storage format`` does.
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
-``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be.
+``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be. A lone node's first directory
+gets a ``bootstrap.checkpoint`` before: the levels of features and the first users, which the first start commits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,7 @@ from tidelog.commands.frame.errors import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.commands.frame.scram import FirstUser
     from tidelog.log.files.checkpoints import MetaProperties
     from tidelog.log.system.file_system import FileSystem
 
@@ -34,10 +37,20 @@ class FormatError(Exception):
 )
 @click.option("-c", "--config", "config_file", required=True, metavar="FILE", help="the node's server.properties")
 @click.option("-g", "--ignore-formatted", is_flag=True, help="leave directories as they are that are formatted already")
-def command(*, cluster_id: str, config_file: str, ignore_formatted: bool) -> int:
+@click.option(
+    "-S",
+    "--add-scram",
+    "arguments",
+    multiple=True,
+    metavar="MECHANISM=[...]",
+    help="a first user of a lone node, may be repeated: 'SCRAM-SHA-512=[name=admin,password-file=FILE]', with name; "
+    "password, password-file or saltedpassword; salt and iterations",
+)
+def command(*, cluster_id: str, config_file: str, ignore_formatted: bool, arguments: tuple[str, ...]) -> int:
     """Give a node's log directories to a cluster.
 
-    Writes meta.properties: the cluster, the node's id, and an id for each log directory.
+    Writes meta.properties: the cluster, the node's id, and an id for each log directory. A lone node's first users go
+    into bootstrap.checkpoint, which its first start reads.
     """
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.log.system.file_system import OsFileSystem
@@ -48,7 +61,8 @@ def command(*, cluster_id: str, config_file: str, ignore_formatted: bool) -> int
         config = BrokerConfig.load(config_file, os.environ)
         check_cluster_id(cluster_id, config)
         check_node_id(config_file, config)
-        formatted = format_directories(OsFileSystem(), config, cluster_id, ignore_formatted=ignore_formatted)
+        users = parse_users(arguments)
+        formatted = format_directories(OsFileSystem(), config, cluster_id, users, ignore_formatted=ignore_formatted)
     except ConfigError as error:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -57,6 +71,8 @@ def command(*, cluster_id: str, config_file: str, ignore_formatted: bool) -> int
         return EXIT_FAILED
     for directory in formatted:
         print(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
+    for user in users:
+        print(f"user {user.name} has a password for {user.mechanism} from the first start on")
     if not formatted:
         print("all log directories are formatted already")
     return 0
@@ -86,10 +102,28 @@ def check_node_id(path: str, config: BrokerConfig) -> None:
         raise FormatError(f"{path} does not set node.id, which has to be unique in the cluster")
 
 
+def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
+    """Return the users of ``--add-scram``; of two with the same name and mechanism the last counts.
+
+    Raises FormatError.
+    """
+    from tidelog.commands.frame.scram import ScramArgumentError, parse_first_user
+
+    try:
+        return [parse_first_user(argument) for argument in arguments]
+    except ScramArgumentError as error:
+        raise FormatError(f"--add-scram: {error}") from error
+
+
 def format_directories(
-    file_system: FileSystem, config: BrokerConfig, cluster_id: str, *, ignore_formatted: bool
+    file_system: FileSystem,
+    config: BrokerConfig,
+    cluster_id: str,
+    users: Sequence[FirstUser] = (),
+    *,
+    ignore_formatted: bool,
 ) -> list[str]:
-    """Format each log directory; return those that were not formatted before.
+    """Format each log directory; return those that were not formatted before. ``users`` are a lone node's first.
 
     Raises FormatError and KafkaStorageError; with FormatError nothing was written.
     """
@@ -101,11 +135,43 @@ def format_directories(
         if properties is not None:
             check_formatted(directory, properties, MetaProperties(cluster_id, config.node_id, None), ignore_formatted)
     missing = [directory for directory, properties in found.items() if properties is None]
+    first = config.log_dirs[0]
+    reason = why_no_users(file_system, config, is_formatted=first not in missing)
+    if users and reason:
+        raise FormatError(f"--add-scram: {reason}")
     for directory in missing:
         make_directory(directory, config)
+        if directory == first and reason is None:
+            write_first_records(file_system, directory, users)
         identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
         write_meta_properties(file_system, directory, identity)
     return missing
+
+
+def why_no_users(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
+    """Return why the node's first start would not take over users, None where it would."""
+    from tidelog.broker.controller.conversion import STORE_FILE
+    from tidelog.log.manager import METADATA_DIRECTORY
+
+    roles, first = config.get_list("process.roles"), config.log_dirs[0]
+    if roles and set(roles) != {"broker", "controller"}:
+        return f"process.roles={','.join(roles)}: the users are added where the cluster's controllers are formatted"
+    if is_formatted:
+        return f"{first} is formatted already; users are added to the running broker (tidelog user create)"
+    if any(file_system.exists(os.path.join(first, name)) for name in (METADATA_DIRECTORY, STORE_FILE)):
+        return f"{first} has been used already; users are added to the running broker (tidelog user create)"
+    return None
+
+
+def write_first_records(file_system: FileSystem, directory: str, users: Sequence[FirstUser]) -> None:
+    """Write the records with which a lone node's metadata log begins. Raises KafkaStorageError."""
+    from tidelog.broker.controller.features import first_levels
+    from tidelog.broker.metadata.bootstrap import write_bootstrap
+    from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
+    from tidelog.log.system.time import SystemTime
+
+    records = [*first_levels(EMPTY_IMAGE), *(user.record for user in users)]
+    write_bootstrap(file_system, directory, records, SystemTime().milliseconds())
 
 
 def check_formatted(directory: str, found: MetaProperties, wanted: MetaProperties, ignore_formatted: bool) -> None:

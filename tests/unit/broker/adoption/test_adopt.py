@@ -11,9 +11,12 @@ from tests.support.kafka_directories import CLUSTER_ID, KafkaDirectory
 from tests.support.logs import NOW_MS, values
 from tidelog.broker.adoption.adopt import carry_out, valid_broker_configs
 from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, AdoptionPlan, existing_topics, make_plan
+from tidelog.broker.controller.features import first_levels
+from tidelog.broker.metadata.bootstrap import write_bootstrap
 from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
-from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import (
@@ -113,6 +116,20 @@ def test_topics_come_over_with_ids_configs_and_records(tmp_path: Path) -> None:
     assert identity is not None
     assert (identity.cluster_id, identity.node_id) == (CLUSTER_ID, 1)
     assert not (tmp_path / "data" / ".adopting").exists()
+
+
+def test_the_first_users_of_a_formatted_directory_are_taken_over(tmp_path: Path) -> None:
+    """The adoption makes the log, so no later start would."""
+    (tmp_path / "data").mkdir()
+    user = UserScramCredentialRecord(
+        name="admin", mechanism=2, salt=b"salt", stored_key=b"stored", server_key=b"server", iterations=4096
+    )
+    levels = first_levels(EMPTY_IMAGE)
+    write_bootstrap(FILE_SYSTEM, str(tmp_path / "data"), [*levels, VersionedRecord(user)], NOW_MS)
+    adopt(kraft_source(tmp_path / "kafka").path, tmp_path / "data")
+    image = metadata_of(tmp_path / "data")
+    assert list(image.scram) == [("admin", 2)]
+    assert len(image.features) == len(levels)
 
 
 def test_leader_epochs_go_on_above_all_that_were(tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ def place_at(directory: Path, file_system: FileSystem | None = None) -> Metadata
 
 
 def started(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
-    controller = open_controller(place_at(directory, file_system), NODE, ManualTime())
-    controller.commit(activation_records(controller.image, NODE))
+    place = place_at(directory, file_system)
+    controller = open_controller(place, NODE, ManualTime())
+    controller.commit(activation_records(place, controller.image, NODE))
     return controller
 
 
