@@ -105,7 +105,7 @@ def test_ping_tells_whether_a_broker_answers(broker: tidelog.Broker) -> None:
         (["--override", "log.retention.ms=-7"], {}, "'-7' for configuration log.retention.ms; allowed: -1 or more"),
         (["--data-dir", ""], {}, "log.dirs"),
         (["--port", "65536"], {}, "listeners"),
-        (["--override", "listeners=SASL_SSL://:9092"], {}, "listeners"),
+        (["--override", "listeners=TLS://:9092"], {}, "listeners"),
         (["--config", "no-such-file"], {}, "no-such-file"),
     ],
 )

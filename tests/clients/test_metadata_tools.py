@@ -35,10 +35,10 @@ SHELL_TRIES = 5
 """The shell may answer before it has loaded its snapshot."""
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
-    """A broker with something of every kind; it runs until a test stops it."""
-    with TidelogProcess(tmp_path_factory.mktemp("tools"), {"log.cleaner.enable": "false"}) as broker:
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[TidelogProcess]:
+    """A broker with something of every kind; it runs until the test stops it."""
+    with TidelogProcess(tmp_path / "tools", {"log.cleaner.enable": "false"}) as broker:
         Admin(broker.bootstrap).create("orders", 3, {"retention.ms": "86400000"})
         alter(broker.bootstrap, BROKER, "", "message.max.bytes", "2000000")
         set_quota(broker.bootstrap, [("user", "ann")], "producer_byte_rate", 1048576.0)

@@ -62,6 +62,7 @@ def produce(bootstrap: str, done: threading.Event) -> None:
                     value = b"%08d " % number * 120 if is_kept else b"aborted" * 140
                     producer.produce("rolling", value, b"%d" % (number % 10), partition=0)
                     producer.poll(0)
+                producer.flush(60)  # an abort that comes before the partition was added is an error, with this client
                 producer.commit_transaction(60) if is_kept else producer.abort_transaction(60)
     finally:
         done.set()

@@ -43,6 +43,12 @@ def cpu_s(broker: TidelogProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def make_topic(client: socket.socket) -> None:
+    """Have ``new`` created, by asking for its metadata."""
+    client.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, 3) + b"new"))
+    raw_client.receive_frame(client)
+
+
 def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogProcess) -> None:
     connections = [raw_client.connect(broker.port)]
     try:
@@ -50,8 +56,7 @@ def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogPro
         first.sendall(raw_client.api_versions())
         raw_client.receive_frame(first)  # a connection that sent no request gives way to new ones
         connections += [raw_client.connect(broker.port) for _ in range(DESCRIPTORS + 100)]
-        first.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, 3) + b"new"))
-        raw_client.receive_frame(first)
+        make_topic(first)
         first.sendall(raw_client.produce("new", b"value"))
         assert raw_client.receive_produced(first)[1] == 0
         assert len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) < DESCRIPTORS
@@ -160,6 +165,7 @@ def test_a_flood_of_admin_connections_costs_others_nothing(
     flood: list[socket.socket] = []
     try:
         with raw_client.connect(broker.port) as client:
+            make_topic(client)
             for number in range(DESCRIPTORS + 100):
                 connection = socket.create_connection(address, timeout=raw_client.TIMEOUT_S)
                 flood.append(connection)

@@ -14,13 +14,14 @@ from tests.support.transactions import committed_by_markers
 from tests.support.watched_loop import WatchedLoop
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import Wire
-from tests.unit.broker.share.share_world import ShareWorld, partitions
+from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions, read_fetched
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.log import index_proof
 from tidelog.log.files.index_digests import INDEX_DIGESTS_FILE
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.messages.share_fetch import PartitionData
+from tidelog.protocol.messages.share_fetch import PartitionData, ShareFetchResponse
 from tidelog.protocol.record.record_batch import Record, iter_batches
 
 CONFIG = {"log.segment.bytes": "15000"}
@@ -151,12 +152,21 @@ def test_share_groups_wait_for_the_thread_too(tmp_path: Path, monkeypatch: pytes
     member = world.member()
     found: list[tuple[int, bytes | None]] = []
     for _ in range(10):
-        for partition in partitions(member.fetch(max_records=20)):
+        for partition in partitions(fetched(world, member)):
             found += acquired_rows(partition)
         world.passes(50)
     assert len(found) >= len(expected)
     assert found[: len(expected)] == expected
     world.close()
+
+
+def fetched(world: ShareWorld, member: ShareMember) -> ShareFetchResponse:
+    """The answer of a fetch, once a thread has opened the log and proved what it has to."""
+    answer = member.ask(max_records=20)
+    if isinstance(answer, Deferred):
+        world.passes(50)
+        answer = answer.result()
+    return read_fetched(answer)
 
 
 def acquired_rows(partition: PartitionData) -> list[tuple[int, bytes | None]]:

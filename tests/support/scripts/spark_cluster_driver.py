@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-import tidelog.pipeline.jobs.export as export_job
+import tidelog.pipeline.jobs.exporting.commits as export_commits
 from benchmarks.rivals.spark import SessionPlan, start_session
 from tests.support.spark import QUICK_TO_COMPILE
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
@@ -58,7 +58,7 @@ def main(arguments: dict[str, str]) -> None:
     tasks = [Task(str(number), 1, number) for number in range(8)]
     places = set(run_tasks(session, tasks, where, Progress("where", quiet=True)))
     rows = session.read.format("tidelog").options(subscribe="t", minPartitions="6").load(arguments["data"]).collect()
-    export_job.write_file = write_and_die_once  # type: ignore[attr-defined]
+    export_commits.write_file = write_and_die_once  # type: ignore[attr-defined]
     request = ExportRequest(LogSource((arguments["data"],)), str(work / "table"), file_bytes=4096)
     exported = export(session, request)
     seen = {

@@ -13,7 +13,7 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.coordinators import Coordinators, coordinators_of
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.context import RequestContext
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError
 from tidelog.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
@@ -75,6 +75,9 @@ class ShareWorld(DataBroker):
         """A member that has joined."""
         found = ShareMember(self, group, topic, member_id)
         answer = found.beat(0, subscribed_topic_names=[topic])
+        while answer.error_code == CoordinatorLoadInProgressError.code and self.loop.soon:
+            self.loop.run_soon()  # a thread opens the log of its state
+            answer = found.beat(0, subscribed_topic_names=[topic])
         assert answer.error_code == 0, answer
         found.member_epoch = answer.member_epoch
         return found
