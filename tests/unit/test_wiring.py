@@ -25,6 +25,7 @@ PROCESS_STATE_ALLOWED = {
     "tidelog/commands/adopt.py": "the process of `tidelog adopt`, as it starts",
     "pipeline/jobs/runner.py": "the process of a Spark job, as it starts",
     "log/records/quiet_import.py": "imports of numpy while a broker serves: collections wait for their end",
+    "broker/metadata/bootstrap.py": "the process of `tidelog format`, for the one file that holds keys",
 }
 READS_OF_ENVIRONMENT = {"get", "items", "copy"}
 
