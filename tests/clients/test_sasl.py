@@ -34,7 +34,6 @@ SAYS_SO = {
     "librdkafka": r"_AUTHENTICATION .*[Aa]uthentication failed",
     "kcat": r"[Aa]uthentication failed",
     "aiokafka": r"(?i)authentication ?failed",
-    "kafka-python": r"SaslAuthenticationFailed|[Aa]uthentication failed",
     "java": r"SaslAuthenticationException",
 }
 """How each client says that it was not the right user or password."""
