@@ -6,8 +6,18 @@ from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster, raise_for_code
 from tidelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from tidelog.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from tidelog.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from tidelog.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from tidelog.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 
 RESOURCE_TYPES = {
     "topic": 2,
@@ -64,19 +74,7 @@ def list_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
     )
     answer = cluster.ask(request, DescribeAclsResponse)
     raise_for_code(answer.error_code, "acls", answer.error_message)
-    return sorted(
-        Acl(
-            _name(RESOURCE_TYPES, resource.resource_type),
-            resource.resource_name,
-            _name(PATTERN_TYPES, resource.pattern_type),
-            rule.principal,
-            rule.host,
-            _name(OPERATIONS, rule.operation),
-            _name(PERMISSIONS, rule.permission_type),
-        )
-        for resource in answer.resources
-        for rule in resource.acls
-    )
+    return sorted(_acl_of(resource, rule) for resource in answer.resources for rule in resource.acls)
 
 
 def create_acls(cluster: Cluster, acls: list[Acl]) -> None:
@@ -112,17 +110,20 @@ def delete_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
     raise_for_code(answer.error_code, "acls", answer.error_message)
     for one in answer.matching_acls:
         raise_for_code(one.error_code, f"acl of {one.principal}", one.error_message)
-    return sorted(
-        Acl(
-            _name(RESOURCE_TYPES, one.resource_type),
-            one.resource_name,
-            _name(PATTERN_TYPES, one.pattern_type),
-            one.principal,
-            one.host,
-            _name(OPERATIONS, one.operation),
-            _name(PERMISSIONS, one.permission_type),
-        )
-        for one in answer.matching_acls
+    return sorted(_acl_of(one, one) for one in answer.matching_acls)
+
+
+def _acl_of(
+    resource: DescribeAclsResource | DeleteAclsMatchingAcl, rule: AclDescription | DeleteAclsMatchingAcl
+) -> Acl:
+    return Acl(
+        _name(RESOURCE_TYPES, resource.resource_type),
+        resource.resource_name,
+        _name(PATTERN_TYPES, resource.pattern_type),
+        rule.principal,
+        rule.host,
+        _name(OPERATIONS, rule.operation),
+        _name(PERMISSIONS, rule.permission_type),
     )
 
 

@@ -15,6 +15,7 @@ from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
+from tidelog.protocol.messages.consumer_group_describe import DescribedGroup as ConsumerDescribedGroup
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -35,6 +36,7 @@ from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from tidelog.protocol.messages.share_group_describe import DescribedGroup as ShareDescribedGroup
 from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
 from tidelog.protocol.types import Buffer
@@ -207,18 +209,17 @@ def _consumer_members(client: Client, group: str) -> _Described:
     highest = ConsumerGroupDescribeRequest.VERSIONS.highest
     (answer,) = ask(client, request, ConsumerGroupDescribeResponse, highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
-    members = [
-        Member(one.member_id, one.client_id, one.client_host,
-               [(part.topic_name, number) for part in one.assignment.topic_partitions for number in part.partitions])
-        for one in answer.members
-    ]  # fmt: skip
-    return answer.group_state, answer.assignor_name, members
+    return _described(answer)
 
 
 def _share_members(client: Client, group: str) -> _Described:
     request = ShareGroupDescribeRequest(group_ids=[group])
     (answer,) = ask(client, request, ShareGroupDescribeResponse, ShareGroupDescribeRequest.VERSIONS.highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
+    return _described(answer)
+
+
+def _described(answer: ConsumerDescribedGroup | ShareDescribedGroup) -> _Described:
     members = [
         Member(one.member_id, one.client_id, one.client_host,
                [(part.topic_name, number) for part in one.assignment.topic_partitions for number in part.partitions])
