@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_python import kafka
+from tests.support.kafka_python import read_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -40,16 +40,8 @@ def topics(bootstrap: str, count: int) -> list[str]:
 
 def records(bootstrap: str, topic: str) -> Counter[tuple[object, ...]]:
     """Return the records that a read_committed consumer gets: partition, key, value and headers."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        isolation_level="read_committed",
-        consumer_timeout_ms=300,
-        auto_offset_reset="earliest",
-    )
-    consumer.assign([kafka.TopicPartition(topic, number) for number in range(PARTITIONS)])
-    found: Counter[tuple[object, ...]] = Counter((r.partition, r.key, r.value, tuple(r.headers)) for r in consumer)
-    consumer.close()
-    return found
+    found = read_to_end(bootstrap, topic, PARTITIONS)
+    return Counter((r.partition, r.key, r.value, tuple(r.headers)) for r in found)
 
 
 def writing(frame: DataFrame, format_name: str, broker: TidelogProcess, **options: str) -> DataFrameWriter:

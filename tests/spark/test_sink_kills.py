@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_python import kafka
+from tests.support.kafka_python import read_to_end
 from tests.support.spark_copy import CopyPlan, start_copy
 from tests.support.spark_topics import events, producer, write
 from tests.support.tripwire import Tripwire
@@ -74,13 +74,7 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 
 def values(bootstrap: str, topic: str, isolation: str) -> Counter[tuple[bytes | None, bytes | None]]:
     """Count each key and value in a topic."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level=isolation, consumer_timeout_ms=500, auto_offset_reset="earliest"
-    )
-    consumer.assign([kafka.TopicPartition(topic, number) for number in range(PARTITIONS)])
-    found = Counter((record.key, record.value) for record in consumer)
-    consumer.close()
-    return found
+    return Counter((record.key, record.value) for record in read_to_end(bootstrap, topic, PARTITIONS, isolation))
 
 
 @pytest.fixture

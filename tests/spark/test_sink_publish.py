@@ -15,7 +15,7 @@ import pytest
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_python import kafka
+from tests.support.kafka_python import kafka, read_to_end
 from tidelog.client.cluster import TRANSACTION, Cluster, ask
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.commit import Publication, PublishError, publish
@@ -54,17 +54,8 @@ def stage(options: SinkOptions, writer: str, batch_id: int, *, rows: int = 100, 
 
 
 def read(options: SinkOptions, isolation: str = "read_committed") -> list[bytes]:
-    """Values in order, partition by partition."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=options.bootstrap,
-        isolation_level=isolation,
-        consumer_timeout_ms=200,
-        auto_offset_reset="earliest",
-    )
-    consumer.assign([kafka.TopicPartition(options.topic, number) for number in range(PARTITIONS)])
-    found = [record.value for record in consumer]
-    consumer.close()
-    return found
+    """Values in order within each partition."""
+    return [record.value for record in read_to_end(options.bootstrap, options.topic, PARTITIONS, isolation)]
 
 
 def test_a_batch_is_published_once_however_often_it_comes(options: SinkOptions) -> None:

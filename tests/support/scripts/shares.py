@@ -326,8 +326,14 @@ def renewing(broker: Broker, version: int) -> None:
     reader.fetch(version, (0, 4, [4]), is_renew_ack=True, **nothing)
     broker.ask("share_fetch", version, **reader.request((0, 4, [4]), is_renew_ack=True))
     reader.acknowledge(version, (0, 4, [4, 1, 4, 2, 3]), is_renew_ack=True)
-    configured(broker, f"rn{version}", share_renew_acknowledge_enable="false")
-    reader.acknowledge(version, (10, 14, [4]), is_renew_ack=True)
+
+
+@share_script("share_acknowledge")
+def renewing_where_it_is_off(broker: Broker, version: int) -> None:
+    reader = prepared(broker, f"ro{version}", share_renew_acknowledge_enable="false")
+    reader.fetch(version)
+    if version >= 2:
+        reader.acknowledge(version, (10, 14, [4]), is_renew_ack=True)
 
 
 @share_script("share_fetch")
