@@ -74,7 +74,7 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 
 def values(bootstrap: str, topic: str, isolation: str) -> Counter[tuple[bytes | None, bytes | None]]:
     """Count each key and value in a topic."""
-    return Counter((record.key, record.value) for record in read_to_end(bootstrap, topic, PARTITIONS, isolation))
+    return Counter((record.key, record.value) for record in read_to_end(bootstrap, topic, isolation))
 
 
 @pytest.fixture

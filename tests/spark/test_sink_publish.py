@@ -55,7 +55,7 @@ def stage(options: SinkOptions, writer: str, batch_id: int, *, rows: int = 100, 
 
 def read(options: SinkOptions, isolation: str = "read_committed") -> list[bytes]:
     """Values in order within each partition."""
-    return [record.value for record in read_to_end(options.bootstrap, options.topic, PARTITIONS, isolation)]
+    return [record.value for record in read_to_end(options.bootstrap, str(options.topic), isolation)]
 
 
 def test_a_batch_is_published_once_however_often_it_comes(options: SinkOptions) -> None:

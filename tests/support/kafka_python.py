@@ -18,13 +18,13 @@ READ_LIMIT_S = 60.0
 POLL_MS = 200
 
 
-def read_to_end(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[Any]:
+def read_to_end(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:
     """Return all records up to the end offsets, which are the last stable ones under read_committed."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level=isolation, auto_offset_reset="earliest", group_id=None
     )
-    assigned = [kafka.TopicPartition(topic, number) for number in range(partitions)]
     try:
+        assigned = [kafka.TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
         consumer.assign(assigned)
         ends = consumer.end_offsets(assigned)
         found: list[Any] = []
