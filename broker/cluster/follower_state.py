@@ -1,0 +1,55 @@
+"""State of one follower, as its leader knows it from the follower's fetches.
+
+A follower is caught up while it has fetched all that the leader had at some moment of the last
+``replica.lag.time.max.ms``: at its fetch itself, or at the fetch before it.
+
+Sans-io; times in ms are passed in. Source: Replica and ReplicaState of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+UNKNOWN = -1
+"""An offset or broker epoch that no fetch has told yet."""
+
+NEVER = float("-inf")
+"""The time at which a follower was caught up that is outside the ISR and has not fetched yet."""
+
+
+class FollowerState:
+    """One follower in one leader epoch. A fetch from an offset says that the follower has all below it."""
+
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "fetched_ms",
+        "leader_end_at_fetch",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, caught_up_ms: float) -> None:
+        """``caught_up_ms`` is now for a member of the ISR: it was caught up by its last leader's word."""
+        self.caught_up_ms = caught_up_ms
+        self.fetched_ms = caught_up_ms
+        self.log_end_offset = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.leader_end_at_fetch = UNKNOWN
+        self.broker_epoch = UNKNOWN
+
+    def note_fetch(
+        self, broker_epoch: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float
+    ) -> None:
+        """Take over a fetch. ``leader_end_offset`` is the leader's from before it read for this fetch."""
+        if fetch_offset >= leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif self.leader_end_at_fetch != UNKNOWN and fetch_offset >= self.leader_end_at_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.leader_end_at_fetch = max(self.leader_end_at_fetch, leader_end_offset)
+        self.fetched_ms = now_ms
+        self.broker_epoch = broker_epoch
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
+        """Return whether the follower has all records, or had them not long ago."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms
