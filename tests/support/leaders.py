@@ -1,0 +1,56 @@
+"""Leaders of three replicas, and the brokers of their images."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tidelog.broker.cluster.partition_state import LeaderState
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, PartitionState
+
+LEADER = 1
+NODES = (1, 2, 3)
+EPOCH = 100
+"""A broker's epoch is this and its id."""
+LAG_MS = 30_000.0
+
+
+def brokers(
+    fenced: Collection[int] = (),
+    stopping: Collection[int] = (),
+    absent: Collection[int] = (),
+    epochs: Mapping[int, int] | None = None,
+) -> dict[int, BrokerRegistration]:
+    """Registrations of brokers 1 to 4."""
+    return {
+        node: BrokerRegistration(
+            node, (epochs or {}).get(node, EPOCH + node), b"i" * 16, (), {}, None, node in fenced, node in stopping, ()
+        )
+        for node in (*NODES, 4)
+        if node not in absent
+    }
+
+
+def state(
+    isr: tuple[int, ...] = NODES,
+    replicas: tuple[int, ...] = NODES,
+    partition_epoch: int = 7,
+    *,
+    is_recovering: bool = False,
+) -> PartitionState:
+    """A partition that broker 1 leads in epoch 3."""
+    return PartitionState(replicas, isr, LEADER, 3, partition_epoch, is_recovering=is_recovering)
+
+
+def led(
+    isr: tuple[int, ...] = NODES,
+    high_watermark: int = 10,
+    min_isr: int = 1,
+    *,
+    is_recovering: bool = False,
+    fenced: Collection[int] = (),
+    stopping: Collection[int] = (),
+    absent: Collection[int] = (),
+) -> LeaderState:
+    """The leader's core of a log that ends at 10, elected at time 0."""
+    led_state = state(isr, is_recovering=is_recovering)
+    return LeaderState(LEADER, led_state, 10, high_watermark, 0.0, LAG_MS, min_isr, brokers(fenced, stopping, absent))
