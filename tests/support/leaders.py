@@ -48,9 +48,7 @@ def led(
     *,
     is_recovering: bool = False,
     fenced: Collection[int] = (),
-    stopping: Collection[int] = (),
-    absent: Collection[int] = (),
 ) -> LeaderState:
     """The leader's core of a log that ends at 10, elected at time 0."""
     led_state = state(isr, is_recovering=is_recovering)
-    return LeaderState(LEADER, led_state, 10, high_watermark, 0.0, LAG_MS, min_isr, brokers(fenced, stopping, absent))
+    return LeaderState(LEADER, led_state, 10, high_watermark, 0.0, LAG_MS, min_isr, brokers(fenced))
