@@ -172,10 +172,10 @@ def test_a_follower_joins_at_the_high_watermark_and_counts_at_once() -> None:
     proposal = leader.proposal(0.0)
     assert proposal is not None
     assert proposal.ids == (1, 2, 3)
-    assert leader.isr == (1, 2)
+    assert list(leader.isr) == [1, 2]
     assert leader.maximal_isr == {1, 2, 3}
     leader.take_answer(proposal, IsrAnswer(0, LEADER, 3, 8, (1, 2, 3)), 0.0)
-    assert leader.isr == (1, 2, 3)
+    assert list(leader.isr) == [1, 2, 3]
     assert leader.expands_total == 1
 
 
