@@ -1,0 +1,381 @@
+"""Core of a follower's fetch loop at one leader: positions, the session, delays, divergence, offsets out of range.
+
+One request is in flight; the next one follows when all that the last answer asked for is done::
+
+    request = fetcher.next_request(now_ms)           # None: not before fetcher.wake_ms, or work is still to be done
+    for work in fetcher.take_answer(response, now_ms):      # or fetcher.take_failure(now_ms)
+        ...                                          # each is told: moved(), delay(), or fail()
+
+Stages of a partition::
+
+    FETCHING --answer with news, divergence--> APPLYING --moved--> FETCHING     (delay: after a pause)
+    FETCHING --OFFSET_OUT_OF_RANGE--> LATEST --end >= ours--> EARLIEST --start <= ours--> FETCHING, after a pause
+                                      LATEST --end < ours--> APPLYING (TruncateTo)
+                                                              EARLIEST --start > ours--> APPLYING (StartAt)
+    APPLYING --fail--> FAILED, until another leader epoch
+
+An answer counts for a partition only if offset and leader epoch that it was asked with are still the ones (F1). A
+follower truncates to where a diverging epoch ends, never to its high watermark (F2). Sans-io, not thread-safe.
+
+Source: AbstractFetcherThread, ReplicaFetcherThread of Kafka 4.3; KIP-101, KIP-279, KIP-595, KIP-903.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import cast
+
+from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, PartitionAsk, SessionTurn
+from tidelog.broker.cluster.fetching.work import (
+    Append,
+    FetcherConfig,
+    Followed,
+    LogPosition,
+    StartAt,
+    TruncateTo,
+    TruncateToEpochEnd,
+    Work,
+)
+from tidelog.protocol.errors import NONE, OffsetOutOfRangeError
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+FIRST_DELAY_MS = 50
+_NO_RECORDS = memoryview(b"")
+LATEST_TIMESTAMP = -1
+EARLIEST_LOCAL_TIMESTAMP = -4
+
+
+Request = FetchRequest | ListOffsetsRequest
+Response = FetchResponse | ListOffsetsResponse
+
+
+class Stage(Enum):
+    """Stages of a partition; see the module."""
+
+    FETCHING = "fetching"
+    APPLYING = "applying"
+    LATEST = "asking where the leader's log ends"
+    EARLIEST = "asking where the leader's log begins"
+    FAILED = "failed"
+
+
+_TIMESTAMPS = {Stage.LATEST: LATEST_TIMESTAMP, Stage.EARLIEST: EARLIEST_LOCAL_TIMESTAMP}
+
+
+class _Partition:
+    """One partition in the loop; it takes no part before ``not_before_ms``."""
+
+    __slots__ = ("delay_ms", "high_watermark", "leader_epoch", "not_before_ms", "position", "stage", "topic")
+
+    def __init__(self, followed: Followed) -> None:
+        self.topic, self.leader_epoch, self.position = followed
+        self.stage = Stage.FETCHING
+        self.high_watermark = -1
+        self.delay_ms = 0
+        self.not_before_ms = 0.0
+
+    def ask(self) -> PartitionAsk:
+        """Return the request of it."""
+        end_offset, last_epoch, log_start_offset = self.position
+        return PartitionAsk(self.leader_epoch, end_offset, last_epoch, log_start_offset)
+
+
+class LeaderFetcher:
+    """The fetch loop at one leader, or one shard of it."""
+
+    def __init__(self, config: FetcherConfig) -> None:
+        self.config = config
+        self.corrupt_answers = 0
+        """Batches of the leader that could not be appended, by what ``delay`` was told."""
+        self._session = LeaderSession()
+        self._partitions: dict[FetchKey, _Partition] = {}
+        self._wanted: dict[FetchKey, PartitionAsk] = {}
+        self._changed: dict[FetchKey, None] = {}
+        self._delayed: set[FetchKey] = set()
+        self._unfinished: set[FetchKey] = set()
+        self._out_of_range: set[FetchKey] = set()
+        self._offsets_asked: dict[tuple[str, int], tuple[FetchKey, Stage, int]] = {}
+        self._in_flight = False
+        self._delay_ms = 0
+        self._not_before_ms = 0.0
+
+    # ---- partitions
+
+    @property
+    def failed_count(self) -> int:
+        """The number of partitions that failed."""
+        return sum(one.stage is Stage.FAILED for one in self._partitions.values())
+
+    @property
+    def max_lag(self) -> int:
+        """The most records that a partition lacks, by the leader's high watermarks."""
+        return max((one.high_watermark - one.position.end_offset for one in self._partitions.values()), default=0)
+
+    def set_partitions(self, partitions: Mapping[FetchKey, Followed]) -> None:
+        """Fetch these from now on. A partition goes on where it is unless its leader epoch is another."""
+        for key in [key for key in self._partitions if key not in partitions]:
+            self._drop(key)
+        for key, followed in partitions.items():
+            known = self._partitions.get(key)
+            if known is None or known.leader_epoch != followed.leader_epoch:
+                self._drop(key)
+                self._partitions[key] = _Partition(followed)
+
+    def _drop(self, key: FetchKey) -> None:
+        self._partitions.pop(key, None)
+        self._changed[key] = None
+        for keys in (self._delayed, self._unfinished, self._out_of_range):
+            keys.discard(key)
+
+    # ---- what became of the work
+
+    def moved(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
+        """The work is done, or was not needed any more: the log is there now."""
+        partition = self._working(key, leader_epoch)
+        if partition is not None:
+            partition.position = position
+            partition.stage = Stage.FETCHING
+
+    def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
+        """The work brought nothing: the leader's records are damaged, or cut where the log ends already."""
+        partition = self._working(key, leader_epoch)
+        if partition is not None:
+            self.corrupt_answers += 1
+            partition.position = position
+            partition.stage = Stage.FETCHING
+            self._delay(key, partition, now_ms)
+
+    def fail(self, key: FetchKey, leader_epoch: int) -> None:
+        """The log does not take it: nothing is fetched for it until its leader changes."""
+        partition = self._working(key, leader_epoch)
+        if partition is not None:
+            partition.stage = Stage.FAILED
+
+    def _working(self, key: FetchKey, leader_epoch: int) -> _Partition | None:
+        """Return the partition whose work is over, None if it is another leader's meanwhile."""
+        partition = self._partitions.get(key)
+        if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not Stage.APPLYING:
+            return None
+        self._unfinished.discard(key)
+        self._changed[key] = None
+        return partition
+
+    # ---- requests
+
+    @property
+    def wake_ms(self) -> float | None:
+        """The time at which ``next_request`` may have one; None: when partitions come or work is done."""
+        due = [self._partitions[key].not_before_ms for key in self._delayed]
+        is_any = self._partitions.keys() - self._delayed
+        if is_any and any(self._partitions[key].stage is not Stage.FAILED for key in is_any):
+            due.append(0.0)
+        return max(min(due), self._not_before_ms) if due else None
+
+    def next_request(self, now_ms: float) -> Request | None:
+        """Return the next request; None while one is in flight, work is to be done, or nothing is due."""
+        if self._in_flight or self._unfinished or now_ms < self._not_before_ms:
+            return None
+        for key in [key for key in self._delayed if self._partitions[key].not_before_ms <= now_ms]:
+            self._delayed.discard(key)
+            self._changed[key] = None
+        request = self._offsets_request() or self._fetch_request()
+        self._in_flight = request is not None
+        return request
+
+    def _fetch_request(self) -> FetchRequest | None:
+        changed: dict[FetchKey, PartitionAsk | None] = {}
+        for key in self._changed:
+            partition = self._partitions.get(key)
+            is_wanted = partition is not None and partition.stage is Stage.FETCHING and key not in self._delayed
+            changed[key] = ask = partition.ask() if partition is not None and is_wanted else None
+            if ask is None:
+                self._wanted.pop(key, None)
+            else:
+                self._wanted[key] = ask
+        if not self._wanted:
+            return None
+        self._changed.clear()
+        session = self._session
+        turn = session.full(self._wanted) if session.is_full else session.incremental(changed)
+        return _fetch_request_of(self.config, turn)
+
+    def _offsets_request(self) -> ListOffsetsRequest | None:
+        """Return the question about the partitions whose offset was out of range, one stage at a time."""
+        for stage, timestamp in _TIMESTAMPS.items():
+            keys = [key for key in self._out_of_range - self._delayed if self._partitions[key].stage is stage]
+            if keys:
+                found = {key: self._partitions[key] for key in sorted(keys)}
+                self._offsets_asked = {
+                    (one.topic, key.partition): (key, stage, one.leader_epoch) for key, one in found.items()
+                }
+                return _offsets_request_of(self.config, found, timestamp)
+        return None
+
+    # ---- answers
+
+    def take_failure(self, now_ms: float) -> None:
+        """No answer came: the leader is asked again later, in a new session."""
+        self._in_flight = False
+        self._session.lose()
+        self._pause(now_ms)
+
+    def _pause(self, now_ms: float) -> None:
+        self._delay_ms = min(max(2 * self._delay_ms, FIRST_DELAY_MS), self.config.backoff_ms)
+        self._not_before_ms = now_ms + self._delay_ms
+
+    def take_answer(self, response: Response, now_ms: float) -> list[Work]:
+        """Take the answer to the last request; return the work that it brings."""
+        self._in_flight = False
+        if isinstance(response, ListOffsetsResponse):
+            return self._take_offsets(response, now_ms)
+        answers = {
+            FetchKey(topic.topic_id, partition.partition_index): partition
+            for topic in response.responses
+            for partition in topic.partitions
+        }
+        if not self._session.take_answer(response.error_code, response.session_id, answers):
+            self._pause(now_ms)
+            return []
+        self._delay_ms = 0
+        found = (self._take_partition(key, answer, now_ms) for key, answer in answers.items())
+        return [work for work in found if work is not None]
+
+    def _take_partition(self, key: FetchKey, answer: PartitionData, now_ms: float) -> Work | None:
+        partition = self._partitions.get(key)
+        asked = self._session.asked[key]
+        if partition is None or partition.stage is not Stage.FETCHING or asked != partition.ask():
+            return None
+        if answer.error_code == NONE:
+            work = _work_of(key, partition, answer)
+            partition.delay_ms = 0
+            if work is not None:
+                partition.stage = Stage.APPLYING
+                self._unfinished.add(key)
+            return work
+        if answer.error_code == OffsetOutOfRangeError.code:
+            partition.stage = Stage.LATEST
+            self._out_of_range.add(key)
+            self._changed[key] = None
+        else:
+            self._delay(key, partition, now_ms)
+        return None
+
+    def _delay(self, key: FetchKey, partition: _Partition, now_ms: float) -> None:
+        """Leave a partition out for a while, as its images may arrive here and there at different times."""
+        partition.delay_ms = min(max(2 * partition.delay_ms, FIRST_DELAY_MS), self.config.backoff_ms)
+        partition.not_before_ms = now_ms + partition.delay_ms
+        self._delayed.add(key)
+        self._changed[key] = None
+
+    # ---- offsets out of range
+
+    def _take_offsets(self, response: ListOffsetsResponse, now_ms: float) -> list[Work]:
+        works = []
+        for topic in response.topics:
+            for answer in topic.partitions:
+                asked = self._offsets_asked.pop((topic.name, answer.partition_index), None)
+                if asked is None:
+                    continue
+                key, stage, leader_epoch = asked
+                partition = self._partitions.get(key)
+                if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not stage:
+                    continue
+                if answer.error_code != NONE or answer.offset < 0:
+                    self._delay(key, partition, now_ms)
+                elif (work := self._take_offset(key, partition, answer.offset, now_ms)) is not None:
+                    works.append(work)
+        return works
+
+    def _take_offset(self, key: FetchKey, partition: _Partition, offset: int, now_ms: float) -> Work | None:
+        """Take the leader's end or start; a log that lies between both is asked for again, later."""
+        end_offset = partition.position.end_offset
+        work: Work | None = None
+        if partition.stage is Stage.LATEST:
+            if offset >= end_offset:
+                partition.stage = Stage.EARLIEST
+                return None
+            work = TruncateTo(key, partition.leader_epoch, offset)
+        elif offset > end_offset:
+            work = StartAt(key, partition.leader_epoch, offset)
+        self._out_of_range.discard(key)
+        if work is None:
+            partition.stage = Stage.FETCHING
+            self._delay(key, partition, now_ms)
+        else:
+            partition.stage = Stage.APPLYING
+            self._unfinished.add(key)
+        return work
+
+
+def _fetch_request_of(config: FetcherConfig, turn: SessionTurn) -> FetchRequest:
+    """Return the Fetch of one turn in the session."""
+    topics: dict[bytes, FetchTopic] = {}
+    for key, ask in turn.asked.items():
+        topic = topics.get(key.topic_id)
+        if topic is None:
+            topic = topics[key.topic_id] = FetchTopic(topic_id=key.topic_id, partitions=[])
+        topic.partitions.append(
+            FetchPartition(
+                partition=key.partition,
+                current_leader_epoch=ask.leader_epoch,
+                fetch_offset=ask.fetch_offset,
+                last_fetched_epoch=ask.last_fetched_epoch,
+                log_start_offset=ask.log_start_offset,
+                partition_max_bytes=config.partition_max_bytes,
+            )
+        )
+    return FetchRequest(
+        replica_state=ReplicaState(replica_id=config.replica_id, replica_epoch=config.broker_epoch),
+        max_wait_ms=config.max_wait_ms,
+        min_bytes=config.min_bytes,
+        max_bytes=config.response_max_bytes,
+        session_id=turn.session_id,
+        session_epoch=turn.epoch,
+        topics=list(topics.values()),
+        forgotten_topics_data=[
+            ForgottenTopic(topic_id=key.topic_id, partitions=[key.partition]) for key in turn.forgotten
+        ],
+    )
+
+
+def _work_of(key: FetchKey, partition: _Partition, answer: PartitionData) -> Work | None:
+    """Return the work that an answer without an error brings."""
+    epoch, position = partition.leader_epoch, partition.position
+    diverging = answer.diverging_epoch
+    if diverging.end_offset >= 0 or diverging.epoch >= 0:
+        return TruncateToEpochEnd(key, epoch, diverging.epoch, diverging.end_offset)
+    is_new_watermark = answer.high_watermark != partition.high_watermark
+    partition.high_watermark = answer.high_watermark
+    records = cast("memoryview", answer.records or _NO_RECORDS)
+    if not records and not is_new_watermark and answer.log_start_offset <= position.log_start_offset:
+        return None
+    return Append(key, epoch, position.end_offset, records, answer.high_watermark, answer.log_start_offset)
+
+
+def _offsets_request_of(
+    config: FetcherConfig, partitions: Mapping[FetchKey, _Partition], timestamp: int
+) -> ListOffsetsRequest:
+    """Return the ListOffsets for these partitions."""
+    topics: dict[str, ListOffsetsTopic] = {}
+    for key, partition in partitions.items():
+        topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic, partitions=[]))
+        asked = ListOffsetsPartition(
+            partition_index=key.partition, current_leader_epoch=partition.leader_epoch, timestamp=timestamp
+        )
+        topic.partitions.append(asked)
+    return ListOffsetsRequest(replica_id=config.replica_id, topics=list(topics.values()))

@@ -1,0 +1,90 @@
+"""Partitions that this broker follows, by the fetch loop that has them: one for each (leader, shard).
+
+The newest image decides: a replica here whose leader is another broker is fetched from it, in that leader epoch; one
+without a leader waits. Sans-io, not thread-safe.
+
+Source: AbstractFetcherManager, ReplicaManager.applyLocalFollowersDelta of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.broker.cluster.fetching.session import FetchKey
+from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
+
+
+class FetcherId(NamedTuple):
+    """A leader, and a shard of ``num.replica.fetchers``."""
+
+    leader: int
+    shard: int
+
+
+class FollowedEpoch(NamedTuple):
+    """A followed partition's topic and leader epoch."""
+
+    topic: str
+    leader_epoch: int
+
+
+class Fetchers:
+    """The followed partitions of each fetch loop."""
+
+    def __init__(self, node_id: int, shards: int) -> None:
+        self._node_id = node_id
+        self._shards = shards
+        self._topics: dict[bytes, dict[int, FetcherId]] = {}
+        self._loops: dict[FetcherId, dict[FetchKey, FollowedEpoch]] = {}
+
+    def of(self, fetcher: FetcherId) -> Mapping[FetchKey, FollowedEpoch]:
+        """Return the partitions of a loop."""
+        return self._loops.get(fetcher, {})
+
+    @property
+    def ids(self) -> Iterable[FetcherId]:
+        """The loops that have partitions."""
+        return self._loops.keys()
+
+    def take_topic(self, name: str, topic_id: bytes, states: Sequence[PartitionState]) -> set[FetcherId]:
+        """Take a topic's partitions as a new image has them; return the loops that it changes. Without ``states`` the
+        topic is gone."""
+        touched: set[FetcherId] = set()
+        known = self._topics.setdefault(topic_id, {})
+        for index, state in enumerate(states):
+            self._assign(known, FetchKey(topic_id, index), name, state, touched)
+        for index in [index for index in known if index >= len(states)]:
+            self._remove(known, FetchKey(topic_id, index), touched)
+        if not known:
+            del self._topics[topic_id]
+        return touched
+
+    def _assign(
+        self, known: dict[int, FetcherId], key: FetchKey, name: str, state: PartitionState, touched: set[FetcherId]
+    ) -> None:
+        is_followed = self._node_id in state.replicas and state.leader not in (NO_LEADER, self._node_id)
+        wanted = FetcherId(state.leader, shard_of(name, key.partition, self._shards)) if is_followed else None
+        if wanted != known.get(key.partition):
+            self._remove(known, key, touched)
+        if wanted is not None:
+            partitions = self._loops.setdefault(wanted, {})
+            followed = FollowedEpoch(name, state.leader_epoch)
+            if partitions.get(key) != followed:
+                partitions[key] = followed
+                known[key.partition] = wanted
+                touched.add(wanted)
+
+    def _remove(self, known: dict[int, FetcherId], key: FetchKey, touched: set[FetcherId]) -> None:
+        fetcher = known.pop(key.partition, None)
+        if fetcher is not None:
+            touched.add(fetcher)
+            partitions = self._loops[fetcher]
+            del partitions[key]
+            if not partitions:
+                del self._loops[fetcher]
+
+
+def shard_of(topic: str, partition: int, shards: int) -> int:
+    """Return the shard of a partition: a topic's partitions are spread evenly."""
+    return (sum(topic.encode()) + partition) % shards
