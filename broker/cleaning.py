@@ -9,11 +9,13 @@ for, whose only segment will have to be closed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.controller.configs import current_config
 from tidelog.cleaner.cleaner_manager import CleaningState, LogCleanerManager, PartitionStatus
@@ -26,6 +28,8 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.metadata.image import TopicImage
+    from tidelog.cleaner.cleaner_manager import RoundReport
     from tidelog.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -100,18 +104,52 @@ def statuses(broker: Broker) -> list[PartitionStatus]:
     return [seen[partition] for partition in sorted(seen)]
 
 
-def open_for_cleaning(broker: Broker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-    """Open logs that are to be cleaned and were not opened since the start. Returns those refused, and why.
+class RequestedRounds(NamedTuple):
+    """Rounds that were asked for, one for each partition of a topic; logs that cannot be opened are refused."""
+
+    partitions: list[TopicPartition]
+    futures: dict[TopicPartition, Future[RoundReport]]
+    refused: dict[TopicPartition, KafkaError]
+    done: Future[None]
+    """Done when all rounds are."""
+
+    def result(self, partition: TopicPartition) -> RoundReport | BaseException | None:
+        """The report of a partition's round, or why there is none, once all are done."""
+        future = self.futures.get(partition)
+        return self.refused[partition] if future is None else future.exception() or future.result()
+
+
+def request_rounds(broker: Broker, cleaner: LogCleaner, image: TopicImage, *, dry_run: bool) -> RequestedRounds:
+    """Ask for a round over each partition of a topic. Logs that were not opened since the start are opened.
 
     Blocks on disk: in a worker.
     """
-    refused = {}
-    for partition in partitions:
+    rounds = RequestedRounds(
+        [TopicPartition(image.name, number) for number in range(image.partition_count)], {}, {}, Future()
+    )
+    for partition in rounds.partitions:
         try:
             broker.log_manager.get_log(partition)
         except KafkaError as error:
-            refused[partition] = error
-    return refused
+            rounds.refused[partition] = error
+    for partition in rounds.partitions:
+        if partition not in rounds.refused:
+            rounds.futures[partition] = cleaner.request_clean(partition, dry_run=dry_run)
+    finish_after(rounds.done, list(rounds.futures.values()))
+    return rounds
+
+
+def finish_after(done: Future[None], futures: Sequence[Future[RoundReport]]) -> None:
+    """Complete ``done``, unless it is cancelled, when all these are done. Any thread."""
+    left = itertools.count(len(futures), -1)
+
+    def count(_: object = None) -> None:
+        if next(left) == 0 and done.set_running_or_notify_cancel():
+            done.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(count)
+    count()
 
 
 def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:

@@ -18,6 +18,7 @@ import dataclasses
 import json
 import socket
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -26,7 +27,7 @@ from tidelog.broker.admin.connections import Connections
 from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 from tidelog.broker.admin.prometheus import rest, snapshot
-from tidelog.broker.cleaning import cleaner_of, config_of, open_for_cleaning, statuses
+from tidelog.broker.cleaning import RequestedRounds, cleaner_of, config_of, request_rounds, statuses
 from tidelog.broker.config.admin_keys import ADMIN_MAX_CONNECTIONS
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
 from tidelog.log.files.topic_partition import TopicPartition
@@ -165,18 +166,19 @@ async def run_compaction(request: web.Request) -> web.Response:
     config = config_of(broker, topic)
     if config is not None and not config.compact:
         return web.json_response({"error": f"{topic} is not compacted: its cleanup.policy has no compact"}, status=409)
-    partitions = [TopicPartition(topic, number) for number in range(image.partition_count)]
-    cleaner = cleaner_of(broker)
-    refused = await broker.loop.run_in_executor(None, open_for_cleaning, broker, partitions)
-    opened = [partition for partition in partitions if partition not in refused]
-    futures = [asyncio.wrap_future(cleaner.request_clean(partition, dry_run=dry_run)) for partition in opened]
+    in_worker, cleaner = partial(broker.loop.run_in_executor, None), cleaner_of(broker)
+    rounds = await in_worker(partial(request_rounds, broker, cleaner, image, dry_run=dry_run))
     if not wait:
-        for future in futures:
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return web.json_response({"requested": len(futures)}, status=202)
-    results = dict(zip(opened, await asyncio.gather(*futures, return_exceptions=True), strict=True))
-    answer = [_result(partition, refused.get(partition) or results[partition]) for partition in partitions]
-    return web.json_response(answer, status=409 if any("error" in entry for entry in answer) else 200)
+        return web.json_response({"requested": len(rounds.futures)}, status=202)
+    await asyncio.wrap_future(rounds.done)
+    text, status = await in_worker(describe_rounds, rounds)
+    return web.json_response(text=text, status=status)
+
+
+def describe_rounds(rounds: RequestedRounds) -> tuple[str, int]:
+    """JSON of the result of each partition, and the HTTP status. In a worker: there may be 10,000 partitions."""
+    answer = [_result(partition, rounds.result(partition)) for partition in rounds.partitions]
+    return json.dumps(answer), 409 if any("error" in entry for entry in answer) else 200
 
 
 async def retry_logs(request: web.Request) -> web.Response:

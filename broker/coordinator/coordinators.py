@@ -25,6 +25,7 @@ from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordi
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
 from tidelog.broker.coordinator.transaction.shard import TransactionShard
+from tidelog.broker.loop.deferred import Deferred, completed, when_all
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
@@ -217,9 +218,9 @@ class Coordinators:
         if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
             self.share.runtime.load_all()
 
-        for name in list(self._broker.controller.deletions.values()):
+        for topic_id, name in list(self._broker.controller.deletions.items()):
             if name not in self._broker.metadata.topics and name not in INTERNAL_TOPICS:
-                self.forget_topic(name)
+                self.forget_topic(name, topic_id)
 
     def take_roles(self, topic: str) -> None:
         """Leaders of an internal topic's partitions are others now: forget what this broker does not lead, load what it
@@ -235,30 +236,36 @@ class Coordinators:
             self.share.runtime.resign_lost()
             self.share.runtime.load_all()
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
         """``topic_deleted``; what cannot be stored now is left to the next start."""
-        try:
-            self.topic_deleted(topic)
-        except KafkaError as error:
+
+        def leave(error: KafkaError) -> None:
             logger.warning("offsets committed for the deleted topic %s stay until the next start: %s", topic, error)
 
-    def topic_deleted(self, topic: str) -> None:
-        """Committed offsets of the topic go with it; an internal topic takes its coordinator's state along.
+        return self.topic_deleted(topic, topic_id).otherwise(leave)
 
-        Raises the KafkaError of an append.
+    def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
+        """Committed offsets of the topic go with it, and states of share groups; an internal topic takes its
+        coordinator's state along.
+
+        Settles when that is done: of a million groups it takes seconds, in which others are served. Fails with the
+        KafkaError of an append.
         """
+        topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:
             self.groups.runtime.unload()
         elif topic == TRANSACTION_STATE_TOPIC:
             self.transactions.runtime.unload()
         elif topic == SHARE_GROUP_STATE_TOPIC:
             self.share.runtime.unload()
-        elif GROUP_METADATA_TOPIC in self._broker.metadata.topics:
-            if SHARE_GROUP_STATE_TOPIC in self._broker.metadata.topics:
-                for topic_id in self.share_members.topic_ids(topic):
-                    self.share.topic_deleted(topic_id)
-                    self.share_groups.forget_topic(topic_id)
-            self.groups.topic_deleted(topic)
+        elif GROUP_METADATA_TOPIC in topics:
+            waits = [self.groups.topic_deleted(topic, topic_id)]
+            if SHARE_GROUP_STATE_TOPIC in topics:
+                waits.append(self.share.topic_deleted(topic_id))
+                forgetting = self.share.runtime.steps.run(self.share_groups.forget_topic(topic_id))
+                waits.append(completed(None) if forgetting is None else forgetting.done)
+            return when_all(waits, None)
+        return completed(None)
 
     def close(self) -> None:
         """Stop: members that wait for a rebalance are told to look for their coordinator again."""

@@ -25,16 +25,20 @@ Request = DescribeProducersRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
-    """Describe each partition; each has its own error."""
-    topics = []
+    """Describe each partition once, however often it is named: it may have very many producers. Each has its own
+    error."""
+    topics: dict[str, dict[int, PartitionResponse]] = {}
     for topic in request.topics:
-        partitions = []
+        described = topics.setdefault(topic.name, {})
         for index in topic.partition_indexes:
-            yield opening_of(broker, topic.name, index)
-            partitions.append((yield from _describe(broker, topic.name, index)))
-        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+            if index not in described:
+                yield opening_of(broker, topic.name, index)
+                described[index] = yield from _describe(broker, topic.name, index)
+            yield None
         yield None
-    return DescribeProducersResponse(topics=topics)
+    return DescribeProducersResponse(
+        topics=[TopicResponse(name=name, partitions=list(described.values())) for name, described in topics.items()]
+    )
 
 
 def error_response(request: DescribeProducersRequest, error: KafkaError) -> DescribeProducersResponse:

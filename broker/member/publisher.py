@@ -70,7 +70,7 @@ class MetadataPublisher:
             replicas.topic_deleted(shown)
         coordinators = self._broker.services.coordinators.made
         if coordinators is not None:
-            coordinators.forget_topic(shown.name)
+            coordinators.forget_topic(shown.name, shown.topic_id)
 
     async def _show(self, image: MetadataImage, topic: TopicState) -> None:
         """Show a topic that came or changed, and take this broker's roles in it."""

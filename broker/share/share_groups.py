@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
 from tidelog.broker.loop.deferred import Deferred, completed, when_all
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
@@ -118,9 +120,12 @@ class ShareGroups:
         """The group has no members: its places are in the store alone from now on."""
         self._forget(key for key in list(self._served) if key.group_id == group_id)
 
-    def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is gone."""
-        self._forget(key for key in list(self._served) if key.topic_id == topic_id)
+    def forget_topic(self, topic_id: bytes) -> Steps[None]:
+        """Forget the share partitions of a topic that is gone, some in a step."""
+        keys = iter(list(self._served))
+        while part := list(islice(keys, ITEMS_PER_STEP)):
+            self._forget(key for key in part if key.topic_id == topic_id and key in self._served)
+            yield None
 
     def _forget(self, keys: Iterable[StateKey]) -> None:
         for key in keys:

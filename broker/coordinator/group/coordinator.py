@@ -19,7 +19,7 @@ from tidelog.broker.coordinator.group.admin import (
 from tidelog.broker.coordinator.group.classic.group import ClassicGroup
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup
-from tidelog.broker.coordinator.group.shard import GroupShard
+from tidelog.broker.coordinator.group.shard import GroupShard, delete_offsets_in_parts
 from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -179,10 +179,18 @@ class GroupCoordinator:
             if isinstance(self.runtime.shard_for(group_id).groups.get(group_id), ShareGroup):
                 deleted = yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))
             else:
+                yield from self._delete_offsets(group_id)
                 deleted = self._delete_now(group_id)
         except KafkaError as error:
             return completed(refuse(error))
         return deleted.then(lambda _: DeletableGroupResult(group_id=group_id)).otherwise(refuse)
+
+    def _delete_offsets(self, group_id: str) -> Steps[None]:
+        """Delete most offsets of a group that has very many, in steps. Raises KafkaError."""
+        for part in delete_offsets_in_parts(self.runtime.shard_for(group_id), group_id):
+            self._execute(group_id, part)
+            yield None
+            self.runtime.shard_for(group_id)
 
     def _delete_now(self, group_id: str) -> Deferred[None]:
         return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
@@ -229,9 +237,10 @@ class GroupCoordinator:
                 yield None
         return (yield from settled(self.runtime.when_all_committed(listed)))
 
-    def topic_deleted(self, topic: str) -> None:
-        """Forget the offsets of a deleted topic, so that a new one of its name begins without any."""
-        self.runtime.execute_in_all(lambda shard: shard.topic_deleted(topic))
+    def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
+        """Forget the offsets of a deleted topic, so that a new one of its name begins without any; settles when that is
+        done, or fails with the KafkaError of an append."""
+        return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end))
 
 
 def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:

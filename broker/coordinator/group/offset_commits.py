@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
@@ -274,11 +275,17 @@ class OffsetCommits:
     # -- expiry -------------------------------------------------------------------------------------------------
 
     def offsets_in_parts(self, group_id: str) -> Iterator[list[TopicPartitionKey]]:
-        """The partitions for which a group has committed offsets at this moment, at most EXPIRY_PART at a time; one
-        empty part where there are none."""
-        found = [(topic, partition) for topic, parts in self._offsets.of_group(group_id).items() for partition in parts]
-        for begin in range(0, max(len(found), 1), EXPIRY_PART):
-            yield found[begin : begin + EXPIRY_PART]
+        """The partitions for which a group has committed offsets, at most EXPIRY_PART at a time; one empty part where
+        there are none."""
+        offsets = self._offsets.of_group
+        found = (
+            (topic, partition)
+            for topic in list(offsets(group_id))
+            for partition in list(offsets(group_id).get(topic, ()))
+        )
+        yield list(islice(found, EXPIRY_PART))
+        while part := list(islice(found, EXPIRY_PART)):
+            yield part
 
     def collect_expired(
         self, group: Group, partitions: Iterable[TopicPartitionKey], now_ms: int
@@ -308,16 +315,23 @@ class OffsetCommits:
             return now_ms >= commit.expire_timestamp_ms
         return now_ms - begin_ms >= self._config.offsets_retention_ms
 
-    def of_deleted_topic(self, topic: str) -> list[CoordinatorRecord]:
-        """Tombstones of all groups' offsets of a topic that is gone: a new topic of its name begins without any."""
-        records = []
-        for group_id in self._offsets.groups_of(topic):
-            partitions = set(self._offsets.of_group(group_id).get(topic, ()))
-            partitions.update(
-                partition for name, partition in self._offsets.pending_partitions(group_id) if name == topic
-            )
-            records += [offset_tombstone(group_id, topic, partition) for partition in sorted(partitions)]
-        return records
+    def of_deleted_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
+        """Tombstones of all groups' offsets of a topic that is gone, in parts of EXPIRY_PART offsets.
+
+        What was committed from ``end_offset`` on is of a new topic of that name, and stays.
+        """
+        offsets = self._offsets
+        found = (
+            (group_id, partition)
+            for group_id in offsets.groups_of(topic)
+            for partition in offsets.partitions_of(group_id, topic)
+        )
+        while part := list(islice(found, EXPIRY_PART)):
+            yield [
+                offset_tombstone(group_id, topic, partition)
+                for group_id, partition in part
+                if offsets.is_older(group_id, topic, partition, end_offset)
+            ]
 
 
 def no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:

@@ -89,6 +89,20 @@ class OffsetStore:
         """All groups with offsets of a topic, committed or pending."""
         return list(self._groups.get(topic, ()))
 
+    def partitions_of(self, group_id: str, topic: str) -> list[int]:
+        """The partitions of a topic for which the group has an offset, committed or pending."""
+        return sorted({partition for commits in self._commits_of(group_id, topic) for partition in commits})
+
+    def is_older(self, group_id: str, topic: str, partition: int, end_offset: int) -> bool:
+        """Return whether all records of the group's offsets for a partition, of either kind, stand before this one."""
+        found = (commits.get(partition) for commits in self._commits_of(group_id, topic))
+        return all(commit is None or commit.record_offset < end_offset for commit in found)
+
+    def _commits_of(self, group_id: str, topic: str) -> Iterator[dict[int, OffsetAndMetadata]]:
+        yield self.of_group(group_id).get(topic, {})
+        for producer_id in self._producers.get(group_id, ()):
+            yield self._pending[producer_id].get(group_id, NO_OFFSETS).get(topic, {})
+
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:

@@ -18,7 +18,8 @@ Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once
@@ -34,7 +35,7 @@ from tidelog.broker.coordinator.group.consumer.records import consumer_group_tom
 from tidelog.broker.coordinator.group.migration import Migration
 from tidelog.broker.coordinator.group.offset_commits import EXPIRY_PART, OffsetCommits
 from tidelog.broker.coordinator.group.offsets import OffsetStore
-from tidelog.broker.coordinator.group.records import empty_group_record, group_tombstone
+from tidelog.broker.coordinator.group.records import empty_group_record, group_tombstone, offset_tombstone
 from tidelog.broker.coordinator.group.replay import (
     Group,
     find_consumer_group,
@@ -280,15 +281,14 @@ class GroupShard:
         group.validate_delete()
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
-    def topic_deleted(self, topic: str) -> CoordinatorResult[None]:
-        """A topic is gone: its offsets go too, and share groups have no state for it any more."""
-        records = self.commits.of_deleted_topic(topic)
-        for group in self.share_groups.values():
-            left = {topic_id: known for topic_id, known in group.initialized.items() if known.name != topic}
-            deleting = {topic_id: name for topic_id, name in group.deleting.items() if name != topic}
-            if len(left) < len(group.initialized) or len(deleting) < len(group.deleting):
-                records.append(initialized_record(group.group_id, left, deleting))
-        return CoordinatorResult(None, records)
+    def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
+        """A topic is gone: its offsets go too, but those committed from ``end_offset`` on, and share groups have no
+        state for it any more."""
+        for tombstones in self.commits.of_deleted_topic(topic, end_offset):
+            yield CoordinatorResult(None, tombstones)
+        groups = iter(list(self.share_groups.values()))
+        while part := list(islice(groups, EXPIRY_PART)):
+            yield CoordinatorResult(None, [record for group in part for record in without_states(group, topic_id)])
 
     def expire_offsets(self) -> TimerResult:
         """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
@@ -381,6 +381,29 @@ def expire(shard: GroupShard, now_ms: int) -> Parts:
     if count + len(records):
         logger.info("%d offsets and groups have expired", count + len(records))
     yield CoordinatorResult(None, records)
+
+
+def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
+    """Delete most offsets of a group that has very many, so that at most EXPIRY_PART are left for ``delete_group``.
+
+    A part raises as ``delete_group`` where the group has got members meanwhile: then the offsets that went stay gone,
+    as after OffsetDelete.
+    """
+    left = shard.offsets.count(group_id)
+    for part in shard.commits.offsets_in_parts(group_id):
+        left -= len(part)
+        if left <= 0:
+            return
+        shard.group(group_id).validate_delete()
+        yield CoordinatorResult(None, [offset_tombstone(group_id, topic, partition) for topic, partition in part])
+
+
+def without_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
+    """The record by which a share group forgets its states for a topic, where it has any."""
+    if topic_id in group.topics_with_states():
+        left = {known: topic for known, topic in group.initialized.items() if known != topic_id}
+        deleting = {known: name for known, name in group.deleting.items() if known != topic_id}
+        yield initialized_record(group.group_id, left, deleting)
 
 
 def is_spent(offsets: OffsetStore, group: Group, going: int) -> bool:

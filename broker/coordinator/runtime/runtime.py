@@ -34,7 +34,7 @@ from tidelog.broker.coordinator.runtime.replay import (
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts, TimerResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, completed, when_all
+from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, StepRunner, Steps, settled
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
@@ -99,13 +99,15 @@ S = TypeVar("S", bound=Shard)
 class _Loading(Generic[S]):
     """A partition whose log is being read."""
 
-    __slots__ = ("end_offset", "next_offset", "partition", "shard")
+    __slots__ = ("end_offset", "next_offset", "partition", "parts", "shard")
 
     def __init__(self, partition: int, shard: S, next_offset: int, end_offset: int) -> None:
         self.partition = partition
         self.shard = shard
         self.next_offset = next_offset
         self.end_offset = end_offset
+        self.parts: Parts | None = None
+        """What is left of the first decision that the shard has to execute before it serves."""
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -139,7 +141,7 @@ class CoordinatorRuntime(Generic[S]):
         self._reported: dict[int, str] = {}
         """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
         self.steps = StepRunner(call_soon, time.monotonic_ms)
-        self._when_loaded: dict[int, list[Callable[[S], CoordinatorResult[None]]]] = {}
+        self._when_loaded: dict[int, list[Callable[[S, int], Parts]]] = {}
         self._partition_of: dict[str, int] = {}
 
     # -- finding ------------------------------------------------------------------------------------------------
@@ -324,17 +326,26 @@ class CoordinatorRuntime(Generic[S]):
         if result.on_append is not None:
             result.on_append(None)
 
-    def execute_in_all(self, decide: Callable[[S], CoordinatorResult[None]]) -> None:
-        """Have each shard decide and execute it; those of partitions that are not loaded do so before they serve.
+    def execute_in_all(self, decide: Callable[[S, int], Parts]) -> Deferred[None]:
+        """Have each shard decide and execute it, part by part; those of partitions that are not loaded do so before
+        they serve.
 
-        Raises the KafkaError of an append.
+        ``decide(shard, end_offset)`` gets the end of the shard's log at this moment: what comes between two parts is
+        written from there on. Settles when the loaded shards have done it; fails with the KafkaError of an append.
         """
         if self._log.exists():
             for partition in range(self._log.partition_count()):
-                if partition not in self._shards and partition not in self._empty:
+                known = partition in self._shards or partition in self._empty
+                if not known and self._log.is_led(partition):
                     self._when_loaded.setdefault(partition, []).append(decide)
-        for partition, shard in self.loaded:
-            self.write(partition, shard, decide(shard))
+        try:
+            decided = [
+                (partition, shard, decide(shard, self._log.end_offset(partition))) for partition, shard in self.loaded
+            ]
+            job = self.steps.run(_execute_decided(self, decided))
+        except KafkaError as error:
+            return failed(error)
+        return completed(None) if job is None else job.done
 
     def append_end_transaction(self, partition: int, batch: bytearray) -> Deferred[None]:
         """Append a transaction marker, a control batch, and take it over where the partition is loaded; settles when
@@ -441,10 +452,27 @@ class CoordinatorRuntime(Generic[S]):
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
         if loading.next_offset >= loading.end_offset and self._log.exists():
             loading.end_offset = self._log.end_offset(partition)  # markers may have come while it was read
-        if loading.next_offset < loading.end_offset:
+        if loading.next_offset < loading.end_offset or self._execute_part(loading):
             return False
         self._loaded(loading)
         return True
+
+    def _execute_part(self, loading: _Loading[S]) -> bool:
+        """Execute the next part of what this shard has to do before it serves; False when all is done. The log was
+        read to its end in this turn."""
+        decisions = self._when_loaded.get(loading.partition)
+        while decisions:
+            if loading.parts is None:
+                loading.parts = decisions[0](loading.shard, loading.end_offset)
+            part = next(loading.parts, None)
+            if part is not None:
+                execute_for_clock(self, loading.partition, loading.shard, part)
+                loading.next_offset = loading.end_offset = self._log.end_offset(loading.partition)
+                return True
+            loading.parts = None
+            del decisions[0]
+        self._when_loaded.pop(loading.partition, None)
+        return False
 
     def _loaded(self, loading: _Loading[S]) -> None:
         partition, shard = loading.partition, loading.shard
@@ -452,8 +480,6 @@ class CoordinatorRuntime(Generic[S]):
         self._shards[partition] = shard
         self._empty.discard(partition)
         self._reported.pop(partition, None)
-        for decide in self._when_loaded.pop(partition, ()):
-            execute_for_clock(self, partition, shard, decide(shard))
         for result in shard.on_loaded():
             execute_for_clock(self, partition, shard, result)
         shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
@@ -516,6 +542,16 @@ def execute_for_clock(runtime: CoordinatorRuntime[S], partition: int, shard: S, 
         runtime.write(partition, shard, result)
     except KafkaError:
         logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
+
+
+def _execute_decided(runtime: CoordinatorRuntime[S], decided: list[tuple[int, S, Parts]]) -> Steps[None]:
+    """Execute long decisions one after another, each for as long as its shard is served. Raises KafkaError."""
+    for partition, shard, parts in decided:
+        for part in parts:
+            if not runtime.is_served(partition, shard):
+                break
+            runtime.write(partition, shard, part)
+            yield None
 
 
 def _execute_parts(runtime: CoordinatorRuntime[S], partition: int, shard: S, parts: Parts) -> Steps[None]:

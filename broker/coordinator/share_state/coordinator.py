@@ -88,10 +88,10 @@ class ShareCoordinator:
         """Wait until what was read of these states is committed. Raises NotCoordinatorError."""
         return self.runtime.wait_until_committed(map(coordinator_key, keys))
 
-    def topic_deleted(self, topic_id: bytes) -> None:
-        """Forget the states of all groups for a topic that is gone. Raises KafkaError."""
-        for partition, shard in self.runtime.loaded:
-            self.runtime.write(partition, shard, shard.delete_topic(topic_id))
+    def topic_deleted(self, topic_id: bytes) -> Deferred[None]:
+        """Forget the states of all groups for a topic that is gone; settles when that is done, or fails with the
+        KafkaError of an append."""
+        return self.runtime.execute_in_all(lambda shard, _: shard.delete_topic(topic_id))
 
 
 def coordinator_key(key: StateKey) -> str:

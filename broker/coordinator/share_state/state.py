@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
-from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, TimerResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, Parts, TimerResult
 from tidelog.broker.coordinator.share_state.spans import RecordState, Span, overlay
 from tidelog.protocol.coordinator_records.share import (
     ShareSnapshotKey,
@@ -40,6 +41,8 @@ UPDATES_PER_SNAPSHOT = 500
 PRUNE_INTERVAL_MS = 300_000
 COLD_AFTER_MS = 300_000
 MAX_SNAPSHOTS_PER_PRUNE = 1_000
+KEYS_PER_PART = 128
+"""States that are looked at before others are served, where a topic is deleted."""
 
 _PRUNE_KEY = ("prune-share-state",)
 
@@ -151,9 +154,11 @@ class ShareStateShard:
             [CoordinatorRecord(ShareSnapshotKey(**key._asdict()), None) for key in keys if key in self._held],
         )
 
-    def delete_topic(self, topic_id: bytes) -> CoordinatorResult[None]:
-        """Forget the states of all groups for a topic."""
-        return self.delete([key for key in self._held if key.topic_id == topic_id])
+    def delete_topic(self, topic_id: bytes) -> Parts:
+        """Forget the states of all groups for a topic, part by part: the shard may hold a million."""
+        keys = iter(list(self._held))
+        while part := list(islice(keys, KEYS_PER_PART)):
+            yield self.delete([key for key in part if key.topic_id == topic_id])
 
     def _snapshot(self, key: StateKey, state: ShareState) -> CoordinatorRecord:
         value = ShareSnapshotValue(

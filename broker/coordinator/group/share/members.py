@@ -125,16 +125,6 @@ class ShareMembers:
         group = self._runtime.shard_for(group_id).groups.get(group_id)
         return group is None or group.is_empty
 
-    def topic_ids(self, topic: str) -> set[bytes]:
-        """The ids under which groups have states for a topic of this name, or are losing them."""
-        return {
-            topic_id
-            for _, shard in self._runtime.loaded
-            for group in shard.share_groups.values()
-            for topic_id, name in group.topics_with_states().items()
-            if name == topic
-        }
-
     def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
         """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
         return (yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish)))

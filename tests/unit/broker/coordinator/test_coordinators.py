@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.coordinator.runtime.test_committed import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.loop.deferred import failed
 from tidelog.protocol.errors import NONE, KafkaStorageError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.offset_commit import (
@@ -127,10 +128,9 @@ def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: D
 def test_offsets_that_cannot_be_forgotten_now_are_told_of(
     data: DataBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise KafkaStorageError("the disk is full")
-
-    monkeypatch.setattr(coordinators_of(data.broker).groups, "topic_deleted", fail)
+    groups = coordinators_of(data.broker).groups
+    full = failed(KafkaStorageError("the disk is full"))
+    monkeypatch.setattr(groups, "topic_deleted", lambda *_: full)
     with caplog.at_level(logging.WARNING):
         delete(data)
         data.loop.run_soon()

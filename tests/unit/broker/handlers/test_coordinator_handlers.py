@@ -461,6 +461,12 @@ def test_producers_of_a_partition() -> None:
     assert unknown.partitions[0].error_code == UnknownTopicOrPartitionError.code
 
 
+def test_a_partition_that_is_named_often_is_described_once() -> None:
+    named = [ProducersTopic(name="t", partition_indexes=[0] * 100), ProducersTopic(name="t", partition_indexes=[0, 1])]
+    (topic,) = World().ask(DescribeProducersRequest(topics=named), 0).topics
+    assert [partition.partition_index for partition in topic.partitions] == [0, 1]
+
+
 def test_describing_an_open_transaction() -> None:
     world = World()
     world.transactions.add(world.transactions.init(), ("t", 1), ("t", 0))

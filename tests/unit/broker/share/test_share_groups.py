@@ -191,8 +191,8 @@ def test_a_deleted_topic_is_told_to_who_waits(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     waiting = waiting_fetch(member)
-    world.topics.delete_topic("t")
-    world.coordinators.topic_deleted("t")
+    topic_id = world.topics.delete_topic("t").topic_id
+    world.coordinators.topic_deleted("t", topic_id)
     world.loop.run_soon()
     (data,) = partitions(read_fetched(waiting.result()))
     assert data.error_code in (UnknownTopicIdError.code, UnknownTopicOrPartitionError.code)

@@ -154,8 +154,8 @@ def test_a_topic_that_comes_later_is_noticed(world: ShareWorld) -> None:
 def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
-    world.topics.delete_topic("t")
-    world.coordinators.topic_deleted("t")
+    topic_id = world.topics.delete_topic("t").topic_id
+    world.coordinators.topic_deleted("t", topic_id)
     assert group_of(world).initialized == {}
     assert world.coordinators.share.runtime.loaded[0][1].read(("g", member.topic_id, 0)) is None  # type: ignore[arg-type]
     assert assigned(member.beat(1)) == []

@@ -172,7 +172,7 @@ def test_offsets_of_a_deleted_topic_are_gone_for_its_successor() -> None:
     commit(world, 5)
     commit(world, 6, name="u")
     txn_commit(world, 7)
-    world.coordinator.topic_deleted("t")
+    world.coordinator.topic_deleted("t", b"\1" * 16)
     end(world, committed=True)
     assert fetch_all(world) == {("u", 0): 6}
     assert fetch_all(world.restarted()) == {("u", 0): 6}
@@ -210,7 +210,7 @@ def test_offsets_of_a_topic_deleted_before_its_partition_is_loaded_go_too() -> N
     commit(world, 5)
     commit(world, 6, name="u")
     again = GroupWorld(world.log, world.time)
-    again.coordinator.topic_deleted("t")
+    again.coordinator.topic_deleted("t", b"\1" * 16)
     assert again.runtime.loaded == []
     assert fetch_all(again) == {("u", 0): 6}
     assert fetch_all(again.restarted()) == {("u", 0): 6}
