@@ -44,21 +44,22 @@ def run_tool(
     arguments: list[str],
     *,
     version: str = kafka_jars.KAFKA_4,
+    options: tuple[str, ...] = TOOL_HEAP,
     stdin: str | None = None,
     timeout_s: float = TOOL_TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end and return what it printed; its exit code is not judged.
 
-    Raises MissingToolError, subprocess.TimeoutExpired.
+    ``options`` are those of its JVM. Raises MissingToolError, subprocess.TimeoutExpired.
     """
-    command = [*java_command(version, TOOL_HEAP), tool, *arguments]
+    command = [*java_command(version, options), tool, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def java_command(version: str, heap: tuple[str, ...]) -> list[str]:
+def java_command(version: str, options: tuple[str, ...]) -> list[str]:
     """``java`` with the class path of a Kafka version and quiet logging; a class name and arguments follow."""
     logging = ["-Dlog4j2.level=WARN"] if int(version.split(".")[0]) >= 4 else []
-    return [kafka_jars.java(), *heap, *logging, "-cp", kafka_jars.broker_classpath(version)]
+    return [kafka_jars.java(), *options, *logging, "-cp", kafka_jars.broker_classpath(version)]
 
 
 class ApacheKafka(BrokerProcess):
@@ -70,6 +71,8 @@ class ApacheKafka(BrokerProcess):
     name = "apache-kafka"
     start_timeout_s = 120.0
     stop_timeout_s = 300.0  # a node with 10,000 partitions takes more than a minute
+    java_options: tuple[str, ...] = BROKER_HEAP
+    tool_options: tuple[str, ...] = TOOL_HEAP
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class ApacheKafka(BrokerProcess):
         if (self.data_directory / "meta.properties").exists():
             return
         arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path)]
-        done = run_tool(STORAGE_TOOL, arguments, version=self.version)
+        done = run_tool(STORAGE_TOOL, arguments, version=self.version, options=self.tool_options)
         if done.returncode != 0:
             raise RuntimeError(f"could not format {self.data_directory}:\n{(done.stdout + done.stderr)[-2000:]}")
 
@@ -131,8 +134,8 @@ class ApacheKafka(BrokerProcess):
         return super().start()
 
     def command(self) -> list[str]:
-        """The JVM's command line, with the heap that the comparison fixes."""
-        return [*java_command(self.version, BROKER_HEAP), "kafka.Kafka", str(self._properties_path)]
+        """The JVM's command line; the comparison fixes its heap."""
+        return [*java_command(self.version, self.java_options), "kafka.Kafka", str(self._properties_path)]
 
     def wait_until_ready(self, deadline: float) -> None:
         """Ask ApiVersions until the node answers."""

@@ -21,9 +21,8 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import PRODUCER_PERFORMANCE
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_jars import broker_classpath
+from tests.support.jvm import java_program
 from tests.support.questions import Broker
-from tests.support.requirements import require_tool
 from tests.support.scripts.streams import EMPTY, beat, join
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
@@ -46,12 +45,10 @@ Call = tuple[str, ...]
 
 def run(directory: Path, calls: list[Call]) -> list[str]:
     """Run the calls, which must all succeed, and return what each printed."""
-    java = require_tool("java", install="apt-get install default-jdk-headless")
     listed = directory / "calls"
     listed.write_text("".join("\t".join(call) + "\n" for call in calls))
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=ERROR", "-cp", broker_classpath()]
     done = subprocess.run(
-        [*command, str(PROGRAM), str(listed)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*java_program(PROGRAM), str(listed)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     found = re.findall(r"^<<\n(.*?)^>> (\d+)$", done.stdout, re.MULTILINE | re.DOTALL)
     assert [code for _, code in found] == ["0"] * len(calls), done.stdout + done.stderr

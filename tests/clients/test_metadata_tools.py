@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rivals.apache_kafka import TOOL_TIMEOUT_S, dump_log_segments
-from benchmarks.rivals.kafka_jars import java
 from tests.support.admin import Admin
 from tests.support.apache_kafka import run_tool
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_jars import shell_classpath
+from tests.support.jvm import java_command
+from tests.support.kafka_jars import KAFKA_4, broker_classpath, shell_classpath
 from tests.support.metadata_changes import SHA_256, alter, set_quota, set_user
 from tests.support.metadata_facts import BROKER
 from tidelog.broker.controller.embedded import open_controller
@@ -114,7 +114,8 @@ def check_dump(image: MetadataImage, file: Path) -> None:
 
 def check_shell(image: MetadataImage, snapshot: Path) -> None:
     """``kafka-metadata-shell`` loads the snapshot and shows its parts."""
-    command = [java(), "-Xmx256M", "-Dlog4j2.level=OFF", "-cp", shell_classpath(), SHELL, "--snapshot", str(snapshot)]
+    class_path = f"{broker_classpath()}:{shell_classpath()}"
+    command = java_command(KAFKA_4, class_path, "-Dlog4j2.level=OFF", SHELL, "--snapshot", str(snapshot))
     for _ in range(SHELL_TRIES):
         done = subprocess.run(
             [*command, "tree", "/image"], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False

@@ -17,8 +17,7 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
-from tests.support.kafka_jars import broker_classpath
-from tests.support.requirements import require_tool
+from tests.support.jvm import java_program
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -50,12 +49,10 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
 def test_a_group_is_rolled_there_and_back(broker: BrokerProcess, assignor: str) -> None:
-    java = require_tool("java", install="apt-get install default-jdk-headless")
     topic = f"rolled-{assignor}"
     Admin(broker.bootstrap).create(topic, 4)
     words = [f"bootstrap={broker.bootstrap}", f"topic={topic}", f"assignor={ASSIGNORS}.{assignor}"]
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", broker_classpath()]
     done = subprocess.run(
-        [*command, str(PROGRAM), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*java_program(PROGRAM), *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.stdout.splitlines() == STEPS, done.stdout + done.stderr

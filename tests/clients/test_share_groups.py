@@ -18,8 +18,7 @@ from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.clients.test_java_group_tools import VERIFIABLE_PRODUCER, Call, run
 from tests.support.admin import Admin
 from tests.support.apache_kafka import CONFIG_COMMAND, dump_log_segments
-from tests.support.kafka_jars import broker_classpath
-from tests.support.requirements import require_tool
+from tests.support.jvm import java_program
 from tests.support.toolchains import ask, go_program
 
 pytestmark = [pytest.mark.slow]
@@ -47,11 +46,9 @@ class ShareMembers:
     """A running ``Share.java``."""
 
     def __init__(self, broker: BrokerProcess, **words: object) -> None:
-        java = require_tool("java", install="apt-get install default-jdk-headless")
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", broker_classpath()]
         values = {"bootstrap": broker.bootstrap, "members": 1, "idle_ms": 500, **words}
         self.process = subprocess.Popen(
-            [*command, str(PROGRAM), *(f"{key}={value}" for key, value in values.items())],
+            [*java_program(PROGRAM), *(f"{key}={value}" for key, value in values.items())],
             stdout=subprocess.PIPE,
             text=True,
         )

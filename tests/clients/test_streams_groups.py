@@ -15,8 +15,8 @@ from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.clients.test_java_group_tools import run
 from tests.support.admin import Admin
+from tests.support.jvm import java_program
 from tests.support.kafka_jars import streams_classpath
-from tests.support.requirements import require_tool
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -40,13 +40,10 @@ class Application:
     """A running ``Words.java``."""
 
     def __init__(self, broker: BrokerProcess, directory: Path) -> None:
-        java = require_tool("java", install="apt-get install default-jdk-headless")
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF", "-cp", streams_classpath()]
+        command = java_program(PROGRAM, more=streams_classpath())
         words = {"bootstrap": broker.bootstrap, "group": "words", "input": "lines", "output": "counts", "instances": 2}
         pairs = [f"{key}={value}" for key, value in {**words, "directory": directory}.items()]
-        self.process = subprocess.Popen(
-            [*command, str(PROGRAM), *pairs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([*command, *pairs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def say(self, line: str) -> None:
         assert self.process.stdin is not None

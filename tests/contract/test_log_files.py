@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jvm import java_command
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
-from tests.support.requirements import require_tool
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
@@ -37,16 +37,9 @@ def write_log(directory: Path) -> UnifiedLog:
 
 
 def dump(version: str, files: list[str], *options: str) -> subprocess.CompletedProcess[str]:
-    java = require_tool("java", install="apt-get install default-jre-headless")
-    command = [
-        java,
-        "-cp",
-        broker_classpath(version),
-        DUMP_CLASS[version],
-        *options,
-        "--files",
-        ",".join(files),
-    ]
+    command = java_command(
+        version, broker_classpath(version), DUMP_CLASS[version], *options, "--files", ",".join(files)
+    )
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

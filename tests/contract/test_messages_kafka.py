@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import kafka_jars
+from tests.support.jvm import java_program
 from tests.support.messages import RandomChoices, all_messages, arbitrary, versions
-from tests.support.requirements import require_tool
 from tidelog.protocol.api_keys import request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, error_for_code
 from tidelog.protocol.schema.fields import Message
@@ -28,9 +28,7 @@ pytestmark = pytest.mark.java
 
 def ask_kafka(kafka_version: str, question: str, text: str = "") -> list[str]:
     """Return the Java program's answer, line by line."""
-    java = require_tool("java", install="apt-get install default-jdk-headless")
-    class_path = kafka_jars.client_classpath(kafka_version)
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, str(PROGRAM), question]
+    command = [*java_program(PROGRAM, kafka_version), question]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

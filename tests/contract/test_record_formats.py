@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka_jars import KAFKA_3, client_classpath
-from tests.support.requirements import require_tool
+from tests.support.jvm import java_program
+from tests.support.kafka_jars import KAFKA_3
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
@@ -36,8 +36,7 @@ def expected_records(magic: int) -> list[Record]:
 
 
 def run_java(mode: str, directory: Path) -> None:
-    java = require_tool("java", install="apt-get install default-jdk-headless")
-    command = [java, "-cp", client_classpath(KAFKA_3), str(SOURCE), mode, str(directory)]
+    command = [*java_program(SOURCE, KAFKA_3), mode, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 

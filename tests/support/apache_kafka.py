@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.rivals import apache_kafka as rival
+from tests.support.jvm import BROKER_HEAP, SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4, broker_classpath
 
 CONFIG_COMMAND = rival.CONFIG_COMMAND
@@ -34,6 +35,8 @@ class ApacheKafka(rival.ApacheKafka):
     ) -> None:
         broker_classpath(version)
         super().__init__(directory, overrides, version=version, port=port)
+        self.java_options = (*BROKER_HEAP, *broker_options(version))
+        self.tool_options = (*SMALL_HEAP, *broker_options(version))
 
 
 def run_tool(
@@ -46,4 +49,5 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end; its exit code is not judged."""
     broker_classpath(version)
-    return rival.run_tool(tool, arguments, version=version, stdin=stdin, timeout_s=timeout_s)
+    options = (*SMALL_HEAP, *broker_options(version))
+    return rival.run_tool(tool, arguments, version=version, options=options, stdin=stdin, timeout_s=timeout_s)

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rivals.apache_kafka import SIGTERM_EXIT
-from benchmarks.rivals.kafka_jars import JAVA_INSTALL
 from benchmarks.rivals.process import BrokerError, BrokerProcess, free_port
-from tests.support.kafka_jars import connect_classpath
-from tests.support.old_clients import JAVA_FLAGS
-from tests.support.requirements import require_tool
+from tests.support.jvm import java_command
+from tests.support.kafka_jars import KAFKA_4, broker_classpath, connect_classpath
 
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
@@ -74,8 +72,8 @@ class ConnectWorker(BrokerProcess):
         properties, logging = self.directory / "worker.properties", self.directory / "log4j2.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
         logging.write_text(LOGGING)
-        flags = [*JAVA_FLAGS, f"-Dlog4j2.configurationFile={logging}", "-cp", connect_classpath()]
-        return [require_tool("java", JAVA_INSTALL), *flags, MAIN, str(properties)]
+        class_path = f"{broker_classpath()}:{connect_classpath()}"
+        return java_command(KAFKA_4, class_path, f"-Dlog4j2.configurationFile={logging}", MAIN, str(properties))
 
     def wait_until_ready(self, deadline: float) -> None:
         """Ask until it has joined its group and read its configuration, and says so."""

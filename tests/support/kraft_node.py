@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.rivals import apache_kafka as rival
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import free_port
-from tests.support.kafka_jars import KAFKA_4, broker_classpath
+from tests.support.kafka_jars import KAFKA_4
 from tidelog.broker.cluster.quorum import Address
 
-SMALL_HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 HOST = "127.0.0.1"
 
 
-class KraftNode(rival.ApacheKafka):
+class KraftNode(ApacheKafka):
     """One node; ``controllers`` are id -> port of all voters. Skips where Kafka cannot run."""
 
     def __init__(
@@ -28,9 +27,9 @@ class KraftNode(rival.ApacheKafka):
         overrides: Mapping[str, str] | None = None,
         version: str = KAFKA_4,
     ) -> None:
-        broker_classpath(version)
         port = free_port() if is_broker else controllers[node_id]
         super().__init__(directory / f"node-{node_id}", overrides, version=version, port=port)
+        self.java_options = self.tool_options
         self.node_id = node_id
         self.controllers = controllers
         self.is_broker = is_broker
@@ -51,9 +50,6 @@ class KraftNode(rival.ApacheKafka):
             "offsets.topic.replication.factor": "1",
             **self.overrides,
         }
-
-    def command(self) -> list[str]:
-        return [*rival.java_command(self.version, SMALL_HEAP), "kafka.Kafka", str(self._properties_path)]
 
     @property
     def metadata_directory(self) -> Path:

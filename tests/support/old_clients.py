@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import JAVA_INSTALL
+from tests.support.jvm import QUICK, SMALL_HEAP
 from tests.support.kafka_jars import client_classpath
 from tests.support.readers import Seen
 from tests.support.requirements import require_tool
 from tests.support.toolchains import PROGRAMS, RUN_TIMEOUT_S, Record, ask, installed
 
-JAVA_FLAGS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""Programs of a second: a small heap, one collector thread, and no compiler that only pays later."""
 NULL = "-"
 
 
@@ -81,7 +80,7 @@ def run_java(version: str, program: str, options: dict[str, Any], lines: Iterabl
     )
     words = [f"{name}={value}" for name, value in options.items()]
     done = subprocess.run(
-        [java, *JAVA_FLAGS, "-cp", f"{directory}:{classpath}", program, *words],
+        [java, *SMALL_HEAP, *QUICK, "-cp", f"{directory}:{classpath}", program, *words],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,

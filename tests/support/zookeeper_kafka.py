@@ -13,7 +13,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.rivals.apache_kafka import TOOL_HEAP, java_command
+from benchmarks.rivals.apache_kafka import java_command
 from benchmarks.rivals.process import BrokerError, free_port
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.kafka_jars import KAFKA_3
@@ -91,7 +91,7 @@ class ZooKeeperKafka(ApacheKafka):
 
     def _start_zookeeper(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        java = java_command(self.version, TOOL_HEAP)
+        java = java_command(self.version, self.tool_options)
         options = ["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=dump"]
         main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(self._zookeeper_port)]
         with (self.directory / "zookeeper.out").open("ab") as output:

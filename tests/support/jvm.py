@@ -1,0 +1,100 @@
+"""Java virtual machines of tests: short lives, so they start quickly and never compile for the long run.
+
+A JVM that loads Kafka's classes from their jars spends a second or two on nothing else. Java's class data sharing keeps
+them ready: one broker runs once per checkout, writes the classes that it loaded into an archive below ``build``, and
+every later JVM with the same class path maps them. An archive of another Java or of other jars is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from confluent_kafka import Consumer, Producer
+
+from benchmarks.rivals import apache_kafka as rival
+from benchmarks.rivals.kafka_jars import BUILD, JAVA_INSTALL, KAFKA_4, build_lock, java
+from tests.support.kafka_jars import broker_classpath
+from tests.support.requirements import require_tool
+from tests.support.toolchains import installed
+
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""One collector thread, no compiler that only pays later, no file of counters."""
+SMALL_HEAP = ("-Xmx256M",)
+BROKER_HEAP = ("-Xmx512M",)
+_SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
+"""Where Java cannot use an archive it goes on without, and is not to say so on a tool's standard output."""
+
+
+@cache
+def broker_options(version: str) -> tuple[str, ...]:
+    """Options of a JVM with the class path of a Kafka broker of that version."""
+    archive = _archive(version)
+    return (*QUICK, *_SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
+
+
+def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[str]:
+    """The command of a Java program of one file; it is compiled once for each content.
+
+    Its class path is that of a Kafka broker, then ``more``.
+    """
+    compiler = require_tool("javac", JAVA_INSTALL)
+    class_path = ":".join(filter(None, (broker_classpath(version), more)))
+    directory = installed(
+        f"java-{source.stem}-{version}",
+        lambda target: [compiler, "-nowarn", "-cp", class_path, "-d", str(target), source.name],
+        [source],
+        may_be_missing=False,
+    )
+    return java_command(version, f"{class_path}:{directory}", "-Dlog4j2.level=OFF", source.stem)
+
+
+def java_command(version: str, class_path: str, *words: str) -> list[str]:
+    """``java`` with a class path that begins with that of a broker of a version, and what follows on the line."""
+    return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
+
+
+def _archive(version: str) -> Path:
+    """The archive of a version's broker, written where there is none for this Java and these jars."""
+    directory = BUILD / "kafka" / f"classes-{version}"
+    archive, marker = directory / "broker.jsa", directory / "complete"
+    recipe = _recipe(version)
+    with build_lock(directory):
+        if not marker.exists() or marker.read_text() != recipe:
+            archive.unlink(missing_ok=True)
+            _record(version, archive)
+            marker.write_text(recipe)
+    return archive
+
+
+def _recipe(version: str) -> str:
+    release = Path(java()).resolve().parents[1] / "release"
+    jars = Path(broker_classpath(version)).parent
+    stamps = sorted((jar.name, jar.stat().st_mtime_ns) for jar in jars.iterdir())
+    return json.dumps([release.read_text() if release.exists() else "", str(jars), stamps])
+
+
+class _Recorder(rival.ApacheKafka):
+    """A broker that writes the classes it has loaded into a file when it ends."""
+
+    def __init__(self, directory: Path, version: str, archive: Path) -> None:
+        super().__init__(directory, version=version)
+        self.java_options = (*BROKER_HEAP, *QUICK, *_SILENT, f"-XX:ArchiveClassesAtExit={archive}")
+        self.tool_options = (*SMALL_HEAP, *QUICK)
+
+
+def _record(version: str, archive: Path) -> None:
+    """Run a broker that takes a transaction and serves a group, so that the classes of both are among its own."""
+    with TemporaryDirectory() as directory, _Recorder(Path(directory), version, archive) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t"})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.produce("topic", b"value", on_delivery=lambda *_: None)
+        producer.commit_transaction(60)
+        reader = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = Consumer(reader)
+        consumer.subscribe(["topic"])
+        assert consumer.poll(60) is not None
+        consumer.close()
