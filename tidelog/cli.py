@@ -33,6 +33,7 @@ COMMANDS = {
     "consume": Listed("tidelog.commands.consume", "Read records of topics."),
     "find": Listed("tidelog.commands.find", "Find records by key, tag and time, newest first."),
     "compaction": Listed("tidelog.commands.compaction", "Show what the cleaner does, or clean a topic now."),
+    "admin": Listed("tidelog.commands.admin", "Create tokens of the admin interface."),
     "metadata": Listed("tidelog.commands.metadata", "Describe the metadata of a KRaft cluster."),
     "dump-log": Listed("tidelog.commands.dump_log", "Print segment files: batches, records, index entries."),
     "check": Listed("tidelog.commands.check", "Verify the logs of a stopped broker."),

@@ -12,12 +12,12 @@ one is used up. Nothing but the standard library is needed.
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
+from tidelog.admin_interface import find_admin, parse_admin
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
@@ -45,10 +45,10 @@ class Tidelog:
     def __init__(
         self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None, security: Security = PLAIN
     ) -> None:
-        """``admin`` is HOST:PORT of the admin interface where it is not reachable as the broker says."""
+        """``admin`` is HOST:PORT of the admin interface, or https://HOST:PORT, where the broker says another one."""
         self.bootstrap = bootstrap
         self._security = security
-        self._admin = admin
+        self._admin = None if admin is None else parse_admin(admin)
 
     def find(
         self, topic: str, *, key: str | bytes | None = None, tag: str | bytes | None = None,
@@ -86,25 +86,13 @@ class Tidelog:
                 remaining -= len(answer["records"])
 
     def _ask(self, topic: str, parameters: dict[str, str]) -> dict[str, Any]:
-        from http.client import HTTPConnection, HTTPException
-
         if self._admin is None:
-            from tidelog.commands.compaction import admin_address
-
-            host, port = admin_address(self.bootstrap, self._security)
-            self._admin = f"{host}:{port}"
-        connection = HTTPConnection(self._admin, timeout=_TIMEOUT_S)
-        try:
-            connection.request("GET", f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}")
-            response = connection.getresponse()
-            answer: dict[str, Any] = json.loads(response.read())
-        except (HTTPException, ValueError, BrokenPipeError) as error:
-            raise ClientError(f"the admin interface at {self._admin} does not answer as it should: {error}") from error
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise ClientError(answer.get("error", f"the admin interface answered {response.status}"))
-        return answer
+            self._admin = find_admin(self.bootstrap, self._security)
+        path = f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}"
+        status, answer = self._admin.ask(self._security, "GET", path, _TIMEOUT_S)
+        if status != 200:
+            raise ClientError(answer.get("error", f"the admin interface answered {status}"))
+        return cast(dict[str, Any], answer)
 
 
 def in_ms(moment: str | int) -> int:

@@ -2,7 +2,7 @@
 
 GET  /healthz                      200 while the process answers
 GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
-                                   with the reasons
+                                   with the reasons, for those who have logged in where that is asked for
 GET  /metrics                      Prometheus text
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON reports when done
@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tidelog.broker.admin.access import LISTENER, check_access
 from tidelog.broker.admin.connections import Connections
-from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, RequestClock, add_headers, make_guard
+from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, add_headers, make_guard
+from tidelog.broker.admin.login import Logins
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
+from tidelog.broker.admin.permissions import CALLER, Permissions, shown_to
 from tidelog.broker.admin.prometheus import rest, snapshot
+from tidelog.broker.admin.sites import PlainSite, TlsSite
 from tidelog.broker.cleaning import RequestedRounds, cleaner_of, config_of, request_rounds, statuses
 from tidelog.broker.config.admin_keys import ADMIN_MAX_CONNECTIONS
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
@@ -35,18 +39,19 @@ from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.security.tls.listeners import TlsListeners
     from tidelog.log.manager import LogManager
 
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STOP_TIMEOUT_S = 1.0
-BACKLOG = 64
-"""Clients that wait to be accepted; they are taken in one turn of the loop."""
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Take over the listening socket. ``cleanup`` of what is returned closes it."""
-    guard = make_guard(Hosts(broker.config))
+    """Take over the listening socket. ``cleanup`` of what is returned closes it. Raises ConfigError."""
+    stores = build_stores(broker)
+    logins = Logins(broker, None if stores is None else partial(stores.listener, LISTENER))
+    guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
     app.on_response_prepare.append(add_headers)
@@ -65,33 +70,31 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
         app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
         auto_decompress=False,
     )  # fmt: skip
+    app.on_cleanup.append(partial(close_logins, logins, stores))
     await runner.setup()
-    await GuardedSite(runner, listener, Connections(broker.config.get_int(ADMIN_MAX_CONNECTIONS))).start()
+    connections = Connections(broker.config.get_int(ADMIN_MAX_CONNECTIONS))
+    context = None if stores is None else stores.listener(LISTENER)
+    await (
+        PlainSite(runner, listener, connections) if context is None else TlsSite(runner, listener, connections, context)
+    ).start()
     return runner
 
 
-class GuardedSite(web.BaseSite):
-    """The listening socket, with a clock on every connection, and a limit of connections."""
+def build_stores(broker: Broker) -> TlsListeners | None:
+    """The interface's own keystore and truststore; None where it speaks no TLS. Raises ConfigError."""
+    texts = check_access(broker.config)
+    if not texts:
+        return None
+    from tidelog.broker.security.tls.listeners import TlsListeners  # few have it
 
-    def __init__(self, runner: web.AppRunner, listener: socket.socket, connections: Connections) -> None:
-        super().__init__(runner)
-        self._listener = listener
-        self._connections = connections
+    return TlsListeners([LISTENER], texts, broker.loop, broker.timers, broker.executor)
 
-    @property
-    def name(self) -> str:
-        """Address it listens on."""
-        return str(self._listener.getsockname())
 
-    async def start(self) -> None:
-        """Serve from now on."""
-        await super().start()
-        make = self._runner.server
-        assert make is not None
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: RequestClock(make(), self._connections), sock=self._listener, backlog=BACKLOG
-        )
+async def close_logins(logins: Logins, stores: TlsListeners | None, _app: web.Application) -> None:
+    """End threads and timers."""
+    logins.close()
+    if stores is not None:
+        stores.close()
 
 
 async def healthz(_request: web.Request) -> web.Response:
@@ -103,7 +106,8 @@ async def readyz(request: web.Request) -> web.Response:
     """The logs are served."""
     broker = request.app[BROKER]
     failures = await broker.loop.run_in_executor(None, failures_of, broker.log_manager)
-    return web.Response(text="\n".join(failures or ["ok"]) + "\n", status=503 if failures else 200)
+    shown = failures if request[CALLER] is not None else ["not ready"]
+    return web.Response(text="\n".join(shown if failures else ["ok"]) + "\n", status=503 if failures else 200)
 
 
 def failures_of(manager: LogManager) -> list[str]:
@@ -142,13 +146,10 @@ async def compaction(request: web.Request) -> web.Response:
     """Every compacted partition."""
     broker = request.app[BROKER]
     cleaner_of(broker)  # started now, if it is not yet
-    text = await broker.loop.run_in_executor(None, describe_compaction, broker)
+    found = await broker.loop.run_in_executor(None, statuses, broker)
+    shown = shown_to(broker, request, found, lambda status: status.topic_partition.topic)
+    text = await broker.loop.run_in_executor(None, lambda: json.dumps([plain(status) for status in shown]))
     return web.json_response(text=text)
-
-
-def describe_compaction(broker: Broker) -> str:
-    """JSON of every compacted partition. In a worker."""
-    return json.dumps([plain(status) for status in statuses(broker)])
 
 
 async def run_compaction(request: web.Request) -> web.Response:

@@ -1,6 +1,7 @@
 """Checks of admin requests, made before any page sees them.
 
-It must be meant for this broker, come from no foreign web page, be small, and arrive in time.
+It must be meant for this broker, come from no foreign web page, say who sends it where that is asked for
+(``tidelog.broker.admin.login``), ask for what its sender may do, be small, and arrive in time.
 
 A web page in an operator's browser can send requests here, and by DNS rebinding read the answers. It cannot choose the
 ``Host`` and ``Origin`` its browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site`` and pass.
@@ -66,8 +67,11 @@ class Hosts:
         return address.is_loopback or self._is_any_address or str(address) in self._names
 
 
-def make_guard(hosts: Hosts) -> Middleware:
-    """The middleware that lets requests through or refuses them."""
+Check = Callable[[web.Request], Awaitable[web.Response | None]]
+
+
+def make_guard(hosts: Hosts, check_caller: Check) -> Middleware:
+    """The middleware that lets requests through or refuses them; ``check_caller`` refuses by who sends them."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -75,8 +79,12 @@ def make_guard(hosts: Hosts) -> Middleware:
         if isinstance(clock, RequestClock):
             clock.stop()
         try:
-            refusal = refuse_sender(request, hosts) or await refuse_body(request)
-            return refusal if refusal is not None else await handler(request)
+            refusal = refuse_sender(request, hosts) or await check_caller(request) or await refuse_body(request)
+            if refusal is not None:
+                return refusal
+            if isinstance(clock, RequestClock):
+                clock.begin_answer()
+            return await handler(request)
         finally:
             if isinstance(clock, RequestClock):
                 clock.expect_next()
@@ -141,7 +149,8 @@ class RequestClock(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_new = True
-        self._is_busy = False
+        self._is_running = False
+        self._is_answered = False
         self._is_stuck = False
 
     @property
@@ -149,7 +158,7 @@ class RequestClock(asyncio.Protocol):
         """Its activity at the moment."""
         if self._is_stuck:
             return Activity.STUCK
-        return Activity.BUSY if self._is_busy else Activity.NEW if self._is_new else Activity.IDLE
+        return Activity.BUSY if self._is_answered else Activity.NEW if self._is_new else Activity.IDLE
 
     def abort(self) -> None:
         """Close at once, and send no more."""
@@ -166,15 +175,19 @@ class RequestClock(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self._transport.close)
 
     def stop(self) -> None:
-        """A header is whole: its handler runs."""
-        self._is_busy, self._is_new = True, False
+        """A header is whole: the request is checked. Until it has passed the connection gives way as a new one."""
+        self._is_running = self._is_new = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def begin_answer(self) -> None:
+        """The request has passed all checks: its handler runs."""
+        self._is_answered, self._is_new = True, False
+
     def expect_next(self) -> None:
-        """The handler is done."""
-        self._is_busy = False
+        """The request is answered."""
+        self._is_running = self._is_answered = False
         self._close_in(KEEPALIVE_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -184,7 +197,7 @@ class RequestClock(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_busy:
+        if not self._is_running:
             self._close_in(REQUEST_TIMEOUT_S)
         self._inner.data_received(data)
 

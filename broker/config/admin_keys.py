@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between
+from tidelog.broker.config.security_keys import TLS_KEYS
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, each_of
 
 ADMIN_LISTENER = "admin.listener"
 
@@ -13,6 +14,27 @@ ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
 ADMIN_MAX_CONNECTIONS = "admin.max.connections"
 
 
+ADMIN_AUTHENTICATION = "admin.authentication"
+
+
+ADMIN_TOKENS_FILE = "admin.tokens.file"
+
+
+ADMIN_TLS_KEYS = tuple(
+    ConfigKey(
+        f"admin.{key.name}",
+        key.type,
+        key.default,
+        key.validator,
+        key.importance,
+        f"As {key.name}, for the HTTP interface, which takes nothing from that one. Tidelog's own key.",
+    )
+    for key in TLS_KEYS
+    if key.name.startswith(("ssl.keystore.", "ssl.truststore.", "ssl.principal.", "ssl.store.", "ssl.allow."))
+    or key.name in ("ssl.key.password", "ssl.enabled.protocols", "ssl.cipher.suites")
+)
+
+
 ADMIN_KEYS = (
     ConfigKey(
         ADMIN_LISTENER,
@@ -21,7 +43,25 @@ ADMIN_KEYS = (
         None,
         Importance.MEDIUM,
         "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
-        "an empty value switches it off. It does not authenticate: keep it on a private address.",
+        "an empty value switches it off. admin.authentication says who may ask.",
+    ),
+    ConfigKey(
+        ADMIN_AUTHENTICATION,
+        ConfigType.LIST,
+        (),
+        each_of("none", "basic", "bearer", "mtls"),
+        Importance.MEDIUM,
+        "How users of the HTTP interface log in: basic (users of PLAIN and SCRAM), bearer (tokens of "
+        "admin.tokens.file), mtls (certificates); or none. Default: none while only this machine reaches it and no "
+        "listener authenticates, else basic. Logins over the network need admin.ssl.keystore.*. Tidelog's own key.",
+    ),
+    ConfigKey(
+        ADMIN_TOKENS_FILE,
+        ConfigType.STRING,
+        None,
+        None,
+        Importance.LOW,
+        "The file of bearer tokens that `tidelog admin token create` writes. Tidelog's own key.",
     ),
     ConfigKey(
         ADMIN_ALLOWED_HOSTS,
@@ -42,4 +82,5 @@ ADMIN_KEYS = (
         "whose client takes no answer, then one that waits for its next request; where all are being answered, itself. "
         "Tidelog's own key.",
     ),
+    *ADMIN_TLS_KEYS,
 )

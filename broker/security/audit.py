@@ -1,4 +1,4 @@
-"""The audit log: one line of JSON for each login, failure and re-authentication, by the logger ``tidelog.audit``.
+"""The audit log: a line of JSON for each login, failure, re-authentication and change, by the logger ``tidelog.audit``.
 
 A line never holds a secret. Names that are not proved are cut and escaped, so that a client can forge no line.
 """
@@ -13,13 +13,10 @@ logger = logging.getLogger("tidelog.audit")
 NAME_LENGTH = 64
 
 
-def record(event: str, *, listener: str, address: str, mechanism: str, user: str, reason: str | None = None) -> None:
-    """Write one line; a failure as a warning."""
+def record(event: str, *, reason: str | None = None, **facts: str | int) -> None:
+    """Write one line; a failure, which has a reason, as a warning. A long text is cut."""
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):
         return
-    entry = {"event": event, "listener": listener, "address": address, "mechanism": mechanism[:NAME_LENGTH],
-             "user": user[:NAME_LENGTH]}  # fmt: skip
-    if reason is not None:
-        entry["reason"] = reason
-    logger.log(level, "%s", json.dumps(entry))
+    cut = {name: fact[:NAME_LENGTH] if isinstance(fact, str) else fact for name, fact in facts.items()}
+    logger.log(level, "%s", json.dumps({"event": event, **cut} | ({} if reason is None else {"reason": reason})))

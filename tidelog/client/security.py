@@ -61,12 +61,16 @@ class Security:
             return plain
         import ssl
 
-        if self._context is None:
-            self._context = self._build_context()
         try:
-            return self._context.wrap_socket(plain, server_hostname=host)
+            return self.context().wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             raise ClientError(f"the certificate of {host} is not trusted: {error.verify_message}") from error
+
+    def context(self) -> ssl.SSLContext:
+        """Return the stores as OpenSSL takes them. Raises OSError."""
+        if self._context is None:
+            self._context = self._build_context()
+        return self._context
 
     def _build_context(self) -> ssl.SSLContext:
         import ssl

@@ -5,29 +5,20 @@ Talks to the broker's admin interface, whose address the broker itself tells (De
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import click
 
-from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.admin_interface import find_admin
+from tidelog.client import ClientError
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.output import print_json
-from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from tidelog.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 
-BROKER_RESOURCE = 4
 WAIT_S = 24 * 3600.0
-CONNECT_S = 10.0
-ANY_HOST = ("", "0.0.0.0", "::")
 
 
 @click.group(cls=Group)
@@ -70,43 +61,21 @@ def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, 
 
 def admin_address(bootstrap: str, security: Security = PLAIN) -> tuple[str, int]:
     """Ask the broker for the address of its admin interface. Raises ClientError."""
-    with Client(bootstrap, security=security) as client:
-        node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
-        resource = DescribeConfigsResource(
-            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=["admin.listener"]
-        )
-        response = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    values = [entry.value for result in response.results for entry in result.configs if entry.name == "admin.listener"]
-    if not values or not values[0]:
-        raise ClientError(f"{bootstrap} has no admin interface (admin.listener)")
-    host, _, port = values[0].rpartition(":")
-    host = host.strip("[]")
-    return parse_bootstrap(bootstrap)[0] if host in ANY_HOST else host, int(port)
+    found = find_admin(bootstrap, security)
+    return found.host, found.port
 
 
 def ask(settings: ClientSettings, method: str, path: str) -> tuple[int, Any]:
     """One HTTP request to the admin interface: (status, JSON). Raises ClientError, OSError."""
-    from http.client import HTTPConnection, HTTPException
-
-    host, port = admin_address(settings.bootstrap, settings.security)
-    connection = HTTPConnection(host, port, timeout=CONNECT_S)
-    try:
-        connection.connect()
-        connection.sock.settimeout(WAIT_S)
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    except (HTTPException, ValueError, BrokenPipeError) as error:
-        raise ClientError(f"the admin interface at {host}:{port} does not answer as it should: {error}") from error
-    finally:
-        connection.close()
+    found = find_admin(settings.bootstrap, settings.security)
+    return found.ask(settings.security, method, path, WAIT_S)
 
 
 def show_status(settings: ClientSettings, *, as_json: bool) -> None:
     """Print one line per partition."""
     status, partitions = ask(settings, "GET", "/compaction")
     if status != 200:
-        raise ClientError(f"the admin interface answered {status}")
+        raise ClientError(f"the admin interface answered {status}: {partitions.get('error')}")
     if as_json:
         print_json(partitions)
         return

@@ -72,7 +72,7 @@ def audit_line(client: Client, asked: Asked, decision: Decision) -> str:
         f"Principal = {client.principal} is {'Allowed' if decision.is_allowed else 'Denied'} "
         f"operation = {known(AclOperation, asked.operation).name} from host = {client.host} "
         f"on resource = {camel_case(resource_type.name)}:LITERAL:{asked.name} "
-        f"for request = {camel_case(ApiKey(asked.api_key).name)} with resourceRefCount = {asked.count} "
+        f"for request = {request_name(asked.api_key)} with resourceRefCount = {asked.count} "
         f"based on rule {rule_text(decision.rule)}"
     )
 
@@ -87,6 +87,11 @@ def rule_text(rule: AccessRule | str) -> str:
         f"principal={rule.principal}, host={rule.host}, operation={known(AclOperation, rule.operation).name}, "
         f"permissionType={known(AclPermissionType, rule.permission).name}))"
     )
+
+
+def request_name(api_key: int) -> str:
+    """Return the name of an API; what came over HTTP has none."""
+    return camel_case(ApiKey(api_key).name) if api_key >= 0 else "Http"
 
 
 def camel_case(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidelog.broker.config.security_keys import listener_values, mechanism_values
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
-from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers
@@ -64,12 +64,18 @@ def build_mechanism(
         raise _refuse(listener, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS)))
     if module is None or module.name != PLAIN_MODULE:
         raise _refuse_module(mechanism, f'{PLAIN_MODULE} required user_NAME="PASSWORD";')
-    users = {
-        option.removeprefix(USER_OPTION): password
-        for option, password in module.options.items()
-        if option.startswith(USER_OPTION)
-    }
-    return partial(PlainServer, PlainUsers(users))
+    return partial(PlainServer, plain_users(module))
+
+
+def plain_users(module: LoginModule) -> PlainUsers:
+    """The users of PLAIN's login module."""
+    return PlainUsers(
+        {
+            option.removeprefix(USER_OPTION): password
+            for option, password in module.options.items()
+            if option.startswith(USER_OPTION)
+        }
+    )
 
 
 def _refuse(listener: str, value: str, allowed: str) -> ConfigError:

@@ -49,6 +49,10 @@ class TlsListeners:
         """Take over a new connection of a listener; give it back encrypted, or close it and say so."""
         self.handshakes.begin(sock, self._listeners[name], host, on_ready=on_ready, on_failed=on_failed)
 
+    def listener(self, name: str) -> TlsListener:
+        """The listener of this name."""
+        return self._listeners[name]
+
     def reload(self) -> None:
         """Read all stores again, changed or not."""
         for listener in self._listeners.values():

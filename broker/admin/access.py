@@ -1,0 +1,77 @@
+"""The configured ways to log in to the admin interface, and what they need: TLS, an address, users.
+
+Without ``admin.authentication`` it asks for no login while other machines do not reach it and no listener
+authenticates; else for a password. Imported at the start, so it knows neither aiohttp nor OpenSSL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.broker.config.admin_keys import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKENS_FILE
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, invalid
+from tidelog.broker.config.security_keys import LISTENER_CONFIG_DEF, listener_values
+from tidelog.broker.security.policy import is_loopback
+
+NONE, BASIC, BEARER, MTLS = "none", "basic", "bearer", "mtls"
+LISTENER = "admin"
+"""Its name in log lines, and that of its stores."""
+_PREFIX = "admin."
+_CLIENT_AUTH = "ssl.client.auth"
+
+
+def methods_of(config: BrokerConfig) -> frozenset[str]:
+    """The ways to log in; empty where no login is asked for."""
+    given = config.get_list(ADMIN_AUTHENTICATION)
+    if given:
+        return frozenset(given) - {NONE}
+    return frozenset() if is_local(config) and not any_listener_authenticates(config) else frozenset({BASIC})
+
+
+def is_local(config: BrokerConfig) -> bool:
+    """Return whether the interface is reached from this machine alone."""
+    return is_loopback(config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]"))
+
+
+def any_listener_authenticates(config: BrokerConfig) -> bool:
+    """Return whether clients of the broker have to say who they are."""
+    texts = config.listener_texts()
+    return any(
+        one.security_protocol in SASL_PROTOCOLS
+        or (
+            one.security_protocol not in PLAIN_PROTOCOLS
+            and listener_values(texts, one.listener_name)[_CLIENT_AUTH] != "none"
+        )
+        for one in config.listeners
+    )
+
+
+def tls_texts(config: BrokerConfig) -> dict[str, str]:
+    """The texts of the interface's own TLS, by the keys of a listener; empty where it speaks none."""
+    given = config.listener_texts()
+    texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
+    if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
+        return {}
+    methods = methods_of(config)
+    asks = "none" if MTLS not in methods else "required" if methods == {MTLS} else "requested"
+    return {**texts, _CLIENT_AUTH: asks}
+
+
+def check_access(config: BrokerConfig) -> Mapping[str, str]:
+    """Return the texts of its TLS. Raises ConfigError where it cannot ask for what it shall."""
+    if not config.get_str(ADMIN_LISTENER):
+        return {}
+    given, methods, texts = config.get_list(ADMIN_AUTHENTICATION), methods_of(config), tls_texts(config)
+    if NONE in given and methods:
+        raise invalid(ADMIN_AUTHENTICATION, ",".join(given), "none alone, or a list of basic, bearer and mtls")
+    if BEARER in methods and not config.get(ADMIN_TOKENS_FILE):
+        raise invalid(ADMIN_TOKENS_FILE, "", f"the file of tokens, as {ADMIN_AUTHENTICATION} has bearer")
+    if MTLS in methods and not texts:
+        raise invalid(ADMIN_AUTHENTICATION, MTLS, "mtls only with admin.ssl.keystore.location")
+    if methods and not texts and not is_local(config):
+        raise invalid(
+            ADMIN_LISTENER, config.get_str(ADMIN_LISTENER),
+            "with logins an address of this machine alone, or TLS (admin.ssl.keystore.location); "
+            f"{ADMIN_AUTHENTICATION}=none opens it to everyone who reaches it",
+        )  # fmt: skip
+    return texts

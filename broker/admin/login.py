@@ -1,0 +1,181 @@
+"""Logins to the admin interface: who sends a request, by a password, a token or a certificate.
+
+An address waits for the answer to one login that it got wrong before its next is checked, the longer the more it gets
+wrong. So guessing costs the broker little, and users whose login is known already wait for nothing. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from aiohttp import web
+
+from tidelog.broker.admin.access import BASIC, BEARER, MTLS, methods_of
+from tidelog.broker.admin.passwords import Passwords
+from tidelog.broker.admin.tokens import TokenFile
+from tidelog.broker.broker import Broker
+from tidelog.broker.config.admin_keys import ADMIN_TOKENS_FILE
+from tidelog.broker.controller.scram_credentials import ScramCredentials
+from tidelog.broker.network.newcomers import FailedLogins, source_of
+from tidelog.broker.security.audit import record
+from tidelog.broker.security.principal import ANONYMOUS, USER, Principal
+from tidelog.broker.security.tls.listener import TlsListener
+from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+
+FAILED_DELAY_MS = 100
+_CHALLENGES = {BASIC: 'Basic realm="tidelog", charset="UTF-8"', BEARER: "Bearer"}
+
+
+class Caller(NamedTuple):
+    """The sender of a request."""
+
+    principal: Principal
+    may_write: bool = True
+
+
+class LoginError(Exception):
+    """A login that failed: the method, the user's name as given, and why."""
+
+    def __init__(self, method: str, user: str, reason: str) -> None:
+        super().__init__(reason)
+        self.method = method
+        self.user = user
+
+
+class Logins:
+    """The ways to log in, with their users."""
+
+    def __init__(self, broker: Broker, tls: Callable[[], TlsListener] | None) -> None:
+        """``tls`` is the interface's own TLS. Raises ConfigError."""
+        config = broker.config
+        self.methods = methods_of(config)
+        self._tls = tls
+        self._time = broker.time
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="admin-login")
+        self._tokens = TokenFile(config.get_str(ADMIN_TOKENS_FILE)) if BEARER in self.methods else None
+        credentials = ScramCredentials(broker.controller).get
+        self._passwords = (
+            Passwords(config, credentials, broker.time.monotonic_ms, self._executor) if BASIC in self.methods else None
+        )
+        self._failed = FailedLogins(lambda: config.get_int("failed.authentication.rate"), broker.time.monotonic_ms)
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def challenges(self) -> list[str]:
+        """The values of WWW-Authenticate."""
+        return [challenge for method, challenge in _CHALLENGES.items() if method in self.methods]
+
+    def has_credentials(self, request: web.Request) -> bool:
+        """Return whether a request says who sends it."""
+        return "Authorization" in request.headers or self._certificate_of(request) is not None
+
+    async def identify(self, request: web.Request) -> Caller | None:
+        """The sender of a request; None if it does not say, or says it wrong, or has gone."""
+        if not self.methods:
+            return Caller(ANONYMOUS)
+        try:
+            known = self._known(request)
+        except LoginError as error:
+            await self._refuse(request, error)
+            return None
+        if known is not None or "Authorization" not in request.headers:
+            return known
+        return await self._wait_for_turn(request)
+
+    def _known(self, request: web.Request) -> Caller | None:
+        """The sender as far as it costs no time to tell. Raises LoginError."""
+        certificate = self._certificate_of(request)
+        if certificate is not None and self._tls is not None:
+            try:
+                return Caller(self._tls().principal_of(certificate))
+            except (NoRuleMatchesError, MalformedCertificateError) as error:
+                raise LoginError(MTLS, "", str(error)) from error
+        scheme, value = authorization_of(request)
+        if scheme == BASIC and self._passwords is not None:
+            user, password = parse_basic(value)
+            return Caller(Principal(USER, user)) if self._passwords.is_known(user, password) else None
+        return None
+
+    async def _wait_for_turn(self, request: web.Request) -> Caller | None:
+        source = source_of(request.remote or "")
+        lock = self._turns.setdefault(source, asyncio.Lock())
+        self._waiting[source] += 1
+        try:
+            async with lock:
+                return await self._check(request) if request.transport is not None else None
+        finally:
+            self._waiting[source] -= 1
+            if not self._waiting[source]:
+                del self._waiting[source], self._turns[source]
+
+    async def _check(self, request: web.Request) -> Caller | None:
+        """Check a password or a token; the address's next login waits meanwhile."""
+        scheme, value = authorization_of(request)
+        try:
+            if scheme == BASIC and self._passwords is not None:
+                return await self._check_password(self._passwords, *parse_basic(value))
+            if scheme == BEARER and self._tokens is not None:
+                return await self._check_token(self._tokens, value)
+            raise LoginError(scheme, "", "this way to log in is not configured")
+        except LoginError as error:
+            await self._refuse(request, error)
+            return None
+
+    async def _check_password(self, passwords: Passwords, user: str, password: str) -> Caller:
+        if not await passwords.check(user, password):
+            raise LoginError(BASIC, user, "invalid username or password")
+        return Caller(Principal(USER, user))
+
+    async def _check_token(self, tokens: TokenFile, value: str) -> Caller:
+        try:
+            now_s = self._time.milliseconds() / 1000
+            found = await asyncio.get_running_loop().run_in_executor(self._executor, tokens.find, value, now_s)
+        except OSError as error:
+            raise LoginError(BEARER, "", f"the file of tokens cannot be read: {error.strerror}") from error
+        if found is None:
+            raise LoginError(BEARER, "", "unknown or expired token")
+        return Caller(Principal(USER, found.user), found.may_write)
+
+    async def _refuse(self, request: web.Request, error: LoginError) -> None:
+        host = request.remote or ""
+        record("login failed", reason=str(error), listener="admin", address=host, mechanism=error.method,
+               user=error.user)  # fmt: skip
+        await asyncio.sleep(self._failed.delay_ms(host, FAILED_DELAY_MS) / 1000)
+
+    def _certificate_of(self, request: web.Request) -> bytes | None:
+        """The certificate that the client has shown, checked by the truststore."""
+        found = None if request.transport is None else request.transport.get_extra_info("ssl_object")
+        if MTLS not in self.methods or not isinstance(found, ssl.SSLObject):
+            return None
+        return found.getpeercert(binary_form=True)
+
+
+def authorization_of(request: web.Request) -> tuple[str, str]:
+    """The scheme of a login, in lower case, and what follows it; empty where there is none, or more than one."""
+    values = request.headers.getall("Authorization", [])
+    scheme, _, value = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    return scheme.lower(), value.strip()
+
+
+def parse_basic(value: str) -> tuple[str, str]:
+    """User and password (RFC 7617). Raises LoginError."""
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, ValueError):
+        raise LoginError(BASIC, "", "not base64 of UTF-8") from None
+    if not (user and colon and password):
+        raise LoginError(BASIC, user, "username or password not specified")
+    return user, password

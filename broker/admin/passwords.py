@@ -1,0 +1,97 @@
+"""Passwords of users, checked for the admin interface: those of PLAIN's JAAS texts, and SCRAM's credentials.
+
+SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
+proof is remembered for a minute, by a keyed digest, and holds while the credential is the same object. An unknown user
+takes as long as a known one. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from tidelog.broker.config.broker_config import SASL_PROTOCOLS, BrokerConfig
+from tidelog.broker.config.security_keys import listener_values, mechanism_values
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
+from tidelog.broker.metadata.metadata_image import ScramState
+from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas
+from tidelog.broker.security.sasl.listener import plain_users
+from tidelog.broker.security.sasl.plain import PLAIN, PlainUsers
+from tidelog.broker.security.sasl.scram import Credentials
+
+REMEMBERED_MS = 60_000
+MOST_REMEMBERED = 1_000
+
+
+class Passwords:
+    """The users of a broker with their passwords."""
+
+    def __init__(
+        self, config: BrokerConfig, credentials: Credentials, monotonic_ms: Callable[[], float], executor: Executor
+    ) -> None:
+        """Raises ConfigError."""
+        self._plain = all_plain_users(config)
+        self._credentials = credentials
+        self._monotonic_ms = monotonic_ms
+        self._key = secrets.token_bytes(32)
+        self._proved: dict[bytes, tuple[float, ScramState]] = {}
+        self._executor = executor
+        nothing = bytes(32)
+        self._nobody = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
+
+    def is_known(self, user: str, password: str) -> bool:
+        """Return whether this is the user's password as far as that costs no time."""
+        if any(users.is_password(user, password) for users in self._plain):
+            return True
+        expires_ms, credential = self._proved.get(self._digest(user, password), (0.0, self._nobody))
+        return self._monotonic_ms() < expires_ms and any(credential is one for _, one in self._candidates(user))
+
+    async def check(self, user: str, password: str) -> bool:
+        """Return whether this is the user's password."""
+        if self.is_known(user, password):
+            return True
+        candidates = self._candidates(user) or [(ScramMechanism.SCRAM_SHA_256, self._nobody)]
+        work = partial(first_proved, password, candidates)
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        if found is None or found is self._nobody:
+            return False
+        if len(self._proved) >= MOST_REMEMBERED:
+            self._proved.clear()
+        self._proved[self._digest(user, password)] = (self._monotonic_ms() + REMEMBERED_MS, found)
+        return True
+
+    def _candidates(self, user: str) -> list[tuple[ScramMechanism, ScramState]]:
+        found = [(mechanism, self._credentials(user, mechanism)) for mechanism in ScramMechanism]
+        return [(mechanism, credential) for mechanism, credential in found if credential is not None]
+
+    def _digest(self, user: str, password: str) -> bytes:
+        text = f"{len(user)}:{user}{password}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+
+
+def first_proved(password: str, candidates: list[tuple[ScramMechanism, ScramState]]) -> ScramState | None:
+    """The first credential that the password fits. Any thread; 1 to 11 ms."""
+    secret = password.encode("utf-8", "surrogatepass")
+    for mechanism, known in candidates:
+        salted = hashlib.pbkdf2_hmac(mechanism.hash_name, secret, known.salt, known.iterations)
+        if hmac.compare_digest(derive(mechanism, known.iterations, known.salt, salted).stored_key, known.stored_key):
+            return known
+    return None
+
+
+def all_plain_users(config: BrokerConfig) -> list[PlainUsers]:
+    """The users of every listener that takes PLAIN. Raises ConfigError."""
+    texts, found = config.listener_texts(), []
+    for endpoint in config.listeners:
+        name = endpoint.listener_name
+        is_sasl = endpoint.security_protocol in SASL_PROTOCOLS
+        if is_sasl and PLAIN in listener_values(texts, name)["sasl.enabled.mechanisms"]:
+            jaas = mechanism_values(texts, name, PLAIN)[JAAS_KEY]
+            if jaas is not None:
+                found.append(plain_users(parse_jaas(jaas)))
+    return found

@@ -1,0 +1,117 @@
+"""Permissions of the admin interface: rights that each page needs, and the check of its sender.
+
+    page                         open    needs                    without it
+    /healthz, /readyz            yes     nothing                  -
+    GET  /metrics, /compaction   no      DESCRIBE C               403; topics without DESCRIBE are left out
+    POST /compaction/T           no      ALTER T                  403; 404 without DESCRIBE
+    GET  /topics/T/records       no      READ T                   403; 404 without DESCRIBE
+    POST /logs/retry             no      ALTER C                  403
+
+A sender without a login gets 401. Without an authorizer every user may do everything, but for tokens that only
+read. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from aiohttp import web
+
+from tidelog.broker.admin.guard import refusal
+from tidelog.broker.admin.login import Caller, Logins
+from tidelog.broker.broker import Broker
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.audit import record
+from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
+
+CALLER: web.RequestKey[Caller | None] = web.RequestKey("caller", Caller)
+"""The sender; None for an open page whose sender does not say who he is."""
+T = TypeVar("T")
+OPEN = frozenset({"/healthz", "/readyz"})
+_READS = frozenset({"GET", "HEAD"})
+
+
+class Need(NamedTuple):
+    """An operation on the topic that the path names, or on the cluster."""
+
+    operation: AclOperation
+    of_topic: bool = False
+
+
+NEEDS = {
+    "/metrics": Need(AclOperation.DESCRIBE),
+    "/compaction": Need(AclOperation.DESCRIBE),
+    "/compaction/{topic}": Need(AclOperation.ALTER, of_topic=True),
+    "/topics/{topic}/records": Need(AclOperation.READ, of_topic=True),
+    "/logs/retry": Need(AclOperation.ALTER),
+}
+"""Path, as the routes have it -> what it needs."""
+
+
+class Permissions:
+    """The check of each request."""
+
+    def __init__(self, broker: Broker, logins: Logins) -> None:
+        self._broker = broker
+        self._logins = logins
+
+    async def refuse(self, request: web.Request) -> web.Response | None:
+        """The refusal of a request whose sender may not ask it."""
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        request[CALLER] = None
+        if path in OPEN and not self._logins.has_credentials(request):
+            if not self._logins.methods:
+                request[CALLER] = await self._logins.identify(request)
+            return None
+        caller = request[CALLER] = await self._logins.identify(request)
+        if caller is None:
+            return self._ask_for_login()
+        if request.method not in _READS:
+            record("admin write", user=str(caller.principal), address=request.remote or "", method=request.method,
+                   path=request.path)  # fmt: skip
+            if not caller.may_write:
+                return refusal(403, "the token is for reading alone")
+        return self._refuse_need(request, NEEDS[path]) if path in NEEDS else None
+
+    def _ask_for_login(self) -> web.Response:
+        response = refusal(401, "log in first")
+        for challenge in self._logins.challenges:
+            response.headers.add("WWW-Authenticate", challenge)
+        return response
+
+    def _refuse_need(self, request: web.Request, need: Need) -> web.Response | None:
+        authorizer = self._broker.authorizer
+        if authorizer is None:
+            return None
+        kind, name = ResourceType.CLUSTER, CLUSTER_NAME
+        if need.of_topic:
+            kind, name = ResourceType.TOPIC, request.match_info["topic"]
+            if not may_describe(self._broker, request, name):
+                return refusal(404, f"there is no topic {name}")
+        if authorizer.authorize(context_of(request), need.operation, kind, name):
+            return None
+        return refusal(403, "not allowed")
+
+
+def may_describe(broker: Broker, request: web.Request, topic: str) -> bool:
+    """Return whether a request's sender may know a topic."""
+    return broker.authorizer is None or broker.authorizer.may_describe(context_of(request), topic)
+
+
+def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Callable[[T], str]) -> list[T]:
+    """Return the rows of topics that a request's sender may know."""
+    if broker.authorizer is None:
+        return rows
+    known = {topic for topic in set(map(topic_of, rows)) if may_describe(broker, request, topic)}
+    return [row for row in rows if topic_of(row) in known]
+
+
+def context_of(request: web.Request) -> RequestContext:
+    """The sender as the authorizer asks for him."""
+    caller = request[CALLER]
+    assert caller is not None
+    context = RequestContext(client_host=request.remote or "", listener_name="admin")
+    context.principal = caller.principal
+    return context

@@ -1,0 +1,108 @@
+"""The listening socket of the admin interface: a clock on every connection, a limit of connections, and TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+
+from tidelog.broker.admin.connections import Connections
+from tidelog.broker.admin.guard import REQUEST_TIMEOUT_S, RequestClock
+from tidelog.broker.security.tls.listener import TlsListener
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 64
+"""Clients that wait to be accepted; they are taken in one turn of the loop."""
+MAX_HANDSHAKES = 100
+"""Handshakes under way; one more ends the oldest."""
+
+
+class PlainSite(web.BaseSite):
+    """The listening socket, without TLS."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, connections: Connections) -> None:
+        super().__init__(runner)
+        self._listener = listener
+        self._connections = connections
+
+    @property
+    def name(self) -> str:
+        """Address it listens on."""
+        return str(self._listener.getsockname())
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await super().start()
+        self._server = await asyncio.get_running_loop().create_server(
+            self.protocol_factory(), sock=self._listener, backlog=BACKLOG
+        )
+
+    def protocol_factory(self) -> Callable[[], RequestClock]:
+        """The maker of connections' protocols."""
+        make = self._runner.server
+        assert make is not None
+        return lambda: RequestClock(make(), self._connections)
+
+
+class TlsSite(PlainSite):
+    """The listening socket, whose connections begin with a handshake by the present context."""
+
+    def __init__(
+        self, runner: web.AppRunner, listener: socket.socket, connections: Connections, tls: TlsListener
+    ) -> None:
+        super().__init__(runner, listener, connections)
+        self._tls = tls
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await web.BaseSite.start(self)
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept, self.protocol_factory())
+
+    async def stop(self) -> None:
+        """Close the listening socket, and end the handshakes."""
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.close()
+        tasks = list(self._handshakes)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await super().stop()
+
+    def _accept(self, make: Callable[[], RequestClock]) -> None:
+        for _ in range(BACKLOG):
+            try:
+                client, _address = self._listener.accept()
+            except OSError:  # none waits, or there is no descriptor for it
+                return
+            client.setblocking(False)
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                self._give_way()
+            task = asyncio.get_running_loop().create_task(self._shake_hands(client, make))
+            self._handshakes[task] = client
+            task.add_done_callback(self._end)
+
+    def _give_way(self) -> None:
+        oldest = next(iter(self._handshakes))
+        self._end(oldest)
+        oldest.cancel()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+
+    async def _shake_hands(self, client: socket.socket, make: Callable[[], RequestClock]) -> None:
+        is_done = False
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, client, ssl=self._tls.context, ssl_handshake_timeout=REQUEST_TIMEOUT_S, ssl_shutdown_timeout=1.0
+            )
+            is_done = True
+        except OSError as error:  # of TLS, too
+            logger.info("closing an admin connection: TLS handshake failed (%s)", getattr(error, "reason", error))
+        finally:
+            if not is_done:
+                client.close()

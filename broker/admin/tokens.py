@@ -1,0 +1,72 @@
+"""Bearer tokens of the admin interface: a file that holds their digests, the users they stand for, and their ends.
+
+    SHA-256 of the token, hexadecimal   user   read|write   seconds since 1970
+
+One token a line; words are separated by blanks, ``#`` begins a comment. The token itself is 32 random bytes, which
+only its bearer has. The file is read again when it has changed. Reading waits for the disk: for a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+TOKEN_BYTES = 32
+READ, WRITE = "read", "write"
+MAX_FILE_BYTES = 1 << 20
+_Stamp = tuple[int, int, int]
+
+
+class Token(NamedTuple):
+    """User, scope and end of one token."""
+
+    user: str
+    may_write: bool
+    expires_s: int
+
+
+class TokenFile:
+    """The tokens of one file. Used by one thread at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._stamp: _Stamp | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def find(self, token: str, now_s: float) -> Token | None:
+        """The token that is valid now. The look-up is by digest, so its time tells nothing. Raises OSError."""
+        self._refresh()
+        found = self._tokens.get(digest_of(token))
+        return found if found is not None and now_s < found.expires_s else None
+
+    def _refresh(self) -> None:
+        status = os.stat(self._path)
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp != self._stamp:
+            with open(self._path, encoding="utf-8", errors="replace") as file:
+                self._tokens = parse_tokens(file.read(MAX_FILE_BYTES))
+            self._stamp = stamp
+
+
+def parse_tokens(text: str) -> dict[str, Token]:
+    """Digest -> token, of every line that is whole."""
+    tokens = {}
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) == 4 and words[2] in (READ, WRITE) and words[3].isascii() and words[3].isdigit():
+            tokens[words[0].lower()] = Token(unquote(words[1]), words[2] == WRITE, int(words[3]))
+    return tokens
+
+
+def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:
+    """A new token, and its line for the file."""
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    return token, f"{digest_of(token)} {quote(user, safe='')} {WRITE if may_write else READ} {expires_s}\n"
+
+
+def digest_of(token: str) -> str:
+    """The digest of a token, as the file holds it."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

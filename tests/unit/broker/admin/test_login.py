@@ -1,0 +1,326 @@
+"""Logins, permissions and TLS of the admin interface: who is let in, who is told what, and what guessing costs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support.certificates import Certificates
+from tests.unit.broker.admin.test_guard import Answer, Site
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.admin import login as admin_login
+from tidelog.broker.admin.access import check_access, methods_of
+from tidelog.broker.admin.app import serve
+from tidelog.broker.admin.permissions import NEEDS, OPEN
+from tidelog.broker.admin.tokens import TokenFile, make_token, parse_tokens
+from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
+from tidelog.broker.loop.thread_rule import opening_expected
+from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
+
+TOPICS = ("orders", "secrets")
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="plain" user_root="root";'
+SASL = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+}
+AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:root"}
+PAGES = [("GET", "/metrics"), ("GET", "/compaction"), ("POST", "/compaction/orders?dry_run=1&wait=0"),
+         ("GET", "/topics/orders/records?max=0"), ("POST", "/logs/retry"), ("GET", "/nothing")]  # fmt: skip
+
+LET_IN = [200, 200, 202, 400, 200, 404]
+"""Answers to those who may do everything; a look-up of no record is a bad question."""
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+@asynccontextmanager
+async def site(directory: Path, texts: Mapping[str, str]) -> AsyncIterator[Site]:
+    parts = DataBroker(directory, {**texts, "log.cleaner.enable": "false"})
+    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
+    with opening_expected():
+        for topic in TOPICS:
+            parts.topics.create_topic(topic, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+    salted = hashlib.pbkdf2_hmac("sha512", b"scram", b"salt", 4096)
+    ScramCredentials(parts.broker.controller).put("bob", ScramMechanism.SCRAM_SHA_512, 4096, b"salt", salted)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    runner = await serve(parts.broker, listener)
+    try:
+        yield Site(parts, listener.getsockname()[1])
+    finally:
+        await runner.cleanup()
+        cleaner = parts.broker.services.cleaner.made
+        if cleaner is not None:
+            await asyncio.to_thread(cleaner.shutdown)
+        parts.close()
+
+
+def allow(asked: Site, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:
+    record = AccessControlEntryRecord(
+        id=uuid4().bytes, resource_type=kind, resource_name=name, pattern_type=PatternType.LITERAL,
+        principal=f"User:{user}", host="*", operation=operation, permission_type=AclPermissionType.ALLOW,
+    )  # fmt: skip
+    asked.parts.broker.controller.commit([VersionedRecord(record)])
+
+
+async def statuses(asked: Site, headers: Mapping[str, str]) -> list[int]:
+    return [(await asked.ask(method, path, headers)).status for method, path in PAGES]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Digest x"}, {"Authorization": "Basic ???"},
+                                     {"Authorization": "Basic YQ=="}, {"Authorization": "Bearer abc"},
+                                     basic("ann", "wrong"), basic("nobody", "plain"), basic("bob", "wrong"),
+                                     basic("ann", "plain\0"), basic("User:ann", "plain")])  # fmt: skip
+async def test_no_page_is_for_strangers(
+    tmp_path: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
+    async with site(tmp_path, SASL) as asked:
+        assert set(await statuses(asked, headers)) == {401}
+        answer = await asked.ask("GET", "/metrics", headers)
+        assert answer.headers["www-authenticate"].startswith('basic realm="tidelog"')
+        assert asked.parts.broker.services.cleaner.made is None
+
+
+async def test_health_is_open_without_details(tmp_path: Path) -> None:
+    async with site(tmp_path, SASL) as asked:
+        assert (await asked.ask("GET", "/healthz")).status == 200
+        assert (await asked.ask("GET", "/readyz")).status == 200
+        asked.parts.log_manager.directories[0].state.mark_offline(OSError("secret reason"))  # type: ignore[arg-type]
+        stranger = await asked.ask("GET", "/readyz")
+        assert (stranger.status, stranger.body) == (503, b"not ready\n")
+        assert b"secret reason" in (await asked.ask("GET", "/readyz", basic("ann", "plain"))).body
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
+async def test_users_of_plain_and_scram_may_log_in(tmp_path: Path, user: str, password: str) -> None:
+    async with site(tmp_path, SASL) as asked:
+        assert await statuses(asked, basic(user, password)) == LET_IN
+
+
+async def test_a_password_that_changes_is_asked_for_at_once(tmp_path: Path) -> None:
+    async with site(tmp_path, SASL) as asked:
+        assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 200
+        credentials = ScramCredentials(asked.parts.broker.controller)
+        salted = hashlib.pbkdf2_hmac("sha512", b"other", b"salt", 4096)
+        credentials.put("bob", ScramMechanism.SCRAM_SHA_512, 4096, b"salt", salted)
+        assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 401
+        assert (await asked.ask("GET", "/metrics", basic("bob", "other"))).status == 200
+        credentials.delete("bob", ScramMechanism.SCRAM_SHA_512)
+        assert (await asked.ask("GET", "/metrics", basic("bob", "other"))).status == 401
+
+
+async def test_each_page_asks_the_authorizer(tmp_path: Path) -> None:
+    async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
+        assert await statuses(asked, basic("root", "root")) == LET_IN
+        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 404, 404, 403, 404]
+        allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
+        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 403, 403, 403, 404]
+        for operation in (AclOperation.READ, AclOperation.ALTER):
+            allow(asked, "ann", operation, ResourceType.TOPIC, "orders")
+        assert await statuses(asked, basic("ann", "plain")) == [403, 403, 202, 400, 403, 404]
+        allow(asked, "ann", AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+        assert await statuses(asked, basic("ann", "plain")) == LET_IN
+
+
+async def test_topics_that_a_user_may_not_know_are_not_told_from_missing_ones(tmp_path: Path) -> None:
+    async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
+        allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")
+        allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
+        for method, path in (("POST", "/compaction/{}"), ("GET", "/topics/{}/records?key=a")):
+            hidden = await asked.ask(method, path.format("secrets"), basic("ann", "plain"))
+            missing = await asked.ask(method, path.format("missing"), basic("ann", "plain"))
+            assert (hidden.status, hidden.body) == (missing.status, missing.body.replace(b"missing", b"secrets"))
+        rows = json.loads((await asked.ask("GET", "/compaction", basic("ann", "plain"))).body)
+        assert {row["topic_partition"]["topic"] for row in rows} <= {"orders"}
+
+
+async def test_every_page_has_its_need(tmp_path: Path) -> None:
+    parts = DataBroker(tmp_path)
+    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    runner = await serve(parts.broker, listener)
+    paths = {resource.canonical for resource in runner.app.router.resources()}
+    await runner.cleanup()
+    parts.close()
+    assert paths == NEEDS.keys() | OPEN
+
+
+async def test_tokens_read_or_write_until_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
+    tokens = tmp_path / "tokens"
+    later = 10**12
+    reader, first = make_token("ann", may_write=False, expires_s=later)
+    writer, second = make_token("ann", may_write=True, expires_s=later)
+    ended, third = make_token("ann", may_write=True, expires_s=1)
+    tokens.write_text(f"# tokens\n{first}{third}")
+    texts = {"admin.authentication": "bearer", "admin.tokens.file": str(tokens)}
+    async with site(tmp_path / "data", texts) as asked:
+        wanted = {reader: [200, 200, 403, 400, 403, 404], ended: [401] * 6, writer: [401] * 6, "x": [401] * 6}
+        for token, expected in wanted.items():
+            assert await statuses(asked, {"Authorization": f"Bearer {token}"}) == expected
+        tokens.write_text(second)
+        assert await statuses(asked, {"Authorization": f"Bearer {writer}"}) == LET_IN
+        assert await statuses(asked, {"Authorization": f"Bearer {reader}"}) == [401] * 6
+        tokens.unlink()
+        assert await statuses(asked, {"Authorization": f"Bearer {writer}"}) == [401] * 6
+
+
+def test_lines_that_are_no_tokens_are_passed_over(tmp_path: Path) -> None:
+    token, line = make_token("Jürgen #1 x", may_write=False, expires_s=7)
+    assert [one.user for one in parse_tokens(f"a b\n\n{line}x y read -1\nx y all 5\n# {line}").values()] == [
+        "Jürgen #1 x"
+    ]
+    path = tmp_path / "tokens"
+    path.write_text(line)
+    assert (TokenFile(str(path)).find(token, 6.9) is None, TokenFile(str(path)).find(token, 7.0) is None) == (
+        False,
+        True,
+    )
+
+
+async def test_guesses_of_one_address_wait_and_known_users_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand wrong passwords at once cost a few checks, and hold up no user who is known already."""
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)  # the first refusal never ends
+    checked: list[str] = []
+    begun = asyncio.Event()
+    check = admin_login.Logins._check_password
+
+    async def counted(logins: object, passwords: object, user: str, password: str) -> admin_login.Caller:
+        checked.append(user)
+        begun.set()
+        return await check(logins, passwords, user, password)  # type: ignore[arg-type]
+
+    async with site(tmp_path, {**SASL, "admin.max.connections": "50"}) as asked:
+        assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 200
+        monkeypatch.setattr(admin_login.Logins, "_check_password", counted)
+        head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n"
+        guesses = [await asyncio.open_connection("127.0.0.1", asked.port) for _ in range(200)]
+        for number, (_, writer) in enumerate(guesses):
+            writer.write(head.format(basic("bob", f"guess {number}")["Authorization"]).encode())
+        await asyncio.wait_for(begun.wait(), 60)
+        for _ in range(3):
+            assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 200
+            assert (await asked.ask("GET", "/metrics", basic("ann", "plain"))).status == 200
+        assert checked == ["bob"]
+        for _, writer in guesses:
+            writer.transport.abort()
+
+
+async def test_a_login_that_failed_and_a_write_leave_a_line_without_the_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(tmp_path, SASL) as asked:
+        with caplog.at_level(logging.INFO, "tidelog.audit"):
+            await asked.ask("GET", "/metrics", basic("ann\n", "hidden-word"))
+            await asked.ask("POST", "/logs/retry", basic("ann", "plain"))
+    lines = [json.loads(line) for line in caplog.messages if line.startswith("{")]
+    assert [(line["event"], line["user"]) for line in lines] == [("login failed", "ann\n"), ("admin write", "User:ann")]
+    assert "hidden-word" not in caplog.text
+    assert "ann\n" not in caplog.text
+
+
+async def ask_encrypted(asked: Site, context: ssl.SSLContext, path: str, headers: Mapping[str, str]) -> Answer:
+    reader, writer = await asyncio.open_connection("127.0.0.1", asked.port, ssl=context, server_hostname="localhost")
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+    try:
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return Answer(int(head.split()[1]) if head else 0, {}, body)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def admin_stores(certificates: Certificates) -> dict[str, str]:
+    return {f"admin.{key}": text for key, text in certificates.server_texts().items()}
+
+
+async def test_certificates_name_users_and_others_use_passwords(tmp_path: Path, certificates: Certificates) -> None:
+    texts = {**SASL, **AUTHORIZER, **admin_stores(certificates), "admin.authentication": "mtls,basic"}
+    texts["super.users"] = "User:CN=ann,OU=Lab,O=Tidelog,C=DE"
+    async with site(tmp_path, texts) as asked:
+        with_none = ssl.create_default_context(cafile=str(certificates.authority.certificate))
+        with_one = ssl.create_default_context(cafile=str(certificates.authority.certificate))
+        with_one.load_cert_chain(certificates.client.pem)
+        stranger = ssl.create_default_context(cafile=str(certificates.authority.certificate))
+        stranger.load_cert_chain(certificates.stranger.pem)
+        assert (await ask_encrypted(asked, with_one, "/metrics", {})).status == 200
+        assert (await ask_encrypted(asked, with_none, "/metrics", {})).status == 401
+        assert (await ask_encrypted(asked, with_none, "/metrics", basic("ann", "plain"))).status == 403
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            assert (await ask_encrypted(asked, stranger, "/metrics", {})).status == 0  # closed unanswered
+
+
+async def test_a_flood_of_half_handshakes_does_not_keep_others_out(tmp_path: Path, certificates: Certificates) -> None:
+    async with site(tmp_path, {**SASL, **admin_stores(certificates)}) as asked:
+        half = [await asyncio.open_connection("127.0.0.1", asked.port) for _ in range(150)]
+        plain = half[-1]
+        plain[1].write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        context = ssl.create_default_context(cafile=str(certificates.authority.certificate))
+        assert (await ask_encrypted(asked, context, "/metrics", basic("ann", "plain"))).status == 200
+        assert await half[0][0].read() == b""  # the oldest made way
+        for _, writer in half:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("texts", "methods"),
+    [
+        ({}, set()),
+        ({"listeners": "PLAINTEXT://:1"}, set()),
+        (SASL, {"basic"}),
+        ({**SASL, "admin.authentication": "none"}, set()),
+        ({"listeners": "SSL://:1", "ssl.client.auth": "required"}, {"basic"}),
+        ({"listeners": "SSL://:1"}, set()),
+        ({"admin.listener": "0.0.0.0:1"}, {"basic"}),
+    ],
+)
+def test_a_login_is_asked_for_where_others_reach_it_or_clients_log_in(texts: dict[str, str], methods: set[str]) -> None:
+    assert methods_of(BrokerConfig(texts)) == methods
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"admin.listener": "0.0.0.0:1"},
+        {"admin.listener": "10.0.0.1:1", "admin.authentication": "basic"},
+        {"admin.authentication": "mtls"},
+        {"admin.authentication": "bearer"},
+        {"admin.authentication": "none,basic"},
+    ],
+)
+def test_what_cannot_be_kept_refuses_the_start(texts: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file)"):
+        check_access(BrokerConfig(texts))
+    check_access(BrokerConfig({**texts, "admin.listener": ""}))
+    check_access(BrokerConfig({"admin.listener": "0.0.0.0:1", "admin.authentication": "none"}))

@@ -1,0 +1,99 @@
+"""The admin interface of a broker as a client finds it and asks it: address, TLS and login by the client's profile.
+
+The broker tells where it is (DescribeConfigs, ``admin.listener``). User and password of the profile go along where no
+one can read them: over TLS, or to this machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from typing import Any, NamedTuple
+
+from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.security import Security
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+LISTENER_KEY = "admin.listener"
+KEYSTORE_KEYS = ["admin.ssl.keystore.location", "admin.ssl.keystore.key"]
+BROKER_RESOURCE = 4
+DEFAULT_SOURCE = 5
+CONNECT_S = 10.0
+ANY_HOST = ("", "0.0.0.0", "::")
+
+
+class AdminInterface(NamedTuple):
+    """Address of a broker's admin interface, and whether it speaks TLS."""
+
+    host: str
+    port: int
+    is_encrypted: bool
+
+    def ask(self, security: Security, method: str, path: str, timeout_s: float) -> tuple[int, Any]:
+        """One request: (status, JSON). Raises ClientError, OSError."""
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+        connection = (
+            HTTPSConnection(self.host, self.port, timeout=CONNECT_S, context=security.context())
+            if self.is_encrypted
+            else HTTPConnection(self.host, self.port, timeout=CONNECT_S)
+        )
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            connection.request(method, path, headers=login_headers(self, security))
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (HTTPException, ValueError, BrokenPipeError) as error:
+            where = f"{self.host}:{self.port}"
+            raise ClientError(f"the admin interface at {where} does not answer as it should: {error}") from error
+        finally:
+            connection.close()
+
+
+def parse_admin(text: str) -> AdminInterface:
+    """The interface at HOST:PORT, or https://HOST:PORT. Raises ValueError."""
+    address = text.removeprefix("https://")
+    host, _, port = address.rpartition(":")
+    return AdminInterface(host.strip("[]"), int(port), is_encrypted=address != text)
+
+
+def find_admin(bootstrap: str, security: Security) -> AdminInterface:
+    """Ask the broker for its admin interface. Raises ClientError."""
+    with Client(bootstrap, security=security) as client:
+        node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=[LISTENER_KEY, *KEYSTORE_KEYS]
+        )
+        response = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    entries = {entry.name: entry for result in response.results for entry in result.configs}
+    address = entries[LISTENER_KEY].value if LISTENER_KEY in entries else None
+    if not address:
+        raise ClientError(f"{bootstrap} has no admin interface ({LISTENER_KEY})")
+    is_encrypted = any(key in entries and entries[key].config_source != DEFAULT_SOURCE for key in KEYSTORE_KEYS)
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    return AdminInterface(parse_bootstrap(bootstrap)[0] if host in ANY_HOST else host, int(port), is_encrypted)
+
+
+def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:
+    """The profile's user and password as a header, where no one can read them along."""
+    credentials = security.credentials
+    if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
+        return {}
+    login = base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
+    return {"Authorization": f"Basic {login}"}
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether an address is this machine's own. Names other than localhost are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

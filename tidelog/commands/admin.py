@@ -1,0 +1,49 @@
+"""``tidelog admin token create``: bearer tokens of the admin interface, written where the broker reads them.
+
+A line of the broker's ``admin.tokens.file`` holds a token's digest, its user and its end; the token is printed once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from tidelog.commands.frame.commands import Group
+
+MAX_DAYS = 3650
+DAY_S = 86_400
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Create tokens of the admin interface."""
+
+
+@command.group("token", cls=Group)
+def token() -> None:
+    """Create bearer tokens."""
+
+
+@token.command("create")
+@click.option("--file", "path", metavar="FILE", required=True, help="the broker's admin.tokens.file; made if need be")
+@click.option("--user", required=True, help="the user the token stands for, as ACLs name it without User:")
+@click.option("--scope", type=click.Choice(["read", "write"]), default="read", show_default=True, help="what it allows")
+@click.option(
+    "--days", type=click.IntRange(1, MAX_DAYS), default=90, show_default=True, metavar="N", help="how long it is valid"
+)
+def create(*, path: str, user: str, scope: str, days: int) -> None:
+    """Create a token and print it. Remove its line from the file to revoke it."""
+    from tidelog.broker.admin.tokens import make_token
+
+    made, line = make_token(user, may_write=scope == "write", expires_s=int(time.time()) + days * DAY_S)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    print(made)
+    print(f"{user} may {scope} for {days} days", file=sys.stderr)
