@@ -99,16 +99,10 @@ def handle(
 
     Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
     """
+    if names_many(request):
+        return fetch_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
-    max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
-    params = ReadParams(
-        context.api_version,
-        FetchIsolation.TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else FetchIsolation.HIGH_WATERMARK,
-        max_bytes,
-        min(request.min_bytes, max_bytes),
-        fetch_context.is_incremental,
-        None if broker.authorizer is None else broker.authorizer.fetch_check(broker.metadata, context, request),
-    )
+    params = read_params(broker, context, request, fetch_context)
     targets = fetch_context.targets
     if len(targets) > MANY_TARGETS or any(
         opening_of(broker, target.topic, target.index, target.topic_id) is not None for target in targets
@@ -127,18 +121,58 @@ def handle(
     return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
 
 
+def names_many(request: FetchRequest) -> bool:
+    """Return whether a request names so many partitions that looking at them takes steps."""
+    topics, forgotten = request.topics, request.forgotten_topics_data
+    if len(topics) == 1 and not forgotten:
+        return len(topics[0].partitions) > MANY_TARGETS
+    count = sum(len(topic.partitions) for topic in topics)
+    return count + sum(len(topic.partitions) for topic in forgotten) > MANY_TARGETS
+
+
+def read_params(
+    broker: Broker, context: RequestContext, request: FetchRequest, fetch_context: FetchContext
+) -> ReadParams:
+    """The parameters of a request that concern all of its partitions."""
+    max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+    return ReadParams(
+        context.api_version,
+        FetchIsolation.TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else FetchIsolation.HIGH_WATERMARK,
+        max_bytes,
+        min(request.min_bytes, max_bytes),
+        fetch_context.is_incremental,
+        None if broker.authorizer is None else broker.authorizer.fetch_check(broker.metadata, context, request),
+    )
+
+
+def fetch_many(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    """``handle`` for a request that names many partitions."""
+    from tidelog.broker.handlers.long_fetch import context_in_steps
+
+    fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
+    params = read_params(broker, context, request, fetch_context)
+    return (yield from fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms))
+
+
 def fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     """``handle`` for many partitions."""
-    from tidelog.broker.handlers.long_fetch import open_logs, read_until_enough  # few clients read so many
+    from tidelog.broker.handlers.long_fetch import (  # few clients read so many
+        open_logs,
+        read_until_enough,
+        response_in_steps,
+    )
 
     yield from open_logs(broker, context)
     read = yield from read_until_enough(broker, context, params, max_wait_ms)
     broker.metrics.bytes_out.count += read.total_bytes
     if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
         return converted_response(broker, context, params, read)
-    return with_endpoints(broker, asker, read, build_response(context, read.results))
+    response = yield from response_in_steps(context, read.results)
+    return with_endpoints(broker, asker, read, response)
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
@@ -369,19 +403,22 @@ def failed_partition(
 
 def build_response(context: FetchContext, results: list[Result]) -> FetchResponse:
     """The response, partitions grouped by topic in the order they were read."""
-    session_id = context.finish(results)
-    responses: list[FetchableTopicResponse] = []
-    last: FetchTarget | None = None
+    response = blank(FetchResponse)
+    response.session_id = context.finish(results)
+    add_results(response, results)
+    return response
+
+
+def add_results(response: FetchResponse, results: list[Result]) -> None:
+    """Add the next partitions to a response."""
+    responses = response.responses
+    last = responses[-1] if responses else None
     for target, data in results:
         if last is None or last.topic != target.topic or last.topic_id != target.topic_id:
-            answer = blank(FetchableTopicResponse)
-            answer.topic, answer.topic_id = target.topic, target.topic_id
-            responses.append(answer)
-            last = target
-        responses[-1].partitions.append(data)
-    response = blank(FetchResponse)
-    response.session_id, response.responses = session_id, responses
-    return response
+            last = blank(FetchableTopicResponse)
+            last.topic, last.topic_id = target.topic, target.topic_id
+            responses.append(last)
+        last.partitions.append(data)
 
 
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:

@@ -10,14 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
+from tidelog.broker.replica.fetch_session import FetchTarget
 from tidelog.broker.replica.opening import opening_of
+from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.schema.engine import blank
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
-    from tidelog.broker.replica.fetch_session import FetchContext
+    from tidelog.broker.replica.fetch_session import FetchContext, FetchSessionCache, Key, Result
     from tidelog.broker.replica.partition import Partition
+    from tidelog.protocol.messages.fetch import FetchRequest
 
 PER_STEP = 1
 """Partitions that are read in one step, each in 20 µs."""
@@ -57,6 +61,47 @@ def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: floa
     finally:
         broker.purgatory.cancel(parked)
     return moved.is_over
+
+
+def context_in_steps(cache: FetchSessionCache, version: int, request: FetchRequest) -> Steps[FetchContext]:
+    """Run ``FetchSessionCache.context_for`` in steps and return its result. Raises as that does."""
+    session = cache.find(version, request)
+    targets: dict[Key, FetchTarget] = {}
+    for topic in request.topics:
+        for first in range(0, len(topic.partitions), ITEMS_PER_STEP):
+            partitions = topic.partitions[first : first + ITEMS_PER_STEP]
+            if session is not None:
+                session.put(topic, partitions)
+            else:
+                made = (FetchTarget(topic.topic, topic.topic_id, asked) for asked in partitions)
+                targets.update((target.key, target) for target in made)
+            yield None
+    if session is None:
+        return cache.full_context(version, request, list(targets.values()))
+    for forgotten in request.forgotten_topics_data:
+        for first in range(0, len(forgotten.partitions), ITEMS_PER_STEP):
+            session.forget(forgotten, forgotten.partitions[first : first + ITEMS_PER_STEP])
+            yield None
+    cache.find(version, request)  # raises where the session was closed or went on meanwhile
+    return cache.follow(session)
+
+
+def response_in_steps(context: FetchContext, results: list[Result]) -> Steps[FetchResponse]:
+    """Run ``build_response`` in steps and return its result. The slices are released if the client has gone."""
+    from tidelog.broker.handlers.fetch import add_results, release_results
+
+    response = blank(FetchResponse)
+    try:
+        response.session_id = context.begin_session()
+        for first in range(0, len(results), ITEMS_PER_STEP):
+            part = results[first : first + ITEMS_PER_STEP]
+            context.note(part)
+            add_results(response, part)
+            yield None
+    except GeneratorExit:
+        release_results(results)
+        raise
+    return response
 
 
 def open_logs(broker: Broker, context: FetchContext) -> Steps[None]:

@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
     FetchSessionTopicIdError,
     InvalidFetchSessionEpochError,
 )
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from tidelog.protocol.types import ZERO_UUID
 
 INVALID_SESSION_ID = 0
@@ -97,18 +97,26 @@ class FetchSession:
 
     def update(self, request: FetchRequest) -> None:
         """Add, change and forget partitions as an incremental request says."""
-        targets = self.targets
         for topic in request.topics:
-            name: str | bytes = topic.topic_id if self.uses_topic_ids else topic.topic
-            for asked in topic.partitions:
-                target = targets.get((name, asked.partition))
-                if target is None:
-                    target = targets[name, asked.partition] = FetchTarget(topic.topic, topic.topic_id, asked)
-                target.update(asked)
+            self.put(topic, topic.partitions)
         for forgotten in request.forgotten_topics_data:
-            name = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
-            for index in forgotten.partitions:
-                targets.pop((name, index), None)
+            self.forget(forgotten, forgotten.partitions)
+
+    def put(self, topic: FetchTopic, partitions: Iterable[FetchPartition]) -> None:
+        """Add or change these partitions of a topic."""
+        targets = self.targets
+        name = topic.topic_id if self.uses_topic_ids else topic.topic
+        for asked in partitions:
+            target = targets.get((name, asked.partition))
+            if target is None:
+                target = targets[name, asked.partition] = FetchTarget(topic.topic, topic.topic_id, asked)
+            target.update(asked)
+
+    def forget(self, topic: ForgottenTopic, partitions: Iterable[int]) -> None:
+        """Forget these partitions of a topic."""
+        name = topic.topic_id if self.uses_topic_ids else topic.topic
+        for index in partitions:
+            self.targets.pop((name, index), None)
 
 
 class FetchContext:
@@ -137,10 +145,20 @@ class FetchContext:
 
     def finish(self, results: list[Result]) -> int:
         """Note what the client is told now. Returns the session id for the response."""
+        session_id = self.begin_session()
+        self.note(results)
+        return session_id
+
+    def begin_session(self) -> int:
+        """Create the session if one is wanted. Returns its id for the response."""
         if self._session is None and self._wants_session:
             self._session = self._cache.create(self.targets, uses_topic_ids=self.uses_topic_ids)
+        return INVALID_SESSION_ID if self._session is None else self._session.session_id
+
+    def note(self, results: list[Result]) -> None:
+        """Note what the client is told of some partitions."""
         if self._session is None:
-            return INVALID_SESSION_ID
+            return
         targets = self._session.targets
         for target, data in results:
             if data.error_code:
@@ -150,7 +168,6 @@ class FetchContext:
             target.sent_log_start_offset = data.log_start_offset
             if data.records and targets.pop(target.key, None) is not None:
                 targets[target.key] = target
-        return self._session.session_id
 
 
 class FetchSessionCache:
@@ -170,29 +187,47 @@ class FetchSessionCache:
 
         Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
         """
-        uses_topic_ids = version >= _FIRST_VERSION_WITH_IDS
+        session = self.find(version, request)
+        if session is None:
+            return self.full_context(version, request, full_targets(request))
+        session.update(request)
+        return self.follow(session)
+
+    def full_context(self, version: int, request: FetchRequest, targets: list[FetchTarget]) -> FetchContext:
+        """Return the context of a full fetch of ``targets``."""
+        return FetchContext(
+            self,
+            targets,
+            wants_session=request.session_epoch == INITIAL_EPOCH,
+            uses_topic_ids=version >= _FIRST_VERSION_WITH_IDS,
+        )
+
+    def find(self, version: int, request: FetchRequest) -> FetchSession | None:
+        """Return the session that a request goes on with; None for a full fetch, which closes the one it names.
+
+        Raises as ``context_for``.
+        """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.sessions.pop(request.session_id, None)
-            return FetchContext(
-                self,
-                full_targets(request),
-                wants_session=request.session_epoch == INITIAL_EPOCH,
-                uses_topic_ids=uses_topic_ids,
-            )
+            return None
         session = self.sessions.get(request.session_id)
         if session is None:
             raise FetchSessionIdNotFoundError
         if session.epoch != request.session_epoch:
             raise InvalidFetchSessionEpochError
-        if session.uses_topic_ids != uses_topic_ids:
+        if session.uses_topic_ids != (version >= _FIRST_VERSION_WITH_IDS):
             raise FetchSessionTopicIdError
-        session.update(request)
+        return session
+
+    def follow(self, session: FetchSession) -> FetchContext:
+        """Return the context of an incremental fetch, whose changes the session has taken over."""
         if not session.targets:
             del self.sessions[session.session_id]
-            return FetchContext(self, (), uses_topic_ids=uses_topic_ids)
+            return FetchContext(self, (), uses_topic_ids=session.uses_topic_ids)
         self.used(session)
         session.epoch = next_epoch(session.epoch)
-        return FetchContext(self, session.targets.values(), session=session, uses_topic_ids=uses_topic_ids)
+        targets = session.targets.values()
+        return FetchContext(self, targets, session=session, uses_topic_ids=session.uses_topic_ids)
 
     def used(self, session: FetchSession) -> None:
         """Note that one of the sessions was used: the first one of all is the longest unused."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tidelog.broker.requests.route import ONE_TURN_BYTES
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tidelog.protocol.schema.fields import Message
 
 ELEMENTS = int(os.environ.get("TIDELOG_LONG_REQUEST_ELEMENTS", "200"))
@@ -80,6 +82,30 @@ def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:
         (CreateTopicsRequest(topics=topics), 7),
         (DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6),
     ]
+
+
+PARTITIONS = 3_000
+
+
+def fetch_of(count: int, **fields: Any) -> bytes:
+    """A fetch of the wide topic's first partitions that does not wait."""
+    partitions = [FetchPartition(partition=number, partition_max_bytes=1000) for number in range(count)]
+    topics = [FetchTopic(topic="wide", partitions=partitions)] if count else []
+    return frame(FetchRequest(max_wait_ms=0, max_bytes=1 << 20, topics=topics, **fields), 12)
+
+
+def test_a_fetch_of_very_many_partitions_is_answered_in_short_turns(world: World) -> None:
+    sessions = world.data.broker.fetch_sessions.sessions
+    world.ask(fetch_of(100, session_epoch=-1))
+    asked = [world.ask_once(fetch_of(PARTITIONS, session_epoch=0))]
+    (session_id,) = sessions
+    asked.append(world.ask_once(fetch_of(PARTITIONS, session_id=session_id, session_epoch=1)))
+    gone = [ForgottenTopic(topic="wide", partitions=list(range(PARTITIONS - 1)))]
+    forget = fetch_of(0, session_id=session_id, session_epoch=2, forgotten_topics_data=gone)
+    asked.append(world.ask_once(forget))
+    assert list(sessions[session_id].targets) == [("wide", PARTITIONS - 1)]
+    del sessions[session_id]
+    assert [max(turns) for turns in asked if max(turns) > 4 * CALLS_PER_MS] == []
 
 
 def test_many_topics_are_created_and_deleted_in_short_turns(world: World) -> None:
