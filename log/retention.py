@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tidelog.log.file_use import LogDeletedError
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
+
+
+class StartOffsetReason(IntEnum):
+    """The reason why the log start moves; it stands in the log line."""
+
+    DELETE_RECORDS = 0
+    RETENTION = 1
 
 
 def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
@@ -40,6 +39,7 @@ from tidelog.log.producer.replay import marker_of, rebuild_producer_state
 from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManager
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
+    StartOffsetReason,
     begin_swap,
     delete_old_segments,
     finish_swap,
@@ -67,13 +67,6 @@ from tidelog.protocol.errors import (
 from tidelog.protocol.record.record_batch import Buffer
 
 logger = logging.getLogger(__name__)
-
-
-class StartOffsetReason(IntEnum):
-    """The reason why the log start moves; it stands in the log line."""
-
-    DELETE_RECORDS = 0
-    RETENTION = 1
 
 
 class LogAppendInfo(NamedTuple):
@@ -316,7 +309,7 @@ class UnifiedLog:
 
     @property
     def is_serving(self) -> bool:
-        """True when appends and reads are taken: not closed, its directory online."""
+        """True when appends and reads are taken."""
         return not self.is_closed and self._directory_state.failure is None
 
     @property
@@ -450,6 +443,11 @@ class UnifiedLog:
             self._publish_last_stable_offset()
             return True
 
+    def ensure_appendable(self) -> None:
+        """Raise KafkaStorageError when the log takes no records now."""
+        if self._directory_state.append_refusal is not None or self.is_closed:
+            raise self._unavailable()
+
     def _ensure_open(self) -> None:
         """Raise KafkaStorageError when the log is closed or deleted: its directory may be another log's by now."""
         if self.is_closed:
@@ -466,14 +464,14 @@ class UnifiedLog:
 
     # ---- roll, flush, truncate
 
-    def roll(self) -> LogSegment:
-        """Close the active segment and begin a new one at the log end; the active one itself when it is empty.
+    def roll(self, at: int = -1) -> LogSegment:
+        """Close the active segment; begin one at the log end, or at a later offset. The active one when it is empty.
 
         Raises KafkaStorageError, leaving the log as it was.
         """
         with self.lock:
             self._ensure_open()
-            old, offset = self._active, self.log_end_offset
+            old, offset = self._active, max(self.log_end_offset, at)
             if old.size == 0 and old.base_offset == offset:
                 return old
             environment = (self.environment.file_system, self._time)
@@ -558,6 +556,7 @@ class UnifiedLog:
         with self.lock:
             self._ensure_open()
             if offset >= self.log_end_offset:
+                self.leader_epochs.truncate_from_end(offset)  # one that began here has no record
                 return False
             if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
                 self.truncate_fully_and_start_at(offset)
@@ -576,7 +575,7 @@ class UnifiedLog:
             self._publish_end(end)
             self.leader_epochs.truncate_from_end(end)
             rebuild_producer_state(self.producer_state, self.segments, self.log_start_offset, end)
-            self._publish_last_stable_offset()
+            self.update_high_watermark(self.high_watermark)
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

@@ -30,9 +30,10 @@ from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.retention import StartOffsetReason
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.reserve import lacks_room, write_if_room
-from tidelog.log.unified_log import StartOffsetReason, UnifiedLog
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.metadata_records.control_records import (
     LeaderChangeMessage,

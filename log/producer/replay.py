@@ -99,7 +99,6 @@ def rebuild_producer_state(
         for segment in segments.values(state.end_offset, log_end_offset):
             _replay_segment(state, segment, log_end_offset)
     state.end_offset = log_end_offset
-    state.on_high_watermark(log_end_offset)
 
 
 def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes: int) -> None:

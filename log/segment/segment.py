@@ -68,6 +68,18 @@ class SegmentRead(NamedTuple):
     first_size: int
 
 
+class BatchesToAppend(NamedTuple):
+    """Whole batches and what an append of them adds to the indices: entries as the files hold them, the byte that the
+    last entry points at, and the largest timestamp of the segment with them."""
+
+    records: Buffer
+    offset_entries: bytes
+    time_entries: bytes
+    last_entry_position: int
+    largest: TimestampOffset
+    first_timestamp: int
+
+
 class LogSegment:
     """One segment of a log: its record file, offset index, time index and transaction index."""
 
@@ -170,6 +182,33 @@ class LogSegment:
                 since = 0
         self._bytes_since_entry = since + len(records)
         return position
+
+    def append_batches(self, batches: BatchesToAppend) -> int:
+        """Write batches at the end, of which each has its index entry, and return the byte they begin at.
+
+        Raises KafkaStorageError, with the records cut back. Under the log's lock.
+        """
+        position = self.records.append(batches.records)
+        if position == 0:
+            self._rolling_timestamp = batches.first_timestamp
+        self._largest = batches.largest
+        self._bytes_since_entry = self.records.size - batches.last_entry_position
+        if batches.offset_entries:
+            self._is_index_full = None
+            try:
+                self.offset_index.append_packed(batches.offset_entries)
+                self.time_index.append_packed(batches.time_entries)
+            except KafkaStorageError as error:  # as in an append of one batch: look-ups take longer
+                logger.warning("no index entries for the batches from byte %d on: %s", position, error)
+                self._bytes_since_entry = -1
+        return position
+
+    @property
+    def last_entry_position(self) -> int:
+        """The byte from which ``index.interval.bytes`` count: that of the last index entry, or the beginning."""
+        if self._bytes_since_entry < 0:
+            self._bytes_since_entry = _bytes_since_last_entry(self)
+        return self.records.size - self._bytes_since_entry
 
     def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset

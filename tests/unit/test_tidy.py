@@ -38,6 +38,7 @@ BROAD_EXCEPT_ALLOWED = {
 # Classes whose whole job is one wide surface, each with its reason.
 WIDE_CLASSES = {
     "log/unified_log.py:UnifiedLog": "the log as everyone meets it; its work is in the modules it calls",
+    "log/segment/segment.py:LogSegment": "four files as one: appends, reads, rolls, cuts, names",
     "broker/coordinator/runtime/runtime.py:CoordinatorRuntime": "shards of a topic: found, loaded, written, answered",
     "broker/replica/partition.py:Partition": "the only door to a log: appends, reads, offsets, leadership",
     "protocol/record/record_batch.py:RecordBatch": "one property per header field",

@@ -100,8 +100,6 @@ class LeaderFetcher:
 
     def __init__(self, config: FetcherConfig) -> None:
         self.config = config
-        self.corrupt_answers = 0
-        """Batches of the leader that could not be appended, by what ``delay`` was told."""
         self._session = LeaderSession()
         self._partitions: dict[FetchKey, _Partition] = {}
         self._wanted: dict[FetchKey, PartitionAsk] = {}
@@ -155,7 +153,6 @@ class LeaderFetcher:
         """The work brought nothing: the leader's records are damaged, or cut where the log ends already."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
-            self.corrupt_answers += 1
             partition.position = position
             partition.stage = Stage.FETCHING
             self._delay(key, partition, now_ms)
@@ -263,6 +260,9 @@ class LeaderFetcher:
         if answer.error_code == NONE:
             work = _work_of(key, partition, answer)
             partition.delay_ms = 0
+            if isinstance(work, TruncateToEpochEnd):
+                # The leader counts its watermark as told, and would not tell it again in this session.
+                self._session.lose()
             if work is not None:
                 partition.stage = Stage.APPLYING
                 self._unfinished.add(key)

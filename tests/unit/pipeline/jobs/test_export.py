@@ -199,7 +199,7 @@ def test_records_that_retention_took_first_are_told(data: DataDirectory) -> None
 
 
 def export_reason() -> Any:
-    from tidelog.log.unified_log import StartOffsetReason
+    from tidelog.log.retention import StartOffsetReason
 
     return StartOffsetReason.DELETE_RECORDS
 

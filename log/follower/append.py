@@ -1,0 +1,203 @@
+"""Append of a follower: the leader's batches as they are.
+
+Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batch headers, checks each batch's
+checksum and order, and gives index entries, leader epochs and the producers' batches; the slice is then written with
+one call. Offsets and epochs stay as the leader assigned them, so the segments of both are equal byte for byte::
+
+    a batch that ends after the slice         left out: it is fetched again
+    a batch of a later epoch than allowed     left out, with all that follows (KAFKA-18723)
+    a bad checksum or order, an old format    CorruptMessageError; only valid batches before it are appended
+    offsets missing between batches           kept: the leader's cleaner took them
+
+Any thread; the call takes the log's lock, and a caller may hold it to look at the log first.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from tidelog.log.fetch import LogEnd
+from tidelog.log.index.time_index import TimestampOffset
+from tidelog.log.producer.replay import replay_batch
+from tidelog.log.recovery.scan import SegmentScan
+from tidelog.log.segment.batch_scan import BatchHeader, parse_header
+from tidelog.log.segment.segment import BatchesToAppend, LogSegment
+from tidelog.log.system.file_system import LogStorageError
+from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record.record_batch import LOG_OVERHEAD, MAGIC_V2, RECORD_BATCH_OVERHEAD
+
+_BASE_OFFSET = Struct(">q")
+_MAX_TIMESTAMP = Struct(">q")
+_LENGTH, _EPOCH, _MAX_TIMESTAMP_OFFSET = 8, 12, 35
+_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_idle_scans: list[SegmentScan] = []
+"""Walks that no append uses now: their tables take a megabyte."""
+
+
+class _Part(NamedTuple):
+    """Batches from the front of a slice that go into one segment with one write."""
+
+    segment: LogSegment
+    batches: BatchesToAppend
+    size: int
+    end_offset: int
+    epochs: list[tuple[int, int]]
+    rows: list[tuple[int, ...]]
+    is_stopped: bool
+
+
+def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> LogAppendInfo | None:
+    """Append whole batches of the leader, up to the first of an epoch after ``max_leader_epoch``; None for none.
+
+    Raises CorruptMessageError, KafkaStorageError.
+    """
+    with log.lock:
+        log.ensure_appendable()
+        if log.leader_epochs.latest_epoch > max_leader_epoch:
+            return None
+        _adopt_first_batch(log, records)
+        first, at = _base_offset_of(records), 0
+        while at < len(records):
+            part = _next_part(log, records[at:], max_leader_epoch)
+            if part.size == 0:
+                break
+            _write(log, part)
+            at += part.size
+        if at == 0:
+            return None
+        largest = log.segments.active.largest.timestamp
+        return LogAppendInfo(first, log.log_end_offset - 1, largest, -1, log.log_start_offset, False, at)
+
+
+# ---- one part
+
+
+def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _Part:
+    """Return the part at the front of ``records``, after a roll where it needs one; of size 0 where no whole batch is
+    left. Raises CorruptMessageError, KafkaStorageError."""
+    active = log.segments.active
+    part = _walk(log, active, records, max_leader_epoch)
+    if part.size:
+        is_due = active.should_roll(log.config, part.size, part.batches.largest.timestamp, part.end_offset - 1)
+    else:
+        is_due = part.is_stopped and _needs_segment(active, _header_of(log, records))
+    if is_due:
+        active = log.roll(_base_offset_of(records))
+        part = _walk(log, active, records, max_leader_epoch)
+    if part.size == 0 and part.is_stopped:
+        raise CorruptMessageError(_fault(log, _header_of(log, records)))
+    return part
+
+
+def _walk(log: UnifiedLog, segment: LogSegment, records: memoryview, max_leader_epoch: int) -> _Part:
+    """Walk over the valid batches at the front of ``records``, as an append to ``segment``."""
+    scan = _idle_scans.pop() if _idle_scans else SegmentScan(0, 0)
+    try:
+        _begin(scan, log, segment)
+        scan.scan(records, 0, len(records), segment.size)
+        part = _part_of(scan, segment, records)
+    finally:
+        _idle_scans.append(scan)
+    if part.epochs and part.epochs[-1][0] > max_leader_epoch:
+        return _walk(log, segment, _before_later_epoch(records, max_leader_epoch), max_leader_epoch)
+    return part
+
+
+def _part_of(scan: SegmentScan, segment: LogSegment, records: memoryview) -> _Part:
+    size = scan.consumed
+    batches = BatchesToAppend(
+        records[:size],
+        scan.offset_entries(),
+        scan.time_entries(),
+        scan.last_entry_position,
+        TimestampOffset(scan.largest_timestamp, scan.largest_offset),
+        _MAX_TIMESTAMP.unpack_from(records, _MAX_TIMESTAMP_OFFSET)[0] if size else -1,
+    )
+    return _Part(segment, batches, size, scan.next_offset, scan.epochs(), scan.needed_rows(), scan.is_stopped)
+
+
+def _begin(scan: SegmentScan, log: UnifiedLog, segment: LogSegment) -> None:
+    scan.base_offset, scan.interval_bytes = segment.base_offset, log.config.index_interval_bytes
+    scan.next_offset = log.log_end_offset
+    scan.last_entry_position = segment.last_entry_position
+    scan.largest_timestamp, scan.largest_offset = segment.largest
+    scan.last_entry_timestamp = segment.time_index.last_entry.timestamp
+    scan.latest_epoch = log.leader_epochs.latest_epoch
+    scan.offset_room, scan.time_room = segment.offset_index.room, segment.time_index.room
+
+
+def _write(log: UnifiedLog, part: _Part) -> None:
+    """Write a part, then take over what it says. Raises KafkaStorageError, with nothing written."""
+    try:
+        for epoch, base_offset in part.epochs:
+            log.leader_epochs.assign(epoch, base_offset)
+        position = part.segment.append_batches(part.batches)
+    except LogStorageError as error:
+        log.note(error)
+        raise
+    log.end = LogEnd(part.end_offset, part.segment.base_offset, position + part.size)
+    log.log_end_offset = part.end_offset
+    for row in part.rows:
+        _replay(log, part, position, row)
+    log.producer_state.end_offset = part.end_offset
+
+
+def _replay(log: UnifiedLog, part: _Part, position: int, row: tuple[int, ...]) -> None:
+    """Apply a producer's batch. The records are in the log and cannot be taken back: a transaction that cannot be
+    indexed takes the log out of service. Raises KafkaStorageError."""
+    at, size, base, delta, max_timestamp, epoch, attributes, producer, producer_epoch, sequence, count = row
+    header = BatchHeader(position + at, size, MAGIC_V2, base, base + delta, max_timestamp, epoch, attributes, producer,
+                         producer_epoch, sequence, delta, count)  # fmt: skip
+    aborted = replay_batch(log.producer_state, header, part.batches.records[at : at + size])
+    if aborted is not None:
+        try:
+            part.segment.transaction_index.append(aborted)
+        except LogStorageError as error:
+            log.take_out_of_service(error)
+            raise
+
+
+# ---- bounds and faults
+
+
+def _before_later_epoch(records: memoryview, max_leader_epoch: int) -> memoryview:
+    """Return the valid records before the first batch of a later epoch."""
+    at = 0
+    while int.from_bytes(records[at + _EPOCH : at + _EPOCH + 4], "big", signed=True) <= max_leader_epoch:
+        at += LOG_OVERHEAD + int.from_bytes(records[at + _LENGTH : at + _LENGTH + 4], "big")
+    return records[:at]
+
+
+def _base_offset_of(records: memoryview) -> int:
+    return int(_BASE_OFFSET.unpack_from(records)[0]) if len(records) >= _BASE_OFFSET.size else -1
+
+
+def _adopt_first_batch(log: UnifiedLog, records: memoryview) -> None:
+    """Have an empty log, which begins within the leader's first batch, begin with that batch."""
+    first = _base_offset_of(records)
+    is_within = 0 <= first < log.log_end_offset == log.log_start_offset and len(records) >= RECORD_BATCH_OVERHEAD
+    if is_within and _header_of(log, records).last_offset >= log.log_end_offset:
+        log.truncate_fully_and_start_at(first)
+
+
+def _header_of(log: UnifiedLog, records: memoryview) -> BatchHeader:
+    """Return the header at the front of ``records``. Raises CorruptMessageError."""
+    return parse_header(records, 0, 0, f"the leader's records of {log.topic_partition}")
+
+
+def _needs_segment(segment: LogSegment, header: BatchHeader) -> bool:
+    """Return whether an index without room, or an offset too far from its base, may have stopped the walk."""
+    is_far = header.last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
+    return is_far or segment.offset_index.room <= 0 or segment.time_index.room <= 0
+
+
+def _fault(log: UnifiedLog, header: BatchHeader) -> str:
+    """Return what is wrong with a batch of the leader."""
+    where = f"{log.topic_partition}: the batch of the leader at offset {header.base_offset}"
+    if header.magic != MAGIC_V2:
+        return f"{where} has message format {header.magic}"
+    if header.base_offset < log.log_end_offset:
+        return f"{where} begins before {log.log_end_offset}, where the log ends"
+    return f"{where} has a wrong checksum"

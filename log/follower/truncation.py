@@ -1,0 +1,46 @@
+"""Truncation of a follower to where its log and the leader's part: by epochs alone, never to the high watermark.
+
+Any thread; each call takes the log's lock, and a caller may hold it to look at the log first. Recovery points may go
+back: who truncates writes the directory's checkpoint before the next append, else a power loss could leave unsynced
+bytes below a point that says they are synced. Source: KIP-101, KIP-279.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+from tidelog.log.unified_log import UnifiedLog
+
+logger = logging.getLogger(__name__)
+
+
+def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -> bool:
+    """Cut the log where ``epoch`` ends here, or at the leader, whichever comes first; False when nothing went.
+
+    Records below the high watermark go too, where the leader lacks them: only an unclean election brings that about.
+    Raises KafkaStorageError.
+    """
+    with log.lock:
+        offset = min(leader_end_offset, log.log_end_offset)
+        if epoch != UNDEFINED_EPOCH:
+            _, own_end_offset = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)
+            if own_end_offset != UNDEFINED_EPOCH_OFFSET:
+                offset = min(offset, own_end_offset)
+        return truncate_as_follower(log, offset)
+
+
+def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
+    """Cut the log at ``offset``, with a loud line for records that were committed. Raises KafkaStorageError."""
+    with log.lock:
+        end, committed = log.log_end_offset, log.high_watermark
+        before = log.leader_epochs.latest_epoch
+        is_cut = log.truncate_to(offset)
+        if is_cut:
+            logger.info("%s is cut from %d to %d: its leader has no more", log.topic_partition, end, log.log_end_offset)
+        if log.log_end_offset < committed:
+            logger.error(
+                "%s lost committed records: offsets %d to %d are not at its leader",
+                log.topic_partition, log.log_end_offset, committed - 1,
+            )  # fmt: skip
+        return is_cut or log.leader_epochs.latest_epoch != before
