@@ -252,8 +252,14 @@ class World:
         self.random = random.Random(seed)
         self.controller = ModelController()
         self.now_ms = 0.0
-        self.processes = [Process(0)]
+        self.started = 0
+        self.processes = [self.start()]
         self.is_calm = False
+
+    def start(self) -> Process:
+        """A process with an incarnation of its own."""
+        self.started += 1
+        return Process(self.started)
 
     def step(self) -> None:
         """One process's next request; or time, an image, a stop, a second process."""
@@ -261,7 +267,7 @@ class World:
         lifecycle = process.lifecycle
         dice = 1.0 if self.is_calm else self.random.random()
         if dice < 0.02 and len(self.processes) < 3:
-            self.processes.append(Process(len(self.processes)))
+            self.processes.append(self.start())
         elif dice < 0.03:
             self.now_ms += self.random.uniform(0, 2 * SESSION_MS)
             self.controller.expire(self.now_ms)
@@ -297,7 +303,7 @@ class World:
             lifecycle.take_answer(answer, self.now_ms)
         except LifecycleError:
             process.is_replaced = True
-            self.processes = [one for one in self.processes if not one.is_replaced] or [Process(9)]
+            self.processes = [one for one in self.processes if not one.is_replaced] or [self.start()]
         return None
 
     def check(self, process: Process) -> None:
@@ -334,10 +340,14 @@ def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -
         if not world.controller.brokers[NODE].is_fenced:
             break
         world.step()
+    leads = seed % 2 == 1  # only from a leader the controller takes something away first
+    if leads:
+        world.controller.create_topic("topic", b"t" * 16, [[NODE]], {})
     process.lifecycle.begin_shutdown(world.now_ms)
     for _ in range(5):
         if is_in(process.lifecycle, BrokerState.SHUTTING_DOWN):
             break
         world.step()
     assert is_in(process.lifecycle, BrokerState.SHUTTING_DOWN)
-    assert world.controller.brokers[NODE].in_controlled_shutdown
+    assert world.controller.brokers[NODE].is_fenced
+    assert world.controller.brokers[NODE].in_controlled_shutdown == leads
