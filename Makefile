@@ -16,7 +16,7 @@ export TIDELOG_REQUIRE_EXTENSIONS
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -65,6 +65,12 @@ soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletio
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000
 	TIDELOG_POWER_STATES=$(STATES) $(BIN)/python -m pytest tests/faults/test_power_loss.py -p no:randomly
+
+SEEDS ?= 2000
+FIRST_SEED ?= 0
+simulation: $(VENV)/.test $(EXTENSIONS) ## a simulated cluster under SEEDS schedules of faults: make simulation SEEDS=20000 FIRST_SEED=5000
+	TIDELOG_SIMULATION_SEEDS=$(SEEDS) TIDELOG_SIMULATION_FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/simulation \
+	  -p no:randomly --numprocesses=$(WORKERS) $(PYTEST_OPTIONS)
 
 lint: $(VENV)/.test $(EXTENSIONS) ## ruff
 	$(BIN)/ruff check .

@@ -1,0 +1,108 @@
+"""The disk of one simulated broker: real log files, of which a power loss takes the bytes that were not synced."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from tests.simulation.clock import Clock
+from tests.support.faulty_file_system import FaultyFileSystem
+from tidelog.log.config import LogConfig
+from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import (
+    read_clean_shutdown_epoch,
+    read_offset_checkpoint,
+    take_clean_shutdown,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+)
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.loader import LoadRequest, load_log
+from tidelog.log.unified_log import UnifiedLog
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+CONFIG = {"segment.bytes": 1500, "index.interval.bytes": 200, "file.delete.delay.ms": 0}
+"""Segments of a few batches: rolls and truncations over several of them are common."""
+
+
+class Disk:
+    """One directory; logs are opened from it, and lost with the process or the power."""
+
+    def __init__(self, root: str, clock: Clock, chance: random.Random) -> None:
+        os.makedirs(root)
+        self._root = root
+        self._random = chance
+        self._files = FaultyFileSystem(root, chance.randrange(1 << 30))
+        self._environment = LogEnvironment(self._files, clock)
+        self._state = DirectoryState(root)
+        self._is_clean = False
+        self._logs: dict[TopicPartition, UnifiedLog] = {}
+
+    def start(self) -> int:
+        """Begin a life of a process; return the broker epoch that the last one left after a clean stop, or -1."""
+        self._state = DirectoryState(self._root)
+        epoch = read_clean_shutdown_epoch(self._files, self._root)
+        self._is_clean = take_clean_shutdown(self._files, self._root)
+        return -1 if epoch is None else epoch
+
+    def open_log(self, partition: TopicPartition, topic_id: bytes) -> UnifiedLog:
+        """Open or make a partition's log, with its checkpointed high watermark."""
+        directory = os.path.join(self._root, partition.directory_name)
+        self._files.make_directory(directory)
+        self._files.sync_directory(self._root)
+        points = read_offset_checkpoint(self._files, os.path.join(self._root, RECOVERY_POINTS))
+        log = load_log(
+            LoadRequest(
+                partition,
+                directory,
+                LogConfig(CONFIG),
+                self._environment,
+                self._state,
+                topic_id,
+                recovery_point=points.get(partition, 0),
+                clean=self._is_clean,
+            )
+        )
+        watermarks = read_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS))
+        log.update_high_watermark(watermarks.get(partition, 0))
+        self._logs[partition] = log
+        return log
+
+    def checkpoint(self) -> None:
+        """Write the high watermarks, as a broker does every few seconds."""
+        if self._logs:
+            offsets = {partition: log.high_watermark for partition, log in self._logs.items()}
+            write_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS), offsets)
+
+    def flush(self) -> None:
+        """Sync all logs, and note up to where they are safe."""
+        for log in self._logs.values():
+            log.flush()
+        self.write_recovery_points()
+
+    def write_recovery_points(self) -> None:
+        """Note up to where the logs are synced: a log that was cut has to be scanned from there."""
+        points = {partition: log.recovery_point for partition, log in self._logs.items()}
+        write_offset_checkpoint(self._files, os.path.join(self._root, RECOVERY_POINTS), points)
+
+    def stop(self, broker_epoch: int) -> None:
+        """Close the logs and leave the clean-shutdown marker."""
+        self.checkpoint()
+        for log in self._logs.values():
+            log.close()
+        self.write_recovery_points()
+        write_clean_shutdown(self._files, self._root, broker_epoch)
+        self._logs.clear()
+
+    def kill(self) -> None:
+        """End the process: what it wrote stays."""
+        for log in self._logs.values():
+            log.abandon()
+        self._logs.clear()
+        self._files.fail_operation.clear()
+
+    def lose_power(self) -> None:
+        """End the process, and forget what was not synced: all of it, or some sectors."""
+        self.kill()
+        self._files.crash(torn=self._random.random() < 0.3, keep_names=True)

@@ -1,0 +1,60 @@
+"""The network between nodes: each message has a delay of its own, may be lost, and goes no way that is cut.
+
+Messages of one connection keep their order because one request is in flight there; those of different connections
+overtake each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.clock import Act, Clock, Process
+
+Reply = Callable[[Any], None]
+"""Sends the answer to a request."""
+
+
+class Network:
+    """Ways between nodes, by their ids."""
+
+    def __init__(self, clock: Clock, chance: random.Random) -> None:
+        self.cuts: set[tuple[int, int]] = set()
+        """Ways (from, to) on which nothing arrives."""
+        self.loss = 0.0
+        self.slow_ms = 2.0
+        """The mean delay."""
+        self._clock = clock
+        self._random = chance
+
+    def send(self, source: int, target: int, arrive: Act) -> None:
+        """Let something arrive at ``target``, or not."""
+        if self._random.random() < self.loss:
+            return
+        delay_ms = 0.1 + self._random.expovariate(1 / self.slow_ms)
+        self._clock.after(delay_ms, lambda: None if (source, target) in self.cuts else arrive())
+
+    def ask(
+        self,
+        asker: Process,
+        way: tuple[int, int],
+        serve: Callable[[Reply], object],
+        take: Callable[[Any], object],
+        timeout_ms: float,
+    ) -> None:
+        """Have ``serve`` called at the other end with the way to answer; ``take`` gets the answer, or None."""
+        source, target = way
+        is_open = True
+
+        def finish(answer: Any) -> None:
+            nonlocal is_open
+            if is_open:
+                is_open = False
+                asker.run(lambda: take(answer))
+
+        def reply(answer: Any) -> None:
+            self.send(target, source, lambda: finish(answer))
+
+        self.send(source, target, lambda: serve(reply))
+        self._clock.after(timeout_ms, lambda: finish(None))

@@ -1,0 +1,30 @@
+"""Sizes and times of a simulated cluster."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TOPIC = "topic"
+TOPIC_ID = b"simulated-topic!"
+
+
+class Settings(NamedTuple):
+    """One cluster: everything shorter than Kafka's defaults, in about their proportions."""
+
+    brokers: int = 3
+    partitions: int = 1
+    min_isr: int = 2
+    allows_unclean: bool = False
+    session_ms: float = 900.0
+    heartbeat_ms: float = 200.0
+    lag_ms: float = 600.0
+    fetch_wait_ms: int = 150
+    backoff_ms: int = 200
+    timeout_ms: float = 500.0
+    checkpoint_ms: float = 1000.0
+    """Time between two writes of the high watermarks."""
+
+    @property
+    def nodes(self) -> range:
+        """Ids of the brokers."""
+        return range(1, self.brokers + 1)

@@ -1,0 +1,141 @@
+"""Known ways to lose records or to diverge, as fixed schedules; each is also run with the bug that it stands for.
+
+Source: J. Gustafson's models of Kafka replication (hachikuji/kafka-specification): Kip101, Kip279, Kip320, AsyncIsr.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted import BUGS
+from tests.simulation.scenario import ACK_LEADER, Scenario, scenario
+from tests.simulation.truth import ViolationError
+from tidelog.broker.metadata.metadata_image import NO_LEADER
+
+
+def lead_elsewhere(cluster: Scenario, old: int) -> int:
+    """Wait for another leader that has its role; return it."""
+    cluster.until(lambda: cluster.state.leader not in (old, NO_LEADER))
+    leader = cluster.state.leader
+    cluster.until(lambda: cluster.replica(leader).leader is not None)
+    return leader
+
+
+# ---- Kip101: a follower that has not heard of the last high watermark becomes leader
+
+
+def lose_leader_before_high_watermark_travels() -> None:
+    with scenario(min_isr=2) as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        cluster.isolate(1)  # the followers have the record, and do not know that it is committed
+        assert [cluster.replica(node).log.high_watermark for node in (2, 3)] == [0, 0]
+        leader = lead_elsewhere(cluster, 1)
+        cluster.brokers[1].kill(power=True)
+        cluster.pause(500)
+        assert cluster.values(leader) == [write.value]
+        cluster.heal()
+        assert [cluster.values(node)[0] for node in (1, 2, 3)] == [write.value] * 3
+
+
+def test_kip101_a_committed_record_survives_a_new_leader_that_did_not_know() -> None:
+    lose_leader_before_high_watermark_travels()
+
+
+def test_kip101_finds_truncation_by_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS["truncation by high watermark"].plant(monkeypatch)
+    with pytest.raises(ViolationError, match="Completeness"):
+        lose_leader_before_high_watermark_travels()
+
+
+# ---- Kip279: two fail-overs, and a replica that slept through both has records of its own
+
+
+def fail_over_twice() -> None:
+    with scenario(min_isr=1) as cluster:
+        first = cluster.write(1)
+        cluster.until(lambda: first.is_acknowledged)
+        cluster.settle()
+        cluster.isolate(1)
+        stale = [cluster.write(1, ACK_LEADER) for _ in range(3)]
+        second_leader = lead_elsewhere(cluster, 1)
+        assert cluster.values(1) == [first.value, *(one.value for one in stale)]
+        cluster.isolate(second_leader)  # it leads an epoch without a record
+        third_leader = lead_elsewhere(cluster, second_leader)
+        later = [cluster.write(third_leader, ACK_LEADER) for _ in range(2)]
+        cluster.heal()
+        for node in (1, 2, 3):
+            assert cluster.values(node)[:3] == [first.value, *(one.value for one in later)]
+            assert [entry.epoch for entry in cluster.entries(node)[:3]] == [0, 2, 2]
+
+
+def test_kip279_logs_are_equal_after_two_fail_overs() -> None:
+    fail_over_twice()
+
+
+# ---- Kip320: the log that an unclean election takes away was longer, or shorter, than the new one
+
+
+@pytest.mark.parametrize("written", [1, 5])
+def test_kip320_an_old_leader_with_another_log_is_cut_by_epoch(written: int) -> None:
+    with scenario(min_isr=1, allows_unclean=True) as cluster:
+        first = cluster.write(1)
+        cluster.until(lambda: first.is_acknowledged)
+        cluster.settle()
+        for node in (2, 3):
+            cluster.brokers[node].kill(power=False)
+        cluster.until(lambda: cluster.state.isr == (1,))
+        lost = [cluster.write(1) for _ in range(3)]
+        cluster.until(lambda: all(one.is_acknowledged for one in lost))
+        cluster.brokers[1].kill(power=False)
+        cluster.until(lambda: cluster.state.leader == NO_LEADER or not cluster._live())
+        cluster.brokers[2].start()
+        cluster.until(lambda: 2 in cluster._live())
+        cluster.quorum.decide(cluster.controller.elect_uncleanly)
+        assert lead_elsewhere(cluster, 1) == 2
+        for _ in range(written):
+            cluster.write(2, ACK_LEADER)
+        cluster.heal()
+        assert cluster.truth.lost == 3
+        assert cluster.values(1) == cluster.values(2) == cluster.values(3)
+        assert cluster.values(1)[0] == first.value
+        assert not {one.value for one in lost} & set(cluster.values(1))
+
+
+# ---- AsyncIsr: the controller knows another ISR than the leader
+
+
+def shrink_without_an_answer() -> None:
+    """The controller took the proposal, its answer is lost: until the leader knows, it counts on both."""
+    with scenario(min_isr=1) as cluster:
+        cluster.network.cuts |= {(2, 1), (1, 2), (0, 1)}
+        cluster.until(lambda: cluster.state.leader != 1 or 2 not in cluster.state.isr)
+        write = cluster.write(1)
+        cluster.pause(2000)
+        assert not write.is_acknowledged or write.value in cluster.values(cluster.state.leader)
+        cluster.heal()
+
+
+def shrink_that_never_arrives() -> None:
+    """A leader that the controller does not hear proposes to go on alone, and another one is elected."""
+    with scenario(min_isr=1) as cluster:
+        cluster.isolate(1)
+        write = cluster.write(1)
+        lead_elsewhere(cluster, 1)
+        cluster.pause(1000)
+        assert not write.is_acknowledged
+        cluster.heal()
+
+
+def test_async_isr_a_lost_answer_commits_nothing_too_early() -> None:
+    shrink_without_an_answer()
+
+
+def test_async_isr_a_leader_alone_commits_nothing() -> None:
+    shrink_that_never_arrives()
+
+
+def test_async_isr_finds_a_high_watermark_over_the_shrunk_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS["high watermark over the shrunk ISR before its commit"].plant(monkeypatch)
+    with pytest.raises(ViolationError, match="ReplicationQuorumSuperset"):
+        shrink_that_never_arrives()

@@ -1,0 +1,74 @@
+"""Schedules drawn from seeds: every invariant holds after every step, and a healed cluster becomes whole.
+
+``make simulation SEEDS=N`` tries more of them. A seed that fails is shrunk to a listing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.planted import BUGS
+from tests.simulation.schedule import Schedule, draw, explain, run, shrink, violation_of
+from tests.simulation.truth import ViolationError
+
+SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "200"))
+FIRST_SEED = int(os.environ.get("TIDELOG_SIMULATION_FIRST_SEED", "0"))
+BLOCK = 25
+PLANTED_SEEDS = 2000
+"""Seeds within which each planted bug has to be found."""
+
+
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BLOCK))
+def test_invariants_hold_in_any_schedule(first: int) -> None:
+    for seed in range(first, min(first + BLOCK, FIRST_SEED + SEEDS)):
+        schedule = draw(seed)
+        if violation_of(schedule) is not None:
+            pytest.fail(explain(schedule))
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed that found it last is tried first; then all others."""
+    BUGS[name].plant(monkeypatch)
+    first = BUGS[name].seed
+    for seed in [first, *(one for one in range(PLANTED_SEEDS) if one != first)]:
+        if violation_of(draw(seed)) is not None:
+            return
+    pytest.fail(f"no seed below {PLANTED_SEEDS} finds it")
+
+
+def test_equal_schedules_have_equal_events() -> None:
+    first, second = run(draw(11)), run(draw(11))
+    assert first.listing == second.listing
+    assert first.clock.now_ms == second.clock.now_ms
+    assert first.truth.committed == second.truth.committed
+
+
+def test_a_failing_schedule_shrinks_to_what_it_takes() -> None:
+    """A failure that needs two of thirty actions keeps these two."""
+    schedule = draw(5)
+    needed = {schedule.actions[3], schedule.actions[-4]}
+
+    def is_failing(tried: Schedule) -> bool:
+        return needed <= set(tried.actions)
+
+    assert set(shrink(schedule, is_failing).actions) == needed
+
+
+def test_a_violation_is_told_with_its_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "truncation by high watermark"
+    BUGS[name].plant(monkeypatch)
+    told = explain(draw(BUGS[name].seed))
+    assert told.startswith("LeaderCandidateCompleteness: ")
+    assert "produce(" in told
+
+
+def test_a_run_ends_with_what_it_found() -> None:
+    """Schedules without actions commit what the last writes were."""
+    simulation = run(replace(draw(1), actions=()))
+    assert [len(committed) for committed in simulation.truth.committed] == [1] * simulation.settings.partitions
+    with pytest.raises(ViolationError):
+        simulation.truth.acknowledge(simulation.truth.acknowledged[0]._replace(value=b"another"))
