@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.broker.admin.access import LISTENER, check_access
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.network.connection import Connection
@@ -161,3 +162,27 @@ def build_sasl(broker: Broker) -> Authentication | None:
     from tidelog.broker.network.authentication import Authentication
 
     return Authentication(broker, names)
+
+
+def check_security(config: BrokerConfig) -> None:
+    """Check all that the configuration asks of security, before a start claims or writes anything.
+
+    Reads the store files, as the parts that use them will. Raises ConfigError.
+    """
+    texts = config.listener_texts()
+    encrypted = {
+        one.listener_name: texts for one in config.listeners if one.security_protocol not in PLAIN_PROTOCOLS
+    }  # fmt: skip
+    if admin_texts := check_access(config):
+        encrypted[LISTENER] = dict(admin_texts)
+    if encrypted:
+        from tidelog.broker.security.tls.listener import TlsListener
+
+        for name, given in encrypted.items():
+            TlsListener(name, given)
+    authenticating = [one.listener_name for one in config.listeners if one.security_protocol in SASL_PROTOCOLS]
+    if authenticating:
+        from tidelog.broker.security.sasl.listener import SaslListener
+
+        for name in authenticating:
+            SaslListener(name, texts, lambda _user, _mechanism: None)

@@ -22,7 +22,7 @@ from typing import Protocol
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import is_member
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
-from tidelog.broker.entrance import Entrance
+from tidelog.broker.entrance import Entrance, check_security
 from tidelog.broker.loop.background_jobs import BackgroundJobs
 from tidelog.broker.loop.garbage import GarbageCollector
 from tidelog.broker.loop.lazy import Begin, LateService
@@ -143,12 +143,14 @@ class Server:
     async def start(self) -> list[Endpoint]:
         """Build the parts, open the listeners. Returns the addresses bound.
 
-        Raises StartError when the data directory is in use or another cluster's, OSError when a port is taken.
+        Raises StartError when the data directory is in use or another cluster's, OSError when a port is taken;
+        ConfigError, before anything is written unless the admin API once stored it.
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
         if not all(map(os.path.isdir, self.config.log_dirs)):
             check_ports(self.config)  # a taken port leaves no new directory behind
+        check_security(self.config)  # nor does a keystore that cannot be used
         role = self._role = self._choose_role(loop)
         broker = self._broker = await role.build()
         dispatcher = role.dispatcher(broker)

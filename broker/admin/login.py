@@ -151,7 +151,7 @@ class Logins:
 
     async def _refuse(self, request: web.Request, error: LoginError) -> None:
         host = request.remote or ""
-        record("login failed", reason=str(error), listener="admin", address=host, mechanism=error.method,
+        record("login failed", str(error), listener="admin", address=host, mechanism=error.method,
                user=error.user)  # fmt: skip
         await asyncio.sleep(self._failed.delay_ms(host, FAILED_DELAY_MS) / 1000)
 

@@ -115,11 +115,15 @@ def check_filter(wanted: AclFilter) -> None:
         raise InvalidRequestError("Unknown entryFilter.")
 
 
+def new_rules(wanted: Collection[AccessRule], present: Collection[AccessRule]) -> list[AccessRule]:
+    """Return those of ``wanted`` that are not present, each once."""
+    return [rule for rule in dict.fromkeys(wanted) if rule not in present]
+
+
 def plan_creation(
-    wanted: Collection[AccessRule], present: Collection[AccessRule], new_id: Callable[[], bytes]
+    new: Collection[AccessRule], present: Collection[AccessRule], new_id: Callable[[], bytes]
 ) -> list[VersionedRecord]:
-    """Return the records that create those of ``wanted`` that are not present. Raises PolicyViolationError."""
-    new = [rule for rule in dict.fromkeys(wanted) if rule not in present]
+    """Return the records that create new rules beside those present. Raises PolicyViolationError."""
     if len(new) > MAX_CHANGED:
         raise PolicyViolationError("Unable to perform excessively large batch operation.")
     if new and len(present) + len(new) > MAX_ACLS:

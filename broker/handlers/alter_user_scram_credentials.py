@@ -10,6 +10,7 @@ from tidelog.broker.controller.scram_credentials import ScramCredentials, mechan
 from tidelog.broker.loop.deferred import error_of
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError
 from tidelog.protocol.messages.alter_user_scram_credentials import (
@@ -34,18 +35,23 @@ def handle(
     credentials = ScramCredentials(broker.controller)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}
+    made: list[ScramCredentialDeletion | ScramCredentialUpsertion] = []
     for change in changes_of(request):
         try:
             if named[change.name, change.mechanism] > 1:
                 raise DuplicateResourceError("A user credential cannot be altered twice in the same request")
             apply_change(credentials, change)
             errors.setdefault(change.name, None)
+            made.append(change)
         except KafkaError as error:
             errors[change.name] = errors.get(change.name) or without_traceback(error)
         yield None
     synced = broker.controller.when_synced()
     yield synced
     failure = error_of(synced)
+    for change in made if failure is None else ():
+        note_credential(context, change)
+        yield None
     return AlterUserScramCredentialsResponse(results=[answer(user, error or failure) for user, error in errors.items()])
 
 
@@ -64,6 +70,13 @@ def apply_change(credentials: ScramCredentials, change: ScramCredentialDeletion 
         credentials.delete(change.name, mechanism)
     else:
         credentials.put(change.name, mechanism, change.iterations, bytes(change.salt), bytes(change.salted_password))
+
+
+def note_credential(context: RequestContext, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> None:
+    """Write the audit line of one change."""
+    event = "credential deleted" if isinstance(change, ScramCredentialDeletion) else "credential set"
+    mechanism = mechanism_of(change.mechanism).name.replace("_", "-")
+    note_change(event, context, mechanism=mechanism, of=change.name)
 
 
 def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResult:

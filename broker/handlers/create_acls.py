@@ -10,12 +10,13 @@ import logging
 import random
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.acls import check_acl, plan_creation
+from tidelog.broker.controller.acls import check_acl, new_rules, plan_creation
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_acl
 from tidelog.protocol.acl import ResourceType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
@@ -53,9 +54,13 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
             results.append(result_of(without_traceback(error)))
         yield None
     generator = random.SystemRandom()
-    records = plan_creation(rules, authorizer.rules, lambda: random_uuid(generator))
+    created = new_rules(rules, authorizer.rules)
+    records = plan_creation(created, authorizer.rules, lambda: random_uuid(generator))
     broker.controller.commit(records)
     yield from settled(broker.controller.when_synced())
+    for rule in created:
+        note_acl("acl created", context, rule)
+        yield None
     return CreateAclsResponse(results=results)
 
 

@@ -14,6 +14,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_acl
 from tidelog.protocol.acl import PatternType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
@@ -48,9 +49,14 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
             outcomes.append(without_traceback(error))
         yield None
     found = yield from find_acls(broker.controller.image.acls, filters)
-    records = found.removal_records(broker.controller.image.acls)
+    present = broker.controller.image.acls
+    records = found.removal_records(present)
+    removed = [present[one] for one in found.ids if one in present]
     broker.controller.commit(records)
     yield from settled(broker.controller.when_synced())
+    for rule in removed:
+        note_acl("acl deleted", context, rule)
+        yield None
     results = []
     for outcome in outcomes:
         results.append(result_of(outcome if isinstance(outcome, KafkaError) else found.by_filter[outcome]))

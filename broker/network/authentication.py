@@ -155,11 +155,11 @@ class Gate:
         self._keeper.count(f"{'successful' if failure is None else 'failed'}_{kind}")
         record(
             event if failure is None else f"{event} failed",
+            failure,
             listener=self._listener.name,
             address=self.host,
             mechanism=exchange.mechanism,
             user=exchange.claimed,
-            reason=failure,
         )
 
     def _left(self) -> None:

@@ -13,7 +13,7 @@ logger = logging.getLogger("tidelog.audit")
 NAME_LENGTH = 64
 
 
-def record(event: str, *, reason: str | None = None, **facts: str | int) -> None:
+def record(event: str, reason: str | None = None, /, **facts: object) -> None:
     """Write one line; a failure, which has a reason, as a warning. A long text is cut."""
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):

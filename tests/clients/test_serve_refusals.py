@@ -1,8 +1,10 @@
-"""``tidelog serve`` on a Kafka directory with what it cannot serve: one line, exit code 1, nothing written."""
+"""``tidelog serve`` with a Kafka directory or keys that it cannot serve: one line, exit code 1, nothing written."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.server import Server
+from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.metadata_records.records import (
     AccessControlEntryRecord,
     ConfigRecord,
@@ -56,3 +61,28 @@ def test_one_line_says_what_cannot_be_served(tmp_path: Path, name: str) -> None:
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/nonexistent.pem"}
+SECURITY: dict[str, tuple[dict[str, str], str]] = {
+    "no keystore": ({"listeners": "SSL://127.0.0.1:0"}, "ssl.keystore.location"),
+    "a keystore that is not there": ({"listeners": "SASL_SSL://127.0.0.1:0", **PEM}, "/nonexistent.pem"),
+    "no mechanism": ({"listeners": "SASL_PLAINTEXT://127.0.0.1:0"}, "GSSAPI"),
+    "an unknown mechanism": (
+        {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "DIGEST-MD5"}, "DIGEST-MD5"
+    ),
+    "PLAIN without users": (
+        {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "PLAIN"}, "sasl.jaas.config"
+    ),
+    "an admin interface with passwords in clear": ({"admin.listener": "0.0.0.0:0"}, "admin.listener"),
+    "an admin keystore that is not there": ({"admin.ssl.keystore.location": "/nonexistent.pem"}, "/nonexistent.pem"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECURITY)
+def test_security_that_cannot_be_leaves_no_directory_behind(tmp_path: Path, name: str) -> None:
+    texts, said = SECURITY[name]
+    config = BrokerConfig({"log.dirs": str(tmp_path / "new" / "data"), "listeners": "PLAINTEXT://127.0.0.1:0", **texts})
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        asyncio.run(Server(config).start())
+    assert list(tmp_path.iterdir()) == []

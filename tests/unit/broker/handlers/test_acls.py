@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -255,3 +256,20 @@ def test_filters_find_what_a_naive_model_finds(
     ]  # fmt: skip
     assert found == expected
     assert described(admin) == set(stored) - set().union(*expected)
+
+
+def test_what_was_changed_is_a_line_of_the_audit_log_each(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tidelog.audit"):
+        create(admin, creation(), creation(), creation("a\nb"), creation(""))
+        create(admin, creation())  # it is there
+        delete(admin, ANY_FILTER, ANY_FILTER)
+        delete(admin, ANY_FILTER)  # there is none
+    lines = [json.loads(line) for line in caplog.messages]
+    assert sorted((line["event"], line["acl"]["name"]) for line in lines) == [
+        ("acl created", "a\nb"), ("acl created", "orders"), ("acl deleted", "a\nb"), ("acl deleted", "orders")
+    ]  # fmt: skip
+    assert {line["user"] for line in lines} == {"User:ANONYMOUS"}
+    assert lines[0]["acl"] | {"name": ""} == {
+        "resource": "TOPIC", "name": "", "pattern": "LITERAL", "principal": "User:ann", "host": "*",
+        "operation": "READ", "permission": "ALLOW",
+    }  # fmt: skip

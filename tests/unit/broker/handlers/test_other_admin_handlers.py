@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +166,19 @@ def test_bad_scram_changes(admin: AdminBroker) -> None:
         "odd": UnsupportedSaslMechanismError.code,
         "twice": DuplicateResourceError.code,
     }
+
+
+def test_each_credential_that_changed_is_a_line_of_the_audit_log(
+    admin: AdminBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tidelog.audit"):
+        alter_scram(admin, [], [upsert("ann"), upsert("ann", 9), upsert("bob", iterations=1)])
+        alter_scram(admin, [ScramCredentialDeletion(name="ann", mechanism=1)], [])
+    lines = [json.loads(line) for line in caplog.messages]
+    assert [(line["event"], line["of"], line["mechanism"]) for line in lines] == [
+        ("credential set", "ann", "SCRAM-SHA-256"), ("credential deleted", "ann", "SCRAM-SHA-256")
+    ]  # fmt: skip
+    assert "pppp" not in caplog.text
 
 
 def test_users_without_credentials_are_told(admin: AdminBroker) -> None:

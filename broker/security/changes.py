@@ -1,0 +1,31 @@
+"""Audit lines of changes to who may do what: ACLs and passwords, with who made them, never with a secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.metadata.metadata_image import AccessRule
+from tidelog.broker.security.audit import record
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, known
+
+if TYPE_CHECKING:
+    from tidelog.broker.requests.context import RequestContext
+
+
+def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
+    """Write that an ACL was made or removed."""
+    acl = {
+        "resource": known(ResourceType, rule.resource_type).name,
+        "name": rule.resource_name,
+        "pattern": known(PatternType, rule.pattern_type).name,
+        "principal": rule.principal,
+        "host": rule.host,
+        "operation": known(AclOperation, rule.operation).name,
+        "permission": known(AclPermissionType, rule.permission).name,
+    }
+    note_change(event, context, acl=acl)
+
+
+def note_change(event: str, context: RequestContext, **facts: object) -> None:
+    """Write a change, and who made it from where."""
+    record(event, user=str(context.principal), address=context.client_host, **facts)
