@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
+from tests.support.scheduling import FamilyScheduling, place_of
 from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
 from tidelog.broker.loop.thread_rule import install
 
@@ -44,6 +46,19 @@ def pytest_configure() -> None:
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FamilyScheduling | None:
+    """Divide the tests among workers by `FamilyScheduling` where whole modules are asked for."""
+    return FamilyScheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the families in order, for workers alone: within a family the order stays random."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
