@@ -12,7 +12,7 @@ from typing import Any
 
 import kafka
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 def to_text(value: bytes | None) -> str | None:

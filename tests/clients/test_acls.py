@@ -55,7 +55,7 @@ def test_kafka_acls_adds_lists_and_removes(tmp_path: Path) -> None:
 
 USER = "User:ANONYMOUS"
 ALLOW, LITERAL = AclPermissionType.ALLOW, ResourcePatternType.LITERAL
-WAIT_S = 30.0
+WAIT_S = 60.0
 RECORDS = 200
 
 

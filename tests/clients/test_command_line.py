@@ -20,7 +20,7 @@ from tidelog.client import Client
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 TIDELOG = (sys.executable, "-I", "-m", "tidelog.cli")
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

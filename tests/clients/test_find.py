@@ -383,7 +383,7 @@ def read_virtual(broker: Broker, name: str, isolation: str) -> list[bytes | None
 
 def test_a_malformed_virtual_topic_is_refused(broker: Broker) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "malformed", **QUIET})
-    metadata = consumer.list_topics("orders?colour=red", timeout=10)
+    metadata = consumer.list_topics("orders?colour=red", timeout=60)
     assert metadata.topics["orders?colour=red"].error is not None
     with pytest.raises(KafkaException):
         consumer.get_watermark_offsets(TopicPartition("orders?colour=red", 0), timeout=5)
@@ -397,9 +397,9 @@ def test_records_that_come_later_arrive_at_a_waiting_consumer(broker: Broker) ->
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "later", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, **QUIET})
     consumer.subscribe([name])
-    values = [message.value() for message in consumer.consume(2, 20)]
+    values = [message.value() for message in consumer.consume(2, 60)]
     produce(broker.bootstrap, "later", range(100, 200), "lz4")
-    values += [message.value() for message in consumer.consume(2, 20)]
+    values += [message.value() for message in consumer.consume(2, 60)]
     consumer.close()
     assert values == [value(number) for number in (7, 57, 107, 157)]
 

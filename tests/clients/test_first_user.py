@@ -33,7 +33,7 @@ def users_of(broker: TidelogProcess) -> dict[str, list[tuple[str, int]]]:
     """DescribeUserScramCredentials as the admin asks it: user -> mechanism and iterations."""
     security = Security("SASL_PLAINTEXT", Path(), mechanism=MECHANISM, user="admin", password=PASSWORD)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, **security.librdkafka()})
-    described = admin.describe_user_scram_credentials(request_timeout=20)
+    described = admin.describe_user_scram_credentials(request_timeout=60)
     assert isinstance(described, Future)
     return {
         user: [(info.mechanism.name, info.iterations) for info in found.scram_credential_infos]

@@ -67,7 +67,7 @@ class SmallBroker:
 
     def ready(self) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -333,7 +333,7 @@ def committed_values(port: int, partition: int) -> list[bytes | None]:
     found: list[bytes | None] = []
     try:
         while True:
-            message = reader.poll(20)
+            message = reader.poll(60)
             assert message is not None
             if message.error() is not None:
                 return found

@@ -14,7 +14,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.raw_requests import EARLIEST, LATEST, create, delete_records, fetch_error, offset, produce
 from tidelog.protocol.errors import OffsetOutOfRangeError
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 OVERRIDES = {
     "log.retention.check.interval.ms": "100",
     "log.flush.scheduler.interval.ms": "100",

@@ -19,7 +19,7 @@ DEADLINE_MS = 2_000
 HALF_OPEN = 5_000
 ROUND_TRIPS = 300
 #: Far above the hiccup of a busy machine; waiting for the 100 answers that no client reads would never end.
-ROUND_TRIP_LIMIT_S = 10.0
+ROUND_TRIP_LIMIT_S = 60.0
 VALUE = b"x" * 500_000
 
 
@@ -118,7 +118,7 @@ def test_a_reader_that_never_drains_is_closed_and_holds_no_memory(broker: Tidelo
             connection.sendall(fetch(number))
         assert round_trip_s(broker) < ROUND_TRIP_LIMIT_S
         assert resident_bytes(broker) - before < 10_000_000
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + ROUND_TRIP_LIMIT_S
         while time.monotonic() < deadline and open_sockets(broker) > 0:
             time.sleep(0.1)
         assert open_sockets(broker) == 0

@@ -11,7 +11,7 @@ from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 30.0
 
 
 def create_topic(port: int, name: bytes) -> None:

@@ -25,7 +25,7 @@ TRANSACTIONS = 40
 KILLS = 8
 LONGEST_WAIT_S = 0.004
 """A commit over twenty partitions takes about this long: the kill falls anywhere within it."""
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 KILLED_TIMEOUT_S = 2.0
 
 

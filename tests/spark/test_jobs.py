@@ -47,7 +47,7 @@ def produced(broker: TidelogProcess, count: int, topic: str = "") -> str:
     if (
         topic
         not in confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "x"})
-        .list_topics(timeout=10)
+        .list_topics(timeout=60)
         .topics
     ):
         Admin(broker.bootstrap).create(topic, PARTITIONS)
@@ -75,7 +75,7 @@ def consumed(broker: TidelogProcess, topic: str) -> list[Any]:
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
     found, ended = [], 0
     while ended < PARTITIONS:
-        message = consumer.poll(10)
+        message = consumer.poll(60)
         assert message is not None
         error = message.error()
         if error is not None:
@@ -226,7 +226,7 @@ def test_a_topic_with_too_few_partitions_is_told(
     with pytest.raises(BadRequestError, match=f"--to {to}: the topic has 1 partitions, records come from partition 1:"):
         replay(spark, replay_request(tidelog_broker, topic, to))
     consumer = confluent_kafka.Consumer({"bootstrap.servers": tidelog_broker.bootstrap, "group.id": "x"})
-    assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition(to, 0), timeout=10) == (0, 0)
+    assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition(to, 0), timeout=60) == (0, 0)
 
 
 def test_an_exported_table_can_be_written_back_once(

@@ -195,7 +195,7 @@ def test_wrong_options_are_told(stream: Stream, option: str) -> None:
 def _committed(stream: Stream, group: str) -> list[int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": stream.broker.bootstrap, "group.id": group})
     asked = [confluent_kafka.TopicPartition(stream.topic, number) for number in range(PARTITIONS)]
-    found = [entry.offset for entry in consumer.committed(asked, timeout=10)]
+    found = [entry.offset for entry in consumer.committed(asked, timeout=60)]
     consumer.close()
     return found
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 READY_POLL_S = 0.02
 
 

@@ -18,7 +18,7 @@ from tests.support.kafka_jars import KAFKA_4, broker_classpath, connect_classpat
 
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
-REST_TIMEOUT_S = 30.0
+REST_TIMEOUT_S = 60.0
 POLL_S = 0.1
 LOGGING = """\
 appender.all.type=Console

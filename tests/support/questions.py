@@ -80,7 +80,7 @@ class Broker:
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = Client(self.bootstrap, timeout_s=10.0)
+            self._client = Client(self.bootstrap, timeout_s=60.0)
         return self._client
 
     def plain(self, value: Any, name: str = "") -> Any:

@@ -8,7 +8,7 @@ import struct
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def connect(port: int) -> socket.socket:

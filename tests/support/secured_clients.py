@@ -27,7 +27,7 @@ from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_t
 from tests.support.certificates import Pair
 from tests.support.requirements import require_tool
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class RefusedError(Exception):
@@ -168,10 +168,10 @@ settings, topic, values = json.loads(sys.stdin.read())
 try:
     producer = kafka.KafkaProducer(**settings)
     for value in values:
-        producer.send(topic, value.encode(), partition=0).get(20)
+        producer.send(topic, value.encode(), partition=0).get(60)
     producer.close()
     consumer = kafka.KafkaConsumer(topic, auto_offset_reset="earliest", group_id=topic + "-py",
-                                   consumer_timeout_ms=20000, **settings)
+                                   consumer_timeout_ms=60000, **settings)
     print(json.dumps([message.value.decode() for _, message in zip(values, consumer)]))
     consumer.close()
 except kafka.errors.KafkaError as error:
@@ -188,7 +188,7 @@ def by_kafka_python(bootstrap: str, security: Security, topic: str, values: list
         settings |= {"ssl_certfile": str(security.pair.certificate), "ssl_keyfile": str(security.pair.key)}
     given = json.dumps([settings, topic, [value.decode() for value in values]])
     done = subprocess.run(
-        [sys.executable, "-c", KAFKA_PYTHON], input=given, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", KAFKA_PYTHON], input=given, capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode:
         raise RefusedError(done.stderr)

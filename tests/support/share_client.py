@@ -32,7 +32,7 @@ ACCEPT, RELEASE, REJECT = 1, 2, 3
 GROUP_RESOURCE = 32
 RETRIABLE = frozenset({3, 14, 15, 16, 100})
 """Coordinator loading, not available, not here; the topic is not known yet."""
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class Run(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.cli import main
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Shell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -11,7 +11,7 @@ from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 Script = Callable[[Broker, int], None]
-WAIT_S = 30.0
+WAIT_S = 60.0
 TIMESTAMP = int(time.time()) * 1000
 """Of now: a broker may roll and delete segments with records of long ago."""
 

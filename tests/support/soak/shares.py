@@ -87,7 +87,7 @@ class ShareGroup(Party):
                 member.acknowledge(message, end)
                 ends.setdefault(place[0], {})[place] = end
             if messages:
-                self._confirm(ends, member.commit_sync(timeout=20.0))
+                self._confirm(ends, member.commit_sync(timeout=60.0))
         except KafkaException as error:
             self.counts[f"told {error.args[0].name()}"] += 1
             self._leave(member)
