@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.scheduler.loadfile import LoadFileScheduling  # type: ignore[import-untyped]
 
 LANE = "tests/spark/"
 OWN_SPARK = ("tests/spark/test_cluster.py", "tests/spark/test_example.py")
