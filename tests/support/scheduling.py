@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs which tests, and in which order.
+"""Division of the tests among the workers of pytest-xdist, and the order of a run.
 
 A module stays on one worker, for its tests share fixtures. All of `LANE` stay on one: they share a Spark session, which
 takes ten seconds to start and becomes faster with each query. Families whose tests wait for other processes begin; the
@@ -13,7 +13,7 @@ import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling  # type: ignore[import-untyped]
 
 LANE = "tests/spark/"
-OWN_SPARK = ("tests/spark/test_cluster.py", "tests/spark/test_example.py")
+OWN_SPARK = ("tests/spark/test_cluster.py",)
 """Modules that start a session of their own."""
 FIRST = (LANE, "tests/faults/", "tests/clients/", "tests/contract/", "tests/fuzz/")
 """What begins; families that are not named come after these."""
@@ -31,7 +31,7 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays on one worker with a test."""
+    """The module or lane of a test, which stays on one worker."""
     module = nodeid.partition("::")[0]
     return LANE if module.startswith(LANE) and module not in OWN_SPARK else module
 

@@ -1,4 +1,4 @@
-"""Which tests stay on one worker, and which family begins."""
+"""Division of the tests among workers, and the family that begins."""
 
 from __future__ import annotations
 
