@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +25,7 @@ ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.05
 TICK_MS, SESSION_TIMEOUT_MS = "1000", "2500"
 """A killed broker may register again once its session is over."""
+EPHEMERAL_NODES = b"ephemeral nodes dump"
 REGISTRATION = b"/brokers/ids/"
 
 
@@ -61,18 +62,27 @@ class ZooKeeperKafka(ApacheKafka):
         if self._zookeeper is None:
             self._start_zookeeper()
         deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
-        while REGISTRATION in self._ephemeral_nodes():
+        while not self._is_unregistered():
             if time.monotonic() > deadline:
                 raise BrokerError(f"a killed broker stays registered for {ZOOKEEPER_TIMEOUT_S:.0f} s")
             time.sleep(POLL_S)
         return super().start()
 
+    def _is_unregistered(self) -> bool:
+        """Return whether ZooKeeper serves and no broker is registered with it."""
+        nodes = self._ephemeral_nodes()
+        return EPHEMERAL_NODES in nodes and REGISTRATION not in nodes
+
     def _ephemeral_nodes(self) -> bytes:
-        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them. A busy machine lets it wait."""
+        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them.
+
+        While ZooKeeper starts it says that it does not serve, or nothing at all to a connection that it took too early.
+        """
         address = (self.host, self._zookeeper_port)
-        with closing(socket.create_connection(address, ZOOKEEPER_TIMEOUT_S)) as connection:
+        with suppress(OSError), closing(socket.create_connection(address, ANSWER_TIMEOUT_S)) as connection:
             connection.sendall(b"dump")
             return b"".join(iter(lambda: connection.recv(65536), b""))
+        return b""
 
     def wait_until_ready(self, deadline: float) -> None:
         """Wait until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
