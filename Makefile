@@ -11,6 +11,8 @@ PYTEST_OPTIONS ?=
 # What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
 TIDELOG_REQUIRE_EXTENSIONS ?= 1
 export TIDELOG_REQUIRE_EXTENSIONS
+# Without bytecode on disk each of the hundreds of processes that the tests start would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The modules that are compiled, and what they include.
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')

@@ -101,7 +101,7 @@ class Bystander:
         request = ProduceRequest(
             acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[part])]
         )
-        self._frame = Hostile("produce", 7, request).frame()
+        self._frame = Hostile("produce", 7, lambda: request).frame()
 
     def __enter__(self) -> Bystander:
         self._thread.start()
@@ -187,7 +187,8 @@ def create(port: int, topics: list[CreatableTopic]) -> None:
     """Create topics, and wait until each one's first partition has an end to be asked for."""
     with connect(port) as connection:
         connection.settimeout(CREATE_S)
-        connection.sendall(Hostile("topics", 5, CreateTopicsRequest(topics=topics, timeout_ms=120_000)).frame())
+        create = CreateTopicsRequest(topics=topics, timeout_ms=120_000)
+        connection.sendall(Hostile("topics", 5, lambda: create).frame())
         receive(connection)
     deadline = time.monotonic() + CREATE_S
     while any(end_offset(port, topic.name) < 0 for topic in topics):
@@ -246,7 +247,7 @@ def end_offset(port: int, topic: str) -> int:
     """The end of a topic's first partition; -1 where there is none yet."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
-    response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, request)))[4:], 1)
+    response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, lambda: request)))[4:], 1)
     found = response.topics[0].partitions[0]
     return -1 if found.error_code else found.offset
 

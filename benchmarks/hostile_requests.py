@@ -8,7 +8,8 @@ Each is a name, an API version and a message; ``benchmarks.bystander`` sends the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.protocol.api_keys import ApiKey, request_header_version
@@ -39,102 +40,129 @@ BROKER = 4
 
 
 class Hostile(NamedTuple):
-    """One request: its name in the table, the version it is sent in, and the message."""
+    """One request: its name in the table, the version it is sent in, and what builds the message of many megabytes."""
 
     name: str
     version: int
-    request: Message
+    build: Callable[[], Message]
 
     def prepare(self, port: int) -> None:
         """Nothing: what these name is there, or is not meant to be."""
 
     def frame(self) -> bytes:
         """The request with its length in front, correlation id 7."""
-        key = ApiKey(self.request.API_KEY)
+        request = self.build()
+        key = ApiKey(request.API_KEY)
         header = struct.pack(">hhih", key, self.version, 7, 1) + b"h"
         if request_header_version(key, self.version) >= 2:
             header += b"\0"
-        body = self.request.encode(self.version)
+        body = request.encode(self.version)
         return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 def deletions(count: int) -> Hostile:
     """DeleteTopics of names that do not exist."""
-    topics = [DeleteTopicState(name=f"none-{number}") for number in range(count)]
-    return Hostile(f"DeleteTopics, {count:,} unknown names", 6, DeleteTopicsRequest(topics=topics))
+
+    def build() -> Message:
+        return DeleteTopicsRequest(topics=[DeleteTopicState(name=f"none-{number}") for number in range(count)])
+
+    return Hostile(f"DeleteTopics, {count:,} unknown names", 6, build)
 
 
 def descriptions(count: int, node_id: int) -> Hostile:
     """DescribeConfigs of the broker, again and again."""
-    resources = [DescribeConfigsResource(resource_type=BROKER, resource_name=str(node_id))] * count
-    return Hostile(f"DescribeConfigs, the broker {count:,} times", 4, DescribeConfigsRequest(resources=resources))
+    resource = DescribeConfigsResource(resource_type=BROKER, resource_name=str(node_id))
+    name = f"DescribeConfigs, the broker {count:,} times"
+    return Hostile(name, 4, lambda: DescribeConfigsRequest(resources=[resource] * count))
 
 
 def metadata_of_one(count: int) -> Hostile:
     """Metadata of one name, again and again."""
-    topics = [MetadataRequestTopic(name=WIDE_TOPIC + "-none")] * count
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    return Hostile(f"Metadata, one name {count:,} times", 9, request)
+
+    def build() -> Message:
+        topics = [MetadataRequestTopic(name=WIDE_TOPIC + "-none")] * count
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+    return Hostile(f"Metadata, one name {count:,} times", 9, build)
 
 
 def creating_metadata(count: int) -> Hostile:
     """Metadata that would create as many topics as it names."""
-    topics = [MetadataRequestTopic(name=f"auto-{number}") for number in range(count)]
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
-    return Hostile(f"Metadata that creates topics, {count:,} names", 9, request)
+
+    def build() -> Message:
+        topics = [MetadataRequestTopic(name=f"auto-{number}") for number in range(count)]
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+
+    return Hostile(f"Metadata that creates topics, {count:,} names", 9, build)
 
 
 def list_offsets(count: int) -> Hostile:
     """ListOffsets of partitions that do not exist, but for the first ones."""
-    partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(count)]
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=WIDE_TOPIC, partitions=partitions)])
-    return Hostile(f"ListOffsets, {count:,} partitions", 7, request)
+
+    def build() -> Message:
+        partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(count)]
+        return ListOffsetsRequest(topics=[ListOffsetsTopic(name=WIDE_TOPIC, partitions=partitions)])
+
+    return Hostile(f"ListOffsets, {count:,} partitions", 7, build)
 
 
 def fetch(count: int) -> Hostile:
     """Fetch of existing partitions."""
-    partitions = [
-        FetchPartition(partition=number % WIDE_PARTITIONS, fetch_offset=0, partition_max_bytes=1024)
-        for number in range(count)
-    ]
-    topics = [FetchTopic(topic=WIDE_TOPIC, partitions=partitions)]
-    return Hostile(f"Fetch, {count:,} partitions", 11, FetchRequest(max_wait_ms=0, max_bytes=1 << 20, topics=topics))
+
+    def build() -> Message:
+        partitions = [
+            FetchPartition(partition=number % WIDE_PARTITIONS, fetch_offset=0, partition_max_bytes=1024)
+            for number in range(count)
+        ]
+        topics = [FetchTopic(topic=WIDE_TOPIC, partitions=partitions)]
+        return FetchRequest(max_wait_ms=0, max_bytes=1 << 20, topics=topics)
+
+    return Hostile(f"Fetch, {count:,} partitions", 11, build)
 
 
 def committed_offsets(count: int) -> Hostile:
     """OffsetFetch of one group's partitions."""
-    topics = [OffsetFetchRequestTopics(name=WIDE_TOPIC, partition_indexes=list(range(count)))]
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
-    return Hostile(f"OffsetFetch, {count:,} partitions", 8, request)
+
+    def build() -> Message:
+        topics = [OffsetFetchRequestTopics(name=WIDE_TOPIC, partition_indexes=list(range(count)))]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+
+    return Hostile(f"OffsetFetch, {count:,} partitions", 8, build)
 
 
 def commits(count: int) -> Hostile:
     """OffsetCommit for a group without members."""
-    partitions = [
-        OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="")
-        for number in range(count)
-    ]
-    topics = [OffsetCommitRequestTopic(name=WIDE_TOPIC, partitions=partitions)]
-    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
-    return Hostile(f"OffsetCommit, {count:,} partitions", 8, request)
+
+    def build() -> Message:
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=number, committed_offset=1, committed_metadata="")
+            for number in range(count)
+        ]
+        topics = [OffsetCommitRequestTopic(name=WIDE_TOPIC, partitions=partitions)]
+        return OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+
+    return Hostile(f"OffsetCommit, {count:,} partitions", 8, build)
 
 
 def record_deletions(count: int) -> Hostile:
     """DeleteRecords in partitions of which a part exists."""
-    partitions = [DeleteRecordsPartition(partition_index=number, offset=0) for number in range(count)]
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name=WIDE_TOPIC + "-none", partitions=partitions)], timeout_ms=1000
-    )
-    return Hostile(f"DeleteRecords, {count:,} partitions", 2, request)
+
+    def build() -> Message:
+        partitions = [DeleteRecordsPartition(partition_index=number, offset=0) for number in range(count)]
+        topics = [DeleteRecordsTopic(name=WIDE_TOPIC + "-none", partitions=partitions)]
+        return DeleteRecordsRequest(topics=topics, timeout_ms=1000)
+
+    return Hostile(f"DeleteRecords, {count:,} partitions", 2, build)
 
 
 def made_topics() -> Iterator[Hostile]:
     """Topics that are created, and deleted."""
     names = [f"made-{number}" for number in range(MADE_TOPICS)]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
-    yield Hostile(f"CreateTopics, {MADE_TOPICS:,}", 7, CreateTopicsRequest(topics=topics, timeout_ms=60_000))
+    created = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
+    yield Hostile(f"CreateTopics, {MADE_TOPICS:,}", 7, lambda: created)
     deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names], timeout_ms=60_000)
-    yield Hostile(f"DeleteTopics, {MADE_TOPICS:,} that exist", 6, deleted)
+    yield Hostile(f"DeleteTopics, {MADE_TOPICS:,} that exist", 6, lambda: deleted)
 
 
 def hostile_requests(node_id: int) -> Iterator[Hostile]:
@@ -151,9 +179,10 @@ def hostile_requests(node_id: int) -> Iterator[Hostile]:
     for count in (19_000, 262_000):
         yield fetch(count)
     names = [f"group-{number}" for number in range(49_000)]
-    yield Hostile("DescribeGroups, 49,000", 5, DescribeGroupsRequest(groups=names))
-    yield Hostile("DeleteGroups, 49,000", 2, DeleteGroupsRequest(groups_names=names))
-    yield Hostile("FindCoordinator, 49,000 keys", 4, FindCoordinatorRequest(key_type=0, coordinator_keys=names))
+    yield Hostile("DescribeGroups, 49,000", 5, lambda: DescribeGroupsRequest(groups=names))
+    yield Hostile("DeleteGroups, 49,000", 2, lambda: DeleteGroupsRequest(groups_names=names))
+    found = partial(FindCoordinatorRequest, key_type=0, coordinator_keys=names)
+    yield Hostile("FindCoordinator, 49,000 keys", 4, found)
     yield committed_offsets(49_000)
     yield commits(49_000)
     yield record_deletions(49_000)

@@ -7,6 +7,7 @@ more, since another program may have used the caches, and its first requests hav
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def slow_first_requests(directory: Path) -> dict[str, float]:
             for api_key in REGISTRY:
                 for case in islice(all_cases(api_key), 1):
                     with contextlib.suppress(EOFError, ConnectionError):
-                        ask(broker.port, Hostile(str(case), case.version, build(case, 1)))
+                        ask(broker.port, Hostile(str(case), case.version, partial(build, case, 1)))
                 turn_s = longest_turn_cpu_s(broker)
                 if turn_s > TURN_LIMIT_S:
                     slow[ApiKey(api_key).name] = turn_s

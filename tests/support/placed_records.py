@@ -20,7 +20,7 @@ ODD = [
     Seen(b"tombstone", None, ()),
     Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
 ]
-RECORDS = [record_of(line) for line in real_lines()[:300]] + ODD
+RECORDS = [record_of(line) for line in real_lines(300)] + ODD
 PLACED = [(index % PARTITIONS, record) for index, record in enumerate(RECORDS)]
 """Partition and record, in the order of sending."""
 ENDS = {partition: sum(each == partition for each, _ in PLACED) for partition in range(PARTITIONS)}

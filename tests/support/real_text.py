@@ -43,12 +43,17 @@ def _debian_index() -> Iterator[tuple[bytes, bytes]]:
     apt_cache = shutil.which("apt-cache")
     if apt_cache is None:
         return
-    done = subprocess.run([apt_cache, "dumpavail"], capture_output=True, timeout=60, check=False)
-    section = b""
-    for text in done.stdout.splitlines():
-        if text.startswith(PACKAGE):
-            section = text.removeprefix(PACKAGE)
-        yield section, text
+    with subprocess.Popen([apt_cache, "dumpavail"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as printing:
+        assert printing.stdout is not None
+        section = b""
+        try:
+            for line in printing.stdout:
+                text = line.rstrip(b"\r\n")
+                if text.startswith(PACKAGE):
+                    section = text.removeprefix(PACKAGE)
+                yield section, text
+        finally:
+            printing.kill()  # who wants three hundred lines does not wait for all
 
 
 def _standard_library() -> Iterator[tuple[bytes, bytes]]:
