@@ -6,7 +6,7 @@ Three things tell of a cluster:
 
     process.roles, controller.quorum.voters   the configuration of a broker or controller among others
     __cluster_metadata-0/quorum-state         the voters and the leader that a KRaft node knew last
-    __cluster_metadata-0/*.log, *.checkpoint  brokers that registered, replicas of partitions
+    __cluster_metadata-0/*.log, *.checkpoint  voters (kraft.version 1), brokers that registered, replicas of partitions
 
 The start goes on with what was read here, so the metadata log is read once. Source: KIP-595, KIP-631, KIP-853.
 """
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+METADATA_LOG_DIR = "metadata.log.dir"
 REPLICATION_FACTOR = "default.replication.factor"
 
 
@@ -43,13 +44,14 @@ def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetad
     have what this broker does not serve; ConfigError for replicas that only other nodes could have.
     """
     check_configured_roles(config)
+    check_metadata_directory(config)
     found: LoadedMetadata | None = None
     for number, directory in enumerate(config.log_dirs):
         place = os.path.join(directory, METADATA_DIRECTORY)
         try:
             if file_system.exists(place):
                 loaded = check_directory(file_system, place, config)
-                found = loaded if number == 0 else found
+                found = first_log(place, loaded, config) if number == 0 or found is None else found
         except KafkaStorageError as error:
             raise StartError(
                 f"{place} cannot be read, so it is not known who else is in its cluster: {error}"
@@ -82,6 +84,22 @@ def check_configured_roles(config: BrokerConfig) -> None:
         )
 
 
+def check_metadata_directory(config: BrokerConfig) -> None:
+    """Raises StartError where ``metadata.log.dir`` is another than the first data directory."""
+    first, named = config.log_dirs[0], config.get(METADATA_LOG_DIR)
+    if named is not None and os.path.abspath(named) != os.path.abspath(first):
+        raise StartError(f"{METADATA_LOG_DIR}={named}: the metadata log lies in the first of log.dirs, {first}")
+
+
+def first_log(place: str, loaded: LoadedMetadata, config: BrokerConfig) -> LoadedMetadata:
+    """Return the first metadata log that was found. Raises StartError where it is not in the first data directory:
+    a start would begin another there, without the topics."""
+    first = config.log_dirs[0]
+    if os.path.dirname(place) != first:
+        raise StartError(f"{place} is the metadata log, and the first of log.dirs is {first}: name its directory first")
+    return loaded
+
+
 def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -> LoadedMetadata:
     """Return what a metadata log holds.
 
@@ -93,8 +111,8 @@ def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -
     voters = set() if state is None else {*state.voters, state.leader_id} - {NO_LEADER}
     refuse_others(place, voters - {node_id})
     loaded = read_metadata_log(file_system, place)
-    refuse_others(place, members_of(loaded.image) - {node_id})
-    reason = refusal(loaded.image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
+    refuse_others(place, (loaded.voters.ids | members_of(loaded.image)) - {node_id})
+    reason = refusal(loaded.image, loaded.voters, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"{place}: {reason}")
     if state is not None and not state.is_ours:

@@ -54,6 +54,8 @@ NODE_KEYS = (
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("metadata.log.dir", STRING, None, None, HIGH,
+        "The directory of the metadata log. Tidelog keeps it in the first of log.dirs: any other is refused."),
     ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
         "The mode of the directories made in log.dirs, in octal, whatever the umask; files get it without execution. "
         "0750 lets a group read the records, such as Spark's. The metadata log's directory is 0700 always. What is "

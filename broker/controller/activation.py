@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.broker.controller.features import first_levels, highest_level
+from tidelog.broker.controller.features import KRAFT_VERSION, first_level, first_levels, highest_level, lowest_level
 from tidelog.broker.metadata.bootstrap import bootstrap_path, read_bootstrap
-from tidelog.broker.metadata.image_records import VersionedRecord, records_of_image
-from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
+from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord, change_version, records_of_image
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 
@@ -26,13 +27,14 @@ def activation_records(place: MetadataPlace, image: MetadataImage, node_id: int)
     Raises KafkaStorageError.
     """
     yield from first_records(place, image)
+    version = change_version(image.features.get(METADATA_VERSION, first_level(METADATA_VERSION)))
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
             if state.leader != node_id:
                 change = PartitionChangeRecord(
                     partition_id=number, topic_id=topic.topic_id, leader=node_id, isr=[node_id]
                 )
-                yield VersionedRecord(change)
+                yield VersionedRecord(change, version)
 
 
 def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedRecord]:
@@ -51,14 +53,14 @@ def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedR
     return list(records_of_image(bootstrap))
 
 
-def refusal(image: MetadataImage, *, enforces_acls: bool = False) -> str | None:
+def refusal(image: MetadataImage, voters: QuorumVoters = STATIC_VOTERS, *, enforces_acls: bool = False) -> str | None:
     """Return what the metadata have and this broker has not, None where it can serve all they say.
 
     ACLs need an authorizer: without it every client could do what they forbid.
     """
-    for name, level in image.features.items():
-        if level > highest_level(name):
-            return f"{name} is at level {level}, and this release knows up to {highest_level(name)}"
+    reason = level_refusal(image, voters)
+    if reason is not None:
+        return reason
     if image.acls and not enforces_acls:
         return f"the metadata have {len(image.acls)} ACLs, and without authorizer.class.name nothing would enforce them"
     if image.tokens:
@@ -67,3 +69,27 @@ def refusal(image: MetadataImage, *, enforces_acls: bool = False) -> str | None:
         if kind == TOPIC_RESOURCE and texts.get(REMOTE_STORAGE) == "true":
             return f"part of topic {name} is in remote storage, which is not served"
     return None
+
+
+def level_refusal(image: MetadataImage, voters: QuorumVoters) -> str | None:
+    """Return which level of a feature is out of this release's range, None where there is none.
+
+    Metadata without metadata.version are of Kafka before 3.3, which did not write it.
+    """
+    levels = {**image.features, KRAFT_VERSION: voters.kraft_version}
+    for name, level in levels.items():
+        if level > highest_level(name):
+            return f"{name} is at level {level}, and this release knows up to {highest_level(name)}"
+    lowest = lowest_level(METADATA_VERSION)
+    if image.features.get(METADATA_VERSION, lowest) < lowest:
+        return (
+            f"{METADATA_VERSION} is at level {image.features[METADATA_VERSION]}, and this release knows {lowest} and up"
+        )
+    if METADATA_VERSION not in image.features and has_content(image):
+        return f"the metadata have no {METADATA_VERSION}: a Kafka before 3.3 wrote them"
+    return None
+
+
+def has_content(image: MetadataImage) -> bool:
+    """Return whether an image has more than its place in the log."""
+    return image._replace(offset=-1, epoch=0, timestamp_ms=-1) != EMPTY_IMAGE

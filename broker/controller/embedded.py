@@ -46,7 +46,10 @@ CLOSING_SNAPSHOT_BYTES = 256 * 1024
 class EmbeddedController:
     """Controller that commits records to the local metadata log and keeps their image."""
 
-    __slots__ = ("_deletions", "_failure", "_log", "_publishers", "_synced_end", "_syncs", "_time", "image", "node_id")
+    __slots__ = (
+        "_deletions", "_failure", "_has_removed_users", "_log", "_publishers", "_synced_end", "_syncs", "_time",
+        "_voters", "image", "node_id",
+    )  # fmt: skip
 
     def __init__(
         self, log: MetadataLog, loaded: LoadedMetadata, time: Time, node_id: int, threads: Threads = NO_LOOP
@@ -59,6 +62,8 @@ class EmbeddedController:
         self._syncs = GroupSync(self.sync, lambda: self._synced_end >= log.end_offset, threads)
         self._synced_end = -1
         self._deletions = loaded.deletions
+        self._has_removed_users = False
+        self._voters = loaded.voters
         self.image = loaded.image
         """All that was committed, immutable; any thread may read it."""
 
@@ -104,6 +109,7 @@ class EmbeddedController:
         self._append(listed, now)
         self.image = image
         note_deletions(self._deletions, delta)
+        self._has_removed_users |= None in delta.scram.changed.values()
         for publish in self._publishers:
             publish(delta, self.image)
 
@@ -146,14 +152,18 @@ class EmbeddedController:
     def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
         """Write a snapshot and forget the log below it, unless the log is shorter than ``least_bytes``.
 
-        Any thread, one at a time. Raises KafkaStorageError.
+        A log that removes SCRAM users is never too short: Kafka 4.3 and older ones that replay such a removal together
+        with another user's record may lose that one (ScramDelta.apply). Any thread, one at a time. Raises
+        KafkaStorageError.
         """
-        if self._failure is not None or self._log.bytes_since_snapshot < least_bytes:
+        is_short = self._log.bytes_since_snapshot < least_bytes and not self._has_removed_users
+        if self._failure is not None or is_short:
             return False
+        self._has_removed_users = False  # before the image: a removal meanwhile asks for another snapshot
         image = self.image  # before the deletions: one that begins meanwhile has its record after the snapshot
         unfinished = self._unfinished()
         self._log.sync()
-        self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished))
+        self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished, self._voters))
         return True
 
     def _unfinished(self) -> list[VersionedRecord]:
@@ -187,6 +197,6 @@ def open_controller(
     log = open_metadata_log(place, node_id)
     if known is None or known.end_offset != log.end_offset:
         known = read_metadata_log(place.environment.file_system, place.path)
-    log.append_leader_change(node_id, time.milliseconds())
+    log.append_leader_change(node_id, time.milliseconds(), known.voters)
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
     return EmbeddedController(log, known._replace(image=image), time, node_id, threads)

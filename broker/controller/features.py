@@ -39,9 +39,10 @@ _FEATURES = {
 _FIRST_LEVELS = {"metadata.version": 25}  # 4.0-IV3: every Kafka 4 reads it
 _LEAST_OF_CLUSTER = 25
 """The metadata.version, 4.0-IV3, that a cluster has at least where this broker is a member."""
+KRAFT_VERSION = "kraft.version"
 _OTHER_FEATURES = {
     "eligible.leader.replicas.version": 1,  # of a partition with one replica there are none
-    "kraft.version": 1,
+    KRAFT_VERSION: 1,
 }
 """Features of Kafka that may be finalized in a directory and are not offered, and their highest level."""
 
@@ -84,6 +85,11 @@ def highest_level(name: str) -> int:
     """Return the highest level of a feature at which this broker can work, 0 for one it does not know."""
     offered = supported_features().get(name)
     return _OTHER_FEATURES.get(name, 0) if offered is None else offered.highest
+
+
+def lowest_level(name: str) -> int:
+    """Return the lowest level of an offered feature at which this broker can work."""
+    return _FEATURES[name][0].lowest
 
 
 def level_record(name: str, level: int) -> VersionedRecord:

@@ -116,6 +116,16 @@ def record_of_partition(topic_id: bytes, number: int, state: PartitionState, lev
     return VersionedRecord(record, (level >= _WITH_DIRECTORIES) + has_elr)
 
 
+def has_directories(level: int) -> bool:
+    """Return whether a ``metadata.version`` level knows in which directory a replica lies."""
+    return level >= _WITH_DIRECTORIES
+
+
+def change_version(level: int) -> int:
+    """Return the version of a PartitionChangeRecord at a ``metadata.version`` level."""
+    return has_directories(level) + (level >= _WITH_ELR)
+
+
 def config_records(resource: Resource, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[VersionedRecord]:
     """Yield the records that put the configs ``new`` of a resource in place of ``old``."""
     kind, name = resource

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters, last_voters
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
 from tidelog.log.manager import METADATA_DIRECTORY as METADATA_DIRECTORY
@@ -29,11 +30,13 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 
 class LoadedMetadata(NamedTuple):
-    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end."""
+    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, and the
+    voters it names."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
     end_offset: int
+    voters: QuorumVoters = STATIC_VOTERS
 
 
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
@@ -48,21 +51,20 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
     damaged where it was synced, or written by a newer Kafka.
     """
     names = file_system.list_names(directory)
-    replay, deletions = MetadataReplay(), dict[bytes, str]()
+    replay, deletions, voters = MetadataReplay(), dict[bytes, str](), STATIC_VOTERS
     snapshot = newest_snapshot(names)
     if snapshot is not None:
         path = os.path.join(directory, snapshot.file_name())
         try:
             content = read_snapshot(read_batches(file_system, path), snapshot)
-            replay, deletions = MetadataReplay(content.image), content.deletions
+            replay, deletions, voters = MetadataReplay(content.image), content.deletions, content.voters
         except (CorruptMessageError, UnsupportedVersionError) as error:
             raise KafkaStorageError(f"{path}: {error}") from error
     _take_segments(replay, file_system, list(_segments_from(names, directory, replay.next_offset)))
     published = replay.publish()
-    if published is None:
-        return LoadedMetadata(replay.image, deletions, replay.next_offset)
-    note_deletions(deletions, published.delta)
-    return LoadedMetadata(published.image, deletions, replay.next_offset)
+    if published is not None:
+        note_deletions(deletions, published.delta)
+    return LoadedMetadata(replay.image, deletions, replay.next_offset, last_voters(voters, replay.controls))
 
 
 def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:

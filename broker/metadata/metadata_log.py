@@ -22,7 +22,13 @@ from typing import NamedTuple
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import newest_snapshot, parse_snapshot_name
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from tidelog.broker.metadata.quorum_state import (
+    STATIC_VOTERS,
+    QuorumState,
+    QuorumVoters,
+    read_quorum_state,
+    write_quorum_state,
+)
 from tidelog.broker.metadata.replay import SnapshotId
 from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot
 from tidelog.log.config import LogConfig
@@ -35,12 +41,7 @@ from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.reserve import lacks_room, write_if_room
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.metadata_records.control_records import (
-    LeaderChangeMessage,
-    QuorumEpoch,
-    QuorumVoter,
-    build_control_batch,
-)
+from tidelog.protocol.metadata_records.control_records import QuorumEpoch, build_control_batch
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +96,12 @@ class MetadataLog:
         """
         return self._append(build_metadata_batch(records, self._next(now_ms)))
 
-    def append_leader_change(self, node_id: int, now_ms: int) -> None:
+    def append_leader_change(self, node_id: int, now_ms: int, voters: QuorumVoters = STATIC_VOTERS) -> None:
         """Append the control record that this node leads from here on, unless it goes on in an epoch, or the disk is
         full. Raises KafkaStorageError."""
         if self._log.leader_epochs.latest_epoch == self.epoch:
             return
-        voter = QuorumVoter(voter_id=node_id)
-        message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
-        batch = build_control_batch(message, self._next(now_ms))
+        batch = build_control_batch(voters.leader_change(node_id), self._next(now_ms))
         write_if_room(lambda: self._append_now(batch), "no record tells of the new leader")
 
     def _next(self, now_ms: int) -> QuorumEpoch:
@@ -118,7 +117,13 @@ class MetadataLog:
         """Make everything durable that was appended before the call. Any thread. Raises KafkaStorageError."""
         self._place.state.with_reserve(self._log.flush)
 
-    def write_snapshot(self, image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = ()) -> SnapshotId:
+    def write_snapshot(
+        self,
+        image: MetadataImage,
+        now_ms: int,
+        more: Iterable[VersionedRecord] = (),
+        voters: QuorumVoters = STATIC_VOTERS,
+    ) -> SnapshotId:
         """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``more`` are records
         that no image holds.
 
@@ -131,7 +136,7 @@ class MetadataLog:
         try:
             file.truncate(0)
             position = 0
-            for batch in build_snapshot(image, now_ms, more):
+            for batch in build_snapshot(image, now_ms, more, voters):
                 file.write_at(batch, position)
                 position += len(batch)
             file.sync()
@@ -190,7 +195,8 @@ def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
     state = read_quorum_state(file_system, place.path)
     known = max(latest, state.leader_epoch if state else 0)
     try:
-        write_quorum_state(file_system, place.path, QuorumState(node_id, known + 1, (node_id,)))
+        version = state.version if state else 0
+        write_quorum_state(file_system, place.path, QuorumState(node_id, known + 1, (node_id,), version=version))
     except LogStorageError as error:
         if not lacks_room(error) or not known:
             raise

@@ -1,22 +1,79 @@
-"""The file ``quorum-state``: epoch, leader and voters of the metadata's quorum, as a KRaft node keeps them.
+"""Epoch, leader and voters of the metadata's quorum, as a KRaft node keeps them in ``quorum-state`` and in the log.
 
-Version 0 names the voters, as Kafka writes it for a static ``controller.quorum.voters``; version 1 leaves them to the
-log (KIP-853). Source: QuorumStateData.json and FileQuorumStateStore of Kafka 4.3, KIP-595.
+Version 0 of the file names the voters, as Kafka writes it for a static ``controller.quorum.voters``. From kraft.version
+1 on (``kafka-storage format --standalone``) the voters are control records of the log, and version 1 of the file leaves
+them out. Each snapshot repeats the records: without them Kafka does not know that its node may vote.
+
+Source: QuorumStateData.json, FileQuorumStateStore and RecordsSnapshotWriter of Kafka 4.3, KIP-595, KIP-853.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.metadata_records.control_records import (
+    ControlMessage,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    QuorumVoter,
+    VotersRecord,
+)
+from tidelog.protocol.types import uuid_to_str
 
 QUORUM_STATE_FILE = "quorum-state"
 NO_LEADER = -1
-_STATIC_VERSION = 0
+_STATIC_VERSION, _DYNAMIC_VERSION = 0, 1
 _WRITER = "tidelog"
+
+
+class QuorumVoters(NamedTuple):
+    """Protocol version of the quorum, and its voters where the log names them."""
+
+    kraft_version: int = 0
+    voters: VotersRecord | None = None
+
+    @property
+    def ids(self) -> set[int]:
+        """Ids of the voters that the log names."""
+        return set() if self.voters is None else {voter.voter_id for voter in self.voters.voters}
+
+    def records(self) -> Iterator[KRaftVersionRecord | VotersRecord]:
+        """Yield the records that a snapshot has to repeat."""
+        if self.kraft_version:
+            yield KRaftVersionRecord(k_raft_version=self.kraft_version)
+        if self.voters is not None:
+            yield self.voters
+
+    def leader_change(self, node_id: int) -> LeaderChangeMessage:
+        """Return the record that the only voter leads from here on; from kraft.version 1 on it names directories."""
+        if self.voters is None:
+            listed = [QuorumVoter(voter_id=node_id)]
+        else:
+            listed = [
+                QuorumVoter(voter_id=voter.voter_id, voter_directory_id=voter.voter_directory_id)
+                for voter in self.voters.voters
+            ]
+        version = min(self.kraft_version, _DYNAMIC_VERSION)
+        return LeaderChangeMessage(version=version, leader_id=node_id, voters=listed, granting_voters=listed)
+
+
+STATIC_VOTERS = QuorumVoters()
+"""Voters of a log that does not name them: the configuration does."""
+
+
+def last_voters(known: QuorumVoters, controls: Iterable[ControlMessage]) -> QuorumVoters:
+    """Return the voters after these control records, which came after ``known``."""
+    for control in controls:
+        if isinstance(control, KRaftVersionRecord):
+            known = known._replace(kraft_version=control.k_raft_version)
+        elif isinstance(control, VotersRecord):
+            known = known._replace(voters=control)
+    return known
 
 
 class QuorumState(NamedTuple):
@@ -26,7 +83,9 @@ class QuorumState(NamedTuple):
     leader_epoch: int
     voters: tuple[int, ...] = ()
     is_ours: bool = True
-    """Whether Tidelog wrote it: Kafka does not read that field, and leaves it out when it writes the file."""
+    """True where Tidelog wrote it: Kafka does not read that field, and leaves it out when it writes the file."""
+    version: int = _STATIC_VERSION
+    """Version of the file."""
 
 
 def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | None:
@@ -37,21 +96,27 @@ def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | 
     try:
         state: Any = json.loads(file_system.read_file(path))
         voters = tuple(int(voter["voterId"]) for voter in state.get("currentVoters") or ())
-        return QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters, state.get("writer") == _WRITER)
+        is_ours, version = state.get("writer") == _WRITER, int(state.get("data_version", _STATIC_VERSION))
+        found = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters, is_ours, version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KafkaStorageError(f"{path} is no quorum state: {error!r}") from error
+    if version > _DYNAMIC_VERSION:
+        raise KafkaStorageError(f"{path} has version {version}, of a newer Kafka")
+    return found
 
 
 def write_quorum_state(file_system: FileSystem, directory: str, state: QuorumState) -> None:
-    """Write the file for static voters, synced before its name shows. Raises KafkaStorageError."""
-    text = {
-        "clusterId": "",
+    """Write the file, synced before its name shows. Raises KafkaStorageError."""
+    text: dict[str, Any] = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.leader_epoch,
         "votedId": -1,
-        "appliedOffset": 0,
-        "currentVoters": [{"voterId": voter} for voter in state.voters],
-        "data_version": _STATIC_VERSION,
+        "data_version": state.version,
         "writer": _WRITER,
     }
+    if state.version == _STATIC_VERSION:
+        voters = [{"voterId": voter} for voter in state.voters]
+        text |= {"clusterId": "", "appliedOffset": 0, "currentVoters": voters}
+    else:
+        text["votedDirectoryId"] = uuid_to_str(bytes(16))
     file_system.replace_file(os.path.join(directory, QUORUM_STATE_FILE), json.dumps(text).encode())

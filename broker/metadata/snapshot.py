@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tidelog.broker.metadata.image_records import VersionedRecord, records_of_image
 from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters, last_voters
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.metadata_records.control_records import (
@@ -31,20 +32,24 @@ RECORDS_PER_BATCH = 1024
 
 
 class SnapshotContent(NamedTuple):
-    """A snapshot that was read: the image it makes, deletions that were not finished (topic id -> name)."""
+    """A snapshot that was read: the image it makes, deletions that were not finished (topic id -> name), voters."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
+    voters: QuorumVoters = STATIC_VOTERS
 
 
-def build_snapshot(image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = ()) -> Iterator[bytearray]:
+def build_snapshot(
+    image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = (), voters: QuorumVoters = STATIC_VOTERS
+) -> Iterator[bytearray]:
     """Yield the batches of the snapshot of ``image``, one after the other; each is a step of work.
 
     ``more`` are records that no image holds.
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
-    yield build_control_batch(header, QuorumEpoch(0, image.epoch, now_ms))
-    offset = 1
+    quorum = list(voters.records())
+    yield build_control_batch(header, QuorumEpoch(0, image.epoch, now_ms), quorum)
+    offset = 1 + len(quorum)
     held: list[VersionedRecord] = []
     for record in itertools.chain(records_of_image(image), more):
         held.append(record)
@@ -81,10 +86,11 @@ def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> Snaps
     replay = MetadataReplay()
     replay.take_snapshot(listed, snapshot, header.last_contained_log_timestamp)
     published = replay.publish()
+    voters = last_voters(STATIC_VOTERS, replay.controls)
     if published is None:
-        return SnapshotContent(replay.image, {})
+        return SnapshotContent(replay.image, {}, voters)
     deletions = {topic_id: name for topic_id, name in published.delta.deletions.items() if name is not None}
-    return SnapshotContent(published.image, deletions)
+    return SnapshotContent(published.image, deletions, voters)
 
 
 def _first_control(batches: list[RecordBatch]) -> object:

@@ -7,6 +7,7 @@ VotersRecord}.json`` and ControlRecordType of Kafka 4.3; KIP-595, KIP-630, KIP-8
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidelog.protocol.errors import CorruptMessageError, InvalidRequestError
@@ -87,11 +88,17 @@ class QuorumEpoch(NamedTuple):
     timestamp_ms: int
 
 
-def build_control_batch(message: ControlMessage, at: QuorumEpoch) -> bytearray:
-    """Return a control batch of one message, encoded in the version that its first field names."""
-    key = _KEY.pack(_KEY_VERSION, CONTROL_TYPES[type(message)])
-    record = Record(at.base_offset, at.timestamp_ms, key, message.encode(message.version))
-    return build_batch([record], BatchOptions(is_control=True, partition_leader_epoch=at.epoch))
+def build_control_batch(message: ControlMessage, at: QuorumEpoch, more: Iterable[ControlMessage] = ()) -> bytearray:
+    """Return a control batch of ``message`` and ``more``, each encoded in the version that its first field names."""
+    listed = [
+        Record(at.base_offset + index, at.timestamp_ms, _key_of(one), one.encode(one.version))
+        for index, one in enumerate([message, *more])
+    ]
+    return build_batch(listed, BatchOptions(is_control=True, partition_leader_epoch=at.epoch))
+
+
+def _key_of(message: ControlMessage) -> bytes:
+    return _KEY.pack(_KEY_VERSION, CONTROL_TYPES[type(message)])
 
 
 def decode_control_record(record: Record) -> ControlMessage | None:

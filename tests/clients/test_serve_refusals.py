@@ -30,14 +30,19 @@ TOPIC_ID = b"t" * 16
 REMOTE = ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true")
 ELSEWHERE = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1, 2], leader=1, leader_epoch=4)
 ACL = AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann")
+LEVEL = FeatureLevelRecord(name="metadata.version", feature_level=25)
+TOPIC = TopicRecord(name="t", topic_id=TOPIC_ID)
 CASES: dict[str, tuple[list[Any], list[int], str]] = {
     "other voters": ([], [1, 2, 3], "other nodes (2, 3)"),
     "another broker": ([RegisterBrokerRecord(broker_id=5)], [1], "other nodes (5)"),
-    "replicas elsewhere": ([TopicRecord(name="t", topic_id=TOPIC_ID), ELSEWHERE], [1], "other nodes (2)"),
-    "remote storage": ([TopicRecord(name="t", topic_id=TOPIC_ID), REMOTE], [1], "remote storage"),
-    "ACLs": ([ACL], [1], "authorizer.class.name"),
-    "tokens": ([DelegationTokenRecord(token_id="t")], [1], "delegation tokens"),
+    "replicas elsewhere": ([TOPIC, ELSEWHERE], [1], "other nodes (2)"),
+    "remote storage": ([LEVEL, TOPIC, REMOTE], [1], "remote storage"),
+    "ACLs": ([LEVEL, ACL], [1], "authorizer.class.name"),
+    "tokens": ([LEVEL, DelegationTokenRecord(token_id="t")], [1], "delegation tokens"),
     "a newer Kafka": ([FeatureLevelRecord(name="metadata.version", feature_level=99)], [1], "level 99"),
+    "an older Kafka": ([FeatureLevelRecord(name="metadata.version", feature_level=6)], [1], "level 6"),
+    "a much older Kafka": ([TOPIC], [1], "no metadata.version"),
+    "a feature of tomorrow": ([LEVEL, FeatureLevelRecord(name="group.version", feature_level=2)], [1], "level 2"),
 }
 
 

@@ -13,9 +13,19 @@ from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.metadata.quorum_state import QuorumState, write_quorum_state
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
+from tidelog.broker.metadata.quorum_state import QuorumState, QuorumVoters, write_quorum_state
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.broker.metadata.snapshot import build_snapshot
 from tidelog.broker.startup import claim_directories
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.metadata_records.control_records import (
+    QuorumEpoch,
+    RegisteredVoter,
+    VotersRecord,
+    VoterVersions,
+    build_control_batch,
+)
 from tidelog.protocol.metadata_records.records import (
     AccessControlEntryRecord,
     ConfigRecord,
@@ -38,10 +48,11 @@ def config(directory: Path, **texts: str) -> BrokerConfig:
     return BrokerConfig({"log.dirs": str(directory), "node.id": str(NODE), **given})
 
 
-def metadata(directory: Path, *records: tuple[Message, int]) -> None:
+def metadata(directory: Path, *records: tuple[Message, int], level: int | None = 25) -> None:
     source = KafkaDirectory.__new__(KafkaDirectory)
     source.path = directory
-    source.add_metadata(records)
+    levels = [] if level is None else [(FeatureLevelRecord(name="metadata.version", feature_level=level), 0)]
+    source.add_metadata([*levels, *records])
 
 
 def quorum_state(directory: Path, **state: Any) -> None:
@@ -141,6 +152,67 @@ def test_what_cannot_be_served_is_refused_before_anything_is_written(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        (6, "metadata.version is at level 6, and this release knows 7 and up"),
+        (31, "metadata.version is at level 31, and this release knows up to 30"),
+        (None, "the metadata have no metadata.version: a Kafka before 3.3 wrote them"),
+    ],
+)
+def test_levels_of_other_times_are_refused(tmp_path: Path, level: int | None, text: str) -> None:
+    metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0), level=level)
+    with pytest.raises(StartError, match=text):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+@pytest.mark.parametrize("level", [7, 30])
+def test_levels_in_range_are_taken(tmp_path: Path, level: int) -> None:
+    metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0), level=level)
+    assert check_is_alone(config(tmp_path), FILE_SYSTEM) is not None
+
+
+def voters_record(*ids: int) -> VotersRecord:
+    versions = VoterVersions(min_supported_version=0, max_supported_version=1)
+    return VotersRecord(voters=[RegisteredVoter(voter_id=one, k_raft_version_feature=versions) for one in ids])
+
+
+@pytest.mark.parametrize("is_in_log", [False, True])
+@pytest.mark.parametrize(
+    ("voters", "text"),
+    [
+        (QuorumVoters(1, voters_record(NODE)), None),
+        (QuorumVoters(1, voters_record(NODE, 4, 5)), r"other nodes \(4, 5\)"),
+        (QuorumVoters(2, voters_record(NODE)), "kraft.version is at level 2, and this release knows up to 1"),
+    ],
+)
+def test_voters_that_the_log_names_are_looked_at(
+    tmp_path: Path, voters: QuorumVoters, text: str | None, is_in_log: bool
+) -> None:
+    place = tmp_path / "__cluster_metadata-0"
+    place.mkdir()
+    (place / SnapshotId(0, 0).file_name()).write_bytes(
+        b"".join(build_snapshot(EMPTY_IMAGE, 0, voters=QuorumVoters(1) if is_in_log else voters))
+    )
+    if is_in_log:
+        first, *more = voters.records()
+        (place / f"{0:020d}.log").write_bytes(build_control_batch(first, QuorumEpoch(0, 1, 0), more))
+    quorum_state(tmp_path, data_version=1)
+    if text is None:
+        found = check_is_alone(config(tmp_path), FILE_SYSTEM)
+        assert found is not None
+        assert found.voters == voters
+    else:
+        with pytest.raises(StartError, match=text):
+            check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
+def test_a_quorum_state_of_a_newer_kafka_is_refused(tmp_path: Path) -> None:
+    quorum_state(tmp_path, data_version=2)
+    with pytest.raises(StartError, match="version 2, of a newer Kafka"):
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+
+
 def test_acls_are_served_where_they_are_enforced(tmp_path: Path) -> None:
     metadata(tmp_path, (AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann"), 0))
     loaded = check_is_alone(config(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER), FILE_SYSTEM)
@@ -174,7 +246,7 @@ def test_an_own_log_is_taken_without_a_word(tmp_path: Path, caplog: pytest.LogCa
     write_quorum_state(FILE_SYSTEM, str(tmp_path / "__cluster_metadata-0"), QuorumState(NODE, 1, (NODE,)))
     found = check_is_alone(config(tmp_path), FILE_SYSTEM)
     assert found is not None
-    assert (list(found.image.topic_ids), found.end_offset) == (["t"], 1)
+    assert (list(found.image.topic_ids), found.end_offset) == (["t"], 2)
     assert not caplog.records
 
 
@@ -183,3 +255,22 @@ def test_a_second_directory_is_looked_at_too(tmp_path: Path) -> None:
     quorum_state(tmp_path / "b", leaderId=1)
     with pytest.raises(StartError, match="other nodes"):
         check_is_alone(BrokerConfig({"log.dirs": f"{tmp_path}/a,{tmp_path}/b", "node.id": str(NODE)}), FILE_SYSTEM)
+
+
+def test_a_metadata_log_that_is_not_in_the_first_directory_is_refused(tmp_path: Path) -> None:
+    """A start would begin a new log in the first one, and know none of the topics."""
+    (tmp_path / "b").mkdir()
+    metadata(tmp_path / "b", (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
+    with pytest.raises(StartError, match=r"is the metadata log, and the first of log.dirs is .*a: name its directory"):
+        check_is_alone(config(tmp_path, log_dirs=f"{tmp_path}/a,{tmp_path}/b"), FILE_SYSTEM)
+    assert check_is_alone(config(tmp_path, log_dirs=f"{tmp_path}/b,{tmp_path}/a"), FILE_SYSTEM) is not None
+
+
+@pytest.mark.parametrize(("named", "is_taken"), [("a", True), ("b", False), ("c", False)])
+def test_the_directory_of_the_metadata_log_is_the_first(tmp_path: Path, named: str, is_taken: bool) -> None:
+    given = config(tmp_path, log_dirs=f"{tmp_path}/a,{tmp_path}/b", metadata_log_dir=f"{tmp_path}/{named}")
+    if is_taken:
+        check_is_alone(given, FILE_SYSTEM)
+    else:
+        with pytest.raises(StartError, match=r"metadata.log.dir=.*: the metadata log lies in the first of log.dirs"):
+            check_is_alone(given, FILE_SYSTEM)

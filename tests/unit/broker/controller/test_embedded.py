@@ -14,14 +14,26 @@ from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.embedded import RECORDS_PER_BATCH, EmbeddedController, open_controller
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
-from tidelog.broker.metadata.log_reader import newest_snapshot, read_metadata_log
-from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.quorum_state import QuorumState, QuorumVoters, read_quorum_state, write_quorum_state
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.broker.metadata.snapshot import build_snapshot
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.metadata_records import records
+from tidelog.protocol.metadata_records.control_records import (
+    LeaderChangeMessage,
+    QuorumVoter,
+    RegisteredVoter,
+    VoterEndpoint,
+    VotersRecord,
+    VoterVersions,
+    decode_control_record,
+)
 
 NODE, TOPIC_ID = 1, bytes([1] * 16)
 
@@ -134,6 +146,31 @@ def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
     again.close()
 
 
+def user(name: str) -> VersionedRecord:
+    credential = records.UserScramCredentialRecord(
+        name=name, mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
+    )
+    return VersionedRecord(credential)
+
+
+def test_a_removed_user_stands_in_no_log_that_kafka_may_replay(tmp_path: Path) -> None:
+    """Kafka would lose the user that stays: of one mechanism, after a removal in the same replay."""
+    controller = started(tmp_path)
+    controller.commit([user("ann")])
+    assert not controller.take_snapshot()
+    controller.commit([VersionedRecord(records.RemoveUserScramCredentialRecord(name="ann", mechanism=1))])
+    controller.commit([user("bob")])
+    assert controller.take_snapshot()
+    assert not controller.take_snapshot()
+    controller.commit([VersionedRecord(records.RemoveUserScramCredentialRecord(name="bob", mechanism=1)), user("cid")])
+    controller.close()
+    place = place_at(tmp_path).path
+    for name in OsFileSystem().list_names(place):
+        if name.endswith(".log"):
+            assert list(read_batches(OsFileSystem(), f"{place}/{name}")) == []
+    assert [key for key, _ in read_metadata_log(OsFileSystem(), place).image.scram] == ["cid"]
+
+
 def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
@@ -175,6 +212,58 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
     expected = {f"key{number % 3}": str(number) for number, step in enumerate(steps) if step == "commit"}
     assert controller.image.configs.get((2, "orders"), {}) == expected
     controller.close()
+
+
+def standalone(directory: Path) -> VotersRecord:
+    """A directory as ``kafka-storage format --standalone`` leaves it: the only voter stands in the first snapshot."""
+    voter = RegisteredVoter(
+        voter_id=NODE, voter_directory_id=b"d" * 16, endpoints=[VoterEndpoint(name="CONTROLLER", host="h", port=9093)],
+        k_raft_version_feature=VoterVersions(min_supported_version=0, max_supported_version=1),
+    )  # fmt: skip
+    voters = VotersRecord(voters=[voter])
+    image = EMPTY_IMAGE._replace(offset=-1, epoch=0)
+    content = b"".join(build_snapshot(image, 0, voters=QuorumVoters(1, voters)))
+    place = Path(place_at(directory).path)
+    place.mkdir()
+    (place / SnapshotId(0, 0).file_name()).write_bytes(content)
+    return voters
+
+
+@settings(max_examples=15)
+@given(steps=st.lists(st.sampled_from(["commit", "snapshot", "restart"]), max_size=8))
+def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("standalone")
+    voters = standalone(directory)
+    controller = started(directory)
+    for number, step in enumerate(steps):
+        if step == "commit":
+            controller.commit([config(str(number))])
+        elif step == "snapshot":
+            take_snapshot(controller)
+        else:
+            controller.close()
+            controller = started(directory)
+    controller.close()
+    assert read_metadata_log(OsFileSystem(), place_at(directory).path).voters == QuorumVoters(1, voters)
+
+
+def test_a_new_leader_names_the_voters_with_their_directories(tmp_path: Path) -> None:
+    standalone(tmp_path)
+    started(tmp_path).close()
+    batches = read_batches(OsFileSystem(), f"{place_at(tmp_path).path}/{0:020d}.log")
+    change = decode_control_record(next(next(batches).records()))
+    assert isinstance(change, LeaderChangeMessage)
+    assert (change.version, change.voters) == (1, [QuorumVoter(voter_id=NODE, voter_directory_id=b"d" * 16)])
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_quorum_state_keeps_its_version(tmp_path: Path, version: int) -> None:
+    started(tmp_path).close()
+    place = place_at(tmp_path).path
+    write_quorum_state(OsFileSystem(), place, QuorumState(NODE, 7, (NODE,) if not version else (), version=version))
+    started(tmp_path).close()
+    expected = QuorumState(NODE, 8, (NODE,) if not version else (), version=version)
+    assert read_quorum_state(OsFileSystem(), place) == expected
 
 
 def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:
