@@ -2,6 +2,7 @@
 
     service             wanted at the start by                else built by                    ends
     admin               ``admin.listener``                    -                                its socket closes
+    directories         several directories, a lone node      -                                the last logs assigned
     quotas              a client quota in the metadata       AlterClientQuotas                -
     coordinators        an internal topic                     a request for them               waiting members answered
     virtual_partitions  -                                     a request for a virtual topic    -
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tidelog.broker.find.indexing import Indexing
     from tidelog.broker.find.virtual_topics import VirtualPartitions
     from tidelog.broker.quota.quotas import Quotas
+    from tidelog.broker.replica.directories import DirectoryAssignments
     from tidelog.broker.replica.partition import Partition
     from tidelog.cleaner.log_cleaner import LogCleaner
 
@@ -43,7 +45,9 @@ VIRTUAL_TOPICS = "tidelog.broker.find.virtual_topics"
 class LateServices:
     """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
 
-    __slots__ = ("_broker", "admin", "cleaner", "coordinators", "indexing", "quotas", "virtual_partitions")
+    __slots__ = (
+        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "virtual_partitions",
+    )  # fmt: skip
 
     def __init__(self, broker: Callable[[], Broker]) -> None:
         self._broker = broker
@@ -52,6 +56,12 @@ class LateServices:
             is_wanted=lambda: bool(broker().config.get_str(ADMIN_LISTENER)),
             begin=lambda admin: admin.open(),
             stop=lambda admin: admin.close(),
+        )
+        self.directories: Lazy[DirectoryAssignments] = Lazy(
+            lambda: build_directories(broker()),
+            is_wanted=lambda: len(broker().config.log_dirs) > 1 and broker().peers is None,
+            begin=lambda directories: directories.begin(),
+            close=lambda directories: directories.assign_new(),
         )
         self.quotas: Lazy[Quotas] = Lazy(
             lambda: build_quotas(broker()), is_wanted=lambda: bool(broker().controller.image.quotas)
@@ -82,7 +92,10 @@ class LateServices:
 
     def table(self) -> tuple[LateService, ...]:
         """All services, in the order in which they begin and end."""
-        return self.admin, self.quotas, self.coordinators, self.virtual_partitions, self.indexing, self.cleaner
+        return (
+            self.admin, self.directories, self.quotas, self.coordinators, self.virtual_partitions, self.indexing,
+            self.cleaner,
+        )  # fmt: skip
 
     def _in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
         broker = self._broker()
@@ -124,6 +137,13 @@ def build_admin(broker: Broker) -> AdminListener:
     from tidelog.broker.admin.listener import AdminListener
 
     return AdminListener(broker)
+
+
+def build_directories(broker: Broker) -> DirectoryAssignments:
+    """Build what assigns log directories to replicas; nothing is assigned yet."""
+    from tidelog.broker.replica.directories import DirectoryAssignments
+
+    return DirectoryAssignments(broker.controller, broker.log_manager, broker.timers)
 
 
 def build_quotas(broker: Broker) -> Quotas:

@@ -74,6 +74,8 @@ class ClaimedDirectories(NamedTuple):
     """What the metadata log held when it was checked."""
     default_directory: bytes = UNASSIGNED_DIRECTORY
     """Id of the one data directory, as Kafka's controller assigns it to new partitions; with several, none."""
+    directory_ids: Mapping[str, bytes] = {}
+    """Path as configured -> id, of those that have one."""
 
 
 class Foundation(NamedTuple):
@@ -118,7 +120,7 @@ def lay_foundation(
         executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
         record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
         timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
-        log_manager=log_manager_of(config, OsFileSystem(), time, claimed.failures),
+        log_manager=log_manager_of(config, OsFileSystem(), time, claimed),
         cluster_id=claimed.cluster_id,
         locks=claimed.locks,
         metadata=claimed.metadata,
@@ -250,9 +252,9 @@ def set_creation_mode(mode: str) -> None:
 
 
 def log_manager_of(
-    config: BrokerConfig, file_system: FileSystem, time: Time, failures: Mapping[str, KafkaStorageError]
+    config: BrokerConfig, file_system: FileSystem, time: Time, claimed: ClaimedDirectories
 ) -> LogManager:
-    """The manager of all data directories, those in ``failures`` offline already."""
+    """The manager of all data directories, those that cannot be used offline already."""
     manager = LogManager(
         config.log_dirs,
         file_system,
@@ -261,8 +263,9 @@ def log_manager_of(
         recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         reserve_bytes=config.get_int("log.dirs.reserve.bytes"),
+        directory_ids=claimed.directory_ids,
     )
-    failed = {os.path.abspath(path): error for path, error in failures.items()}
+    failed = {os.path.abspath(path): error for path, error in claimed.failures.items()}
     for directory in manager.directories:
         if directory.path in failed:
             directory.state.mark_offline(failed[directory.path])
@@ -304,13 +307,18 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
             f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
         )
-    return ClaimedDirectories(cluster_id, locks, failures, metadata, default_directory(config, identities))
+    ids = ids_of_directories(identities)
+    only = ids.get(config.log_dirs[0], UNASSIGNED_DIRECTORY) if len(config.log_dirs) == 1 else UNASSIGNED_DIRECTORY
+    return ClaimedDirectories(cluster_id, locks, failures, metadata, only, ids)
 
 
-def default_directory(config: BrokerConfig, identities: Mapping[str, MetaProperties | None]) -> bytes:
-    """Return the id of the one data directory; unassigned where there are several, or it has none."""
-    only = identities[config.log_dirs[0]] if len(config.log_dirs) == 1 else None
-    return UNASSIGNED_DIRECTORY if only is None or only.directory_id is None else only.directory_id
+def ids_of_directories(identities: Mapping[str, MetaProperties | None]) -> dict[str, bytes]:
+    """Return the ids of the data directories that have one: Kafka before 3.7 gave none."""
+    return {
+        directory: identity.directory_id
+        for directory, identity in identities.items()
+        if identity is not None and identity.directory_id is not None
+    }
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:

@@ -37,12 +37,16 @@ class LogDirectory:
     """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
 
     __slots__ = (
-        "_write_lock", "_written", "high_watermarks", "index_digests", "path", "recovery_points", "start_offsets",
-        "state", "was_clean",
+        "_write_lock", "_written", "directory_id", "high_watermarks", "index_digests", "path", "recovery_points",
+        "start_offsets", "state", "was_clean",
     )  # fmt: skip
 
-    def __init__(self, path: str, state: DirectoryState, file_system: FileSystem) -> None:
+    def __init__(
+        self, path: str, state: DirectoryState, file_system: FileSystem, directory_id: bytes | None = None
+    ) -> None:
         self.path = path
+        self.directory_id = directory_id
+        """The ``directory.id`` of its meta.properties, None where that is not known (KIP-858)."""
         self.index_digests = IndexDigests(file_system, path)
         self.state = state
         self.was_clean = False

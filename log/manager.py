@@ -26,6 +26,7 @@ import errno
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -110,12 +111,18 @@ class LogManager:
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
         *, recovery_threads: int = 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+        directory_ids: Mapping[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
+        ids = {os.path.abspath(path): directory_id for path, directory_id in (directory_ids or {}).items()}
         self.directories = [
-            LogDirectory(path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)), file_system)
+            LogDirectory(
+                path, DirectoryState(path, Reserve(file_system, path, reserve_bytes)), file_system, ids.get(path)
+            )
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))
         ]
+        self.placed: deque[TopicPartition] = deque()
+        """Partitions whose directories were made since this was emptied; of one log directory none is told."""
         self.default_config = default_config
         self._recovery_threads = recovery_threads
         self._file_system = file_system
@@ -125,6 +132,8 @@ class LogManager:
         self._configs: TopicConfigs = lambda _: None
         self.is_unopened: Callable[[TopicPartition], bool] = partial(_is_unopened, self._entries)
         """Whether the next caller would open a log of the partition, or make it."""
+        self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(_directory_id_of, self._entries)
+        """The id of the log directory in which a partition has its own; None where it has none, or none is known."""
         self.room = RoomWatch(
             file_system,
             self.directories,
@@ -317,6 +326,8 @@ class LogManager:
         path = os.path.join(directory.path, partition.directory_name)
         self._file_system.make_directory(path)
         directory.forget(partition)
+        if len(self.directories) > 1:
+            self.placed.append(partition)
         return _Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
 
     def _load(
@@ -536,6 +547,11 @@ def _finish_deletion(environment: LogEnvironment, partition: TopicPartition, pat
     environment.file_system.rename(path, gone)
     logger.info("%s is of a topic that was deleted before the broker started; removed", path)
     environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
+
+
+def _directory_id_of(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bytes | None:
+    entry = entries.get(partition)
+    return None if entry is None else entry.directory.directory_id
 
 
 def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bool:

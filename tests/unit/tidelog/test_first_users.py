@@ -22,7 +22,7 @@ from tidelog.broker.metadata.bootstrap import BOOTSTRAP_FILE, read_bootstrap, wr
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_batches
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
-from tidelog.broker.startup import build_controller, log_manager_of
+from tidelog.broker.startup import ClaimedDirectories, build_controller, log_manager_of
 from tidelog.cli import main
 from tidelog.commands.format import format_directories
 from tidelog.commands.frame.scram import parse_first_user
@@ -109,7 +109,7 @@ class Node:
     def start(self, file_system: FileSystem | None = None) -> EmbeddedController:
         file_system, time = file_system or OsFileSystem(), ManualTime()
         known = check_is_alone(self.config, file_system)
-        manager = log_manager_of(self.config, file_system, time, {})
+        manager = log_manager_of(self.config, file_system, time, ClaimedDirectories(CLUSTER, [], {}))
         return build_controller(manager, self.config.node_id, time, known)
 
     def credentials(self) -> Iterator[UserScramCredentialRecord]:
