@@ -1,4 +1,7 @@
-"""The observer against real Apache Kafka controllers: its image is what Kafka's own tools say."""
+"""The observer against real Apache Kafka controllers: its image is what Kafka's own tools say.
+
+Another version of Kafka 4: ``TIDELOG_OBSERVER_VERSION=4.0.0``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.support.apache_kafka import TOPIC_COMMAND, run_tool
+from tests.support.kafka_jars import KAFKA_4
 from tests.support.kraft_node import KraftNode, addresses, ports_of_controllers, wait_until
+from tests.support.registered_broker import BROKER_ID, LONG_SESSIONS, RegisteredBroker
 from tidelog.broker.cluster.observer import ObserverConfig
 from tidelog.broker.metadata.image_description import uuid_text
 from tidelog.broker.metadata.log_reader import read_metadata_image
@@ -33,9 +39,11 @@ from tidelog.protocol.messages.alter_client_quotas import (
 )
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
-PARTITIONS = int(os.environ.get("TIDELOG_OBSERVER_PARTITIONS", "2000"))
+PARTITIONS = 10_000
+VERSION = os.environ.get("TIDELOG_OBSERVER_VERSION", KAFKA_4)
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
 SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": "20000"}
+"""Kafka takes one after each topic of a thousand partitions."""
 CATCH_UP_S = 120
 
 
@@ -70,7 +78,7 @@ def has_topic(name: str, image: MetadataImage) -> bool:
 def combined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
     """One node in both roles, for all tests that do not stop it."""
     directory = tmp_path_factory.mktemp("combined")
-    with KraftNode(directory, 1, ports_of_controllers(1), is_broker=True, overrides=SMALL_SNAPSHOTS) as node:
+    with KraftNode(directory, 1, ports_of_controllers(1), is_broker=True, version=VERSION) as node:
         yield node
 
 
@@ -162,34 +170,62 @@ def test_the_command_prints_a_cluster(combined: KraftNode) -> None:
     assert "is no controller" in refused.stderr
 
 
-def test_a_snapshot_of_many_partitions(combined: KraftNode, record_property: Callable[[str, object], None]) -> None:
-    """The log begins with a snapshot; pieces of 100,000 bytes. 10,000 partitions: TIDELOG_OBSERVER_PARTITIONS."""
-    with MetadataFollower(ObserverConfig(addresses(combined.controllers))) as early:
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, KraftNode]]:
+    """Three controllers, two of which run at least, and a broker that is registered at them and is no process."""
+    directory, ports = tmp_path_factory.mktemp("quorum"), ports_of_controllers(3)
+    overrides = {**SMALL_SNAPSHOTS, **LONG_SESSIONS, "controller.quorum.fetch.timeout.ms": "20000"}
+    nodes = {node_id: KraftNode(directory, node_id, ports, overrides=overrides, version=VERSION) for node_id in ports}
+    with ExitStack() as stack:
+        for node in nodes.values():
+            node.format()
+        for node in nodes.values():
+            stack.enter_context(node)
+        RegisteredBroker(ports).register()
+        yield nodes
+
+
+def ports_of(quorum: dict[int, KraftNode]) -> dict[int, int]:
+    return {node_id: node.port for node_id, node in quorum.items()}
+
+
+def test_a_snapshot_of_10_000_partitions(
+    quorum: dict[int, KraftNode], record_property: Callable[[str, object], None]
+) -> None:
+    """The log begins with a snapshot of Kafka's own; pieces of 100,000 bytes."""
+    ports = ports_of(quorum)
+    broker = RegisteredBroker(ports)
+    with MetadataFollower(ObserverConfig(addresses(ports))) as early:
         early.catch_up(CATCH_UP_S)
-        for number in range(0, PARTITIONS, 1000):
-            create(combined, f"wide-{number}", min(1000, PARTITIONS - number))
-        create(combined, "last")
-        snapshots = wait_for_snapshot(combined, PARTITIONS)
+        for number in range(PARTITIONS // 1000):
+            broker.create({f"wide-{number}": 1000})
+        image = follow_until(early, partial(has_topic, f"wide-{PARTITIONS // 1000 - 1}"), "the last topic")
+        snapshot = wait_for_snapshot(active_of(quorum, early))
         begin = time.perf_counter()
-        with MetadataFollower(ObserverConfig(addresses(combined.controllers), max_bytes=100_000)) as late:
-            image = late.catch_up(CATCH_UP_S)
+        with MetadataFollower(ObserverConfig(addresses(ports), max_bytes=100_000)) as late:
+            found = late.catch_up(CATCH_UP_S)
         seconds = time.perf_counter() - begin
-        wide = [topic for topic in image.topics.values() if topic.name.startswith("wide-")]
-        assert sum(len(topic.partitions) for topic in wide) == PARTITIONS
-        assert {one.leader for topic in image.topics.values() for one in topic.partitions} == {1}
-        assert image.offset >= snapshots
-        other = follow_until(early, lambda found: found.offset >= image.offset, "who followed the log")
-        assert other.topics == image.topics
+    wide = [topic for topic in found.topics.values() if topic.name.startswith("wide-")]
+    assert sum(len(topic.partitions) for topic in wide) == PARTITIONS
+    assert {one.leader for topic in wide for one in topic.partitions} == {BROKER_ID}
+    assert found.offset >= snapshot
+    assert {topic_id: found.topics[topic_id] for topic_id in image.topics} == image.topics
     record_property("seconds", seconds)
     print(f"{PARTITIONS} partitions by a snapshot in {seconds:.3f} s")
 
 
-def wait_for_snapshot(node: KraftNode, partitions: int) -> int:
-    """Wait until a snapshot holds nearly all partitions; return its end offset."""
+def active_of(quorum: dict[int, KraftNode], follower: MetadataFollower) -> KraftNode:
+    """The controller that the follower knows as the active one."""
+    port = follower.observer.quorum.address.port
+    return next(node for node in quorum.values() if node.port == port)
+
+
+def wait_for_snapshot(node: KraftNode) -> int:
+    """Wait until a controller's snapshot holds nearly all partitions, of 100 bytes each; return its end offset."""
 
     def newest() -> Path | None:
         found = sorted(node.metadata_directory.glob("*.checkpoint"))
-        return found[-1] if found and found[-1].stat().st_size > 60 * partitions else None
+        return found[-1] if found and found[-1].stat().st_size > 60 * PARTITIONS else None
 
     wait_until(lambda: newest() is not None, "a snapshot of the topics")
     name = newest()
@@ -197,12 +233,36 @@ def wait_for_snapshot(node: KraftNode, partitions: int) -> int:
     return int(name.name.partition("-")[0])
 
 
-def test_a_controller_that_stops_and_one_that_is_killed(tmp_path: Path) -> None:
-    """A controller apart, and a broker beside it: the observer waits, and goes on where it was."""
+def test_the_active_controller_is_killed_and_the_next_one_stopped(quorum: dict[int, KraftNode]) -> None:
+    """Two of three go on each time: the observer finds the new leader and loses nothing."""
+    ports = ports_of(quorum)
+    broker = RegisteredBroker(ports)
+    with MetadataFollower(ObserverConfig(addresses(ports))) as follower:
+        image = follower.catch_up(CATCH_UP_S)
+        former: KraftNode | None = None
+        for stop, name in ((KraftNode.kill, "after-kill"), (KraftNode.terminate, "after-stop")):
+            if former is not None:
+                former.start()
+            former = active_of(quorum, follower)
+            stop(former)
+            broker.create({name: 3})
+            found = follow_until(follower, partial(has_topic, name), f"the topic made {name}")
+            assert active_of(quorum, follower) is not former
+            assert found.epoch > image.epoch
+            assert found.topics.keys() > image.topics.keys()
+            image = found
+
+
+def test_the_only_controller_stops_and_is_killed(tmp_path: Path) -> None:
+    """The observer waits, and goes on where it was."""
     ports = ports_of_controllers(1)
-    controller, broker = KraftNode(tmp_path, 1, ports), KraftNode(tmp_path, 2, ports, is_broker=True)
-    with controller, broker, MetadataFollower(ObserverConfig(addresses(ports))) as follower:
-        create(broker, "before")
+    controller, broker = (
+        KraftNode(tmp_path, 1, ports, overrides=LONG_SESSIONS, version=VERSION),
+        RegisteredBroker(ports),
+    )
+    with controller, MetadataFollower(ObserverConfig(addresses(ports))) as follower:
+        broker.register()
+        broker.create({"before": 1})
         image = follower.catch_up(CATCH_UP_S)
         for stop, name in ((controller.terminate, "stopped"), (controller.kill, "killed")):
             stop()
@@ -210,7 +270,7 @@ def test_a_controller_that_stops_and_one_that_is_killed(tmp_path: Path) -> None:
                 assert follower.step() is None
             assert not follower.observer.is_caught_up
             controller.start()
-            create(broker, name)
+            broker.create({name: 1})
             found = follow_until(follower, partial(has_topic, name), f"the topic made after the controller {name}")
             assert found.epoch > image.epoch, "a start of a controller is an election"
             image = found
