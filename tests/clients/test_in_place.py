@@ -2,7 +2,7 @@
 
 One directory goes from Tidelog to Kafka and back, or from Kafka to Tidelog and back. Each broker changes something of
 every kind, and the next one must say what the one before said, and go on from there. In one run both are stopped, in
-the other both are killed. Older versions of Kafka: ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.1,4.1.1,4.2.0``.
+the other both are killed. Older versions of Kafka: ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.0,4.1.1,4.2.0``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
@@ -42,11 +42,25 @@ KAFKA_SETTINGS = {
 FOUND = {"index.keys": "true", "index.tag.header": "kind", "retention.ms": "-1"}
 GROUPS = ["readers", "new-readers"]
 SHARERS = ["sharers"]
-RESOURCES = [(BROKER, "1"), (BROKER, ""), (GROUP, "new-readers"), (GROUP, "sharers")]
+NODES = [(BROKER, "1"), (BROKER, "")]
 LIMIT_S = 60.0
 SEGMENT_BYTES = str(1 << 20)
 """The least that Kafka 4 takes as a topic's config (KIP-1030)."""
 
+
+class GroupKinds(NamedTuple):
+    """Kinds of groups beside the classic ones that a version of Kafka serves by default."""
+
+    has_consumer: bool = True
+    has_share: bool = True
+
+    @property
+    def protocol(self) -> str:
+        """The newest protocol of consumers."""
+        return "consumer" if self.has_consumer else "classic"
+
+
+ALL_KINDS = GroupKinds()
 Stop = Callable[[BrokerProcess], None]
 OLDER = [version for version in os.environ.get("TIDELOG_IN_PLACE_VERSIONS", "").split(",") if version]
 
@@ -89,26 +103,26 @@ def test_there_and_back(tmp_path: Path, stop: Stop) -> None:
 def test_here_and_back(tmp_path: Path, version: str) -> None:
     """An older Kafka's directory keeps its levels of features, so that this Kafka takes it back."""
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
-    has_new = not version.startswith("3.")
+    kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")
     samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     try:
         theirs.start()
         samples.bootstrap = theirs.bootstrap
         samples.write()
-        fill(theirs.bootstrap, has_new=has_new)
-        written = seen(theirs, has_new=has_new), picture(theirs.bootstrap, samples.topics)
+        fill(theirs.bootstrap, kinds)
+        written = seen(theirs, kinds), picture(theirs.bootstrap, samples.topics)
         theirs.terminate()
         samples.close()
 
         ours.start()
-        expect(ours, written, samples, has_new=has_new)
-        change(ours.bootstrap, has_new=has_new)
-        changed = seen(ours, has_new=has_new), picture(ours.bootstrap, samples.topics)
+        expect(ours, written, samples, kinds)
+        change(ours.bootstrap, kinds)
+        changed = seen(ours, kinds), picture(ours.bootstrap, samples.topics)
         ours.terminate()
 
         theirs.start()
-        expect(theirs, changed, samples, has_new=has_new)
-        finish(theirs.bootstrap, has_new=has_new)
+        expect(theirs, changed, samples, kinds)
+        finish(theirs.bootstrap, kinds)
         theirs.terminate()
     finally:
         print(ours.output(), theirs.output(), sep="\n")
@@ -116,17 +130,18 @@ def test_here_and_back(tmp_path: Path, version: str) -> None:
         theirs.kill()
 
 
-def seen(broker: BrokerProcess, *, has_new: bool = True) -> Facts:
-    """Facts without those of share groups and group configs where the Kafka is older than they are."""
-    if has_new:
-        return facts(broker.bootstrap, GROUPS, SHARERS, RESOURCES)
-    return facts(broker.bootstrap, GROUPS, [], [one for one in RESOURCES if one[0] == BROKER])
+def seen(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
+    """Facts without those of kinds of groups that the Kafka is too old for."""
+    groups = ["new-readers"] * kinds.has_consumer + SHARERS * kinds.has_share
+    return facts(
+        broker.bootstrap, GROUPS, SHARERS if kinds.has_share else [], NODES + [(GROUP, name) for name in groups]
+    )
 
 
-def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, *, has_new: bool = True) -> None:
+def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, kinds: GroupKinds = ALL_KINDS) -> None:
     """The broker says what the one before it said."""
     until_led(broker, before[0])
-    found = seen(broker, has_new=has_new)
+    found = seen(broker, kinds)
     for name, value in known_to_both(before[0])._asdict().items():
         assert getattr(known_to_both(found), name) == value, name
     records = picture(broker.bootstrap, samples.topics)
@@ -145,20 +160,13 @@ def known_to_both(found: Facts) -> Facts:
 
 def until_led(broker: BrokerProcess, before: Facts) -> None:
     """Wait until every partition has a leader that answers."""
-    deadline = time.monotonic() + LIMIT_S
     for topic, (_, count) in before.topics.items():
         for partition in range(count):
-            while True:
-                try:
-                    Admin(broker.bootstrap).offset(topic, partition, "latest")
-                    break
-                except KafkaException:
-                    assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
-                    time.sleep(0.1)
+            Admin(broker.bootstrap).until_led(topic, partition)
 
 
-def fill(bootstrap: str, *, has_new: bool = True) -> None:
-    """Something of every kind that metadata have; ``has_new`` is for groups of the new protocols."""
+def fill(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
+    """Something of every kind that metadata have."""
     admin = Admin(bootstrap)
     admin.create("found", 2, {"retention.ms": "-1"})
     admin.create("doomed", 3)
@@ -166,9 +174,10 @@ def fill(bootstrap: str, *, has_new: bool = True) -> None:
     admin.set_config("sample.trimmed", "max.message.bytes", "777777")
     for topic in ("found", "doomed", "shared"):
         produce(bootstrap, topic, 50)
-    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
-    if has_new:
+    consume(bootstrap, "found", group="new-readers", protocol=kinds.protocol)
+    if kinds.has_share:
         share(bootstrap, "m1", 20)
+    if kinds.has_consumer:
         alter(bootstrap, GROUP, "new-readers", "consumer.session.timeout.ms", "46000")
     alter(bootstrap, BROKER, "1", "log.cleaner.threads", "2")
     alter(bootstrap, BROKER, "", "message.max.bytes", "2000000")
@@ -179,7 +188,7 @@ def fill(bootstrap: str, *, has_new: bool = True) -> None:
     set_user(bootstrap, "bob", SHA_512, 8192)
 
 
-def change(bootstrap: str, *, has_new: bool = True) -> None:
+def change(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
     """Change what ``fill`` made, and make more."""
     admin = Admin(bootstrap)
     admin.delete("doomed")
@@ -189,10 +198,11 @@ def change(bootstrap: str, *, has_new: bool = True) -> None:
     for topic in ("found", "made-there", "shared", "sample.compacted"):
         produce(bootstrap, topic, 30)
     transact(bootstrap, "there")
-    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
+    consume(bootstrap, "found", group="new-readers", protocol=kinds.protocol)
     consume(bootstrap, "sample.codecs", group="readers", protocol="classic")
-    if has_new:
+    if kinds.has_share:
         share(bootstrap, "m2", 10)
+    if kinds.has_consumer:
         alter(bootstrap, GROUP, "new-readers", "consumer.session.timeout.ms", "47000")
     alter(bootstrap, BROKER, "", "message.max.bytes", "3000000")
     alter(bootstrap, BROKER, "1", "log.cleaner.threads", None)
@@ -202,15 +212,15 @@ def change(bootstrap: str, *, has_new: bool = True) -> None:
     set_user(bootstrap, "cid", SHA_256, 5000)
 
 
-def finish(bootstrap: str, *, has_new: bool = True) -> None:
+def finish(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
     """Clients go on: records, transactions (the one left open is aborted), groups, topics."""
     admin = Admin(bootstrap)
     for topic in ("found", "made-there", "shared"):
         produce(bootstrap, topic, 5)
     transact(bootstrap, "here again")
     transact(bootstrap, OPEN_TRANSACTION)
-    consume(bootstrap, "found", group="new-readers", protocol="consumer" if has_new else "classic")
-    if has_new:
+    consume(bootstrap, "found", group="new-readers", protocol=kinds.protocol)
+    if kinds.has_share:
         share(bootstrap, "m3", 5)
     admin.delete("made-there")
     admin.create("doomed", 1)

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 TIMEOUT_S = 60.0
 READY_POLL_S = 0.02
+LED_S = 60.0
 
 
 class Admin:
@@ -32,11 +33,12 @@ class Admin:
         """Create a topic and wait until its last partition's leader answers."""
         new = NewTopic(topic, partitions, 1, config=dict(configs or {}))
         self.client.create_topics([new], request_timeout=TIMEOUT_S)[topic].result()
-        self._until_led(topic, partitions - 1)
+        self.until_led(topic, partitions - 1)
 
-    def _until_led(self, topic: str, partition: int) -> None:
+    def until_led(self, topic: str, partition: int) -> None:
+        """Wait until the partition's leader answers."""
         # A new client each time: librdkafka keeps "no leader" in its cache for as long as it lives.
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + LED_S
         while True:
             try:
                 Admin(self.bootstrap).offset(topic, partition, "latest")
@@ -54,7 +56,7 @@ class Admin:
     def grow(self, topic: str, partitions: int) -> None:
         """CreatePartitions: to ``partitions`` in all."""
         self.client.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_S)[topic].result()
-        self._until_led(topic, partitions - 1)
+        self.until_led(topic, partitions - 1)
 
     def topics(self) -> dict[str, int]:
         """Partition counts by name."""
