@@ -23,12 +23,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from benchmarks.rivals import apache_kafka as rival
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka, run_tool
-from tests.support.kraft_node import SMALL_HEAP
 from tests.support.metadata_facts import facts
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.controller.embedded import open_controller
@@ -80,9 +78,6 @@ class Kafka(ApacheKafka):
         if not (self.directories[0] / "meta.properties").exists():
             done = run_tool(STORAGE_TOOL, ["format", "-t", CLUSTER_ID, "-c", str(self.file), "--standalone"])
             assert done.returncode == 0, done.stderr
-
-    def command(self) -> list[str]:
-        return [*rival.java_command(self.version, SMALL_HEAP), "kafka.Kafka", str(self.file)]
 
 
 class Tidelog(TidelogProcess):
