@@ -23,6 +23,7 @@ from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.quorum_state import NO_LEADER, read_quorum_state
+from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.config_def import ConfigError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LAST_RESERVED_ID = (99).to_bytes(16, "big")
+"""Ids up to it are of no directory: unassigned, lost, being moved (DirectoryId, KIP-858)."""
 METADATA_LOG_DIR = "metadata.log.dir"
 REPLICATION_FACTOR = "default.replication.factor"
 
@@ -116,8 +119,32 @@ def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -
     if reason is not None:
         raise StartError(f"{place}: {reason}")
     if state is not None and not state.is_ours:
+        refuse_missing_directories(file_system, place, loaded.image, config)
         logger.warning("takes over the metadata log of Apache Kafka in %s, %d topics", place, len(loaded.image.topics))
     return loaded
+
+
+def refuse_missing_directories(file_system: FileSystem, place: str, image: MetadataImage, config: BrokerConfig) -> None:
+    """Raises StartError when partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
+    served as empty. Without the ids of all directories that is not known."""
+    try:
+        identities = [read_meta_properties(file_system, directory) for directory in config.log_dirs]
+    except KafkaStorageError:  # such a directory is offline, or ends the start with what is wrong
+        return
+    ids = {None if identity is None else identity.directory_id for identity in identities}
+    if None in ids:
+        return
+    missing = [
+        f"{topic.name}-{number}"
+        for topic in image.topics.values()
+        for number, state in enumerate(topic.partitions)
+        if not ids.issuperset(one for one in state.directories if one > LAST_RESERVED_ID)
+    ]
+    if missing:
+        raise StartError(
+            f"{place}: {len(missing)} partitions lie in log directories that log.dirs does not name, {missing[0]} "
+            "among them: name all directories that Kafka had"
+        )
 
 
 def refuse_others(place: str, others: set[int]) -> None:

@@ -18,6 +18,7 @@ from tidelog.broker.metadata.quorum_state import QuorumState, QuorumVoters, writ
 from tidelog.broker.metadata.replay import SnapshotId
 from tidelog.broker.metadata.snapshot import build_snapshot
 from tidelog.broker.startup import claim_directories
+from tidelog.log.files.checkpoints import MetaProperties, write_meta_properties
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.metadata_records.control_records import (
     QuorumEpoch,
@@ -264,6 +265,26 @@ def test_a_metadata_log_that_is_not_in_the_first_directory_is_refused(tmp_path: 
     with pytest.raises(StartError, match=r"is the metadata log, and the first of log.dirs is .*a: name its directory"):
         check_is_alone(config(tmp_path, log_dirs=f"{tmp_path}/a,{tmp_path}/b"), FILE_SYSTEM)
     assert check_is_alone(config(tmp_path, log_dirs=f"{tmp_path}/b,{tmp_path}/a"), FILE_SYSTEM) is not None
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_known"),
+    [(b"a" * 16, True), (b"b" * 16, False), (bytes(16), True), (bytes(15) + b"\x01", True)],
+)
+@pytest.mark.parametrize("has_id", [True, False])
+def test_partitions_in_a_directory_of_kafka_that_is_not_named_are_refused(
+    tmp_path: Path, directory: bytes, is_known: bool, has_id: bool
+) -> None:
+    write_meta_properties(FILE_SYSTEM, str(tmp_path), MetaProperties("c", NODE, b"a" * 16 if has_id else None))
+    topic = TopicRecord(name="t", topic_id=TOPIC_ID)
+    partition = PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[NODE], directories=[directory])
+    metadata(tmp_path, (topic, 0), (partition, 1))
+    quorum_state(tmp_path)
+    if is_known or not has_id:
+        check_is_alone(config(tmp_path), FILE_SYSTEM)
+    else:
+        with pytest.raises(StartError, match=r"1 partitions lie in log directories that log\.dirs does not name, t-0"):
+            check_is_alone(config(tmp_path), FILE_SYSTEM)
 
 
 @pytest.mark.parametrize(("named", "is_taken"), [("a", True), ("b", False), ("c", False)])
