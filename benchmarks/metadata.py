@@ -3,7 +3,8 @@
 Config changes: each of so many clients has one IncrementalAlterConfigs in flight, of a topic of its own, and sends the
 next when that one is answered. Both brokers answer what is synced. Topics: one CreateTopics request of so many topics,
 sent alone, until its answer. Snapshot: the image of 10,000 partitions is written in a thread, beside a loop that does
-nothing but look at the clock; the longest turn is what the snapshot takes from others.
+nothing but look at the clock; the longest turn is what the snapshot takes from others. Start: on 10,000 partitions with
+a record each, after a clean stop, to the first answer, and the reading of the metadata in it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.histogram import Histogram
+from benchmarks.process_rows import PARTITIONS_PER_TOPIC, produce_to_all
+from benchmarks.procfs import rss_bytes
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.run import launch_kafka, launch_tidelog
 from benchmarks.saving import Page, add_save
@@ -26,6 +30,7 @@ from tidelog.broker.controller.embedded import EmbeddedController, open_controll
 from tidelog.broker.controller.features import first_levels
 from tidelog.broker.metadata.image import unreplicated
 from tidelog.broker.metadata.image_records import records_of_topic
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_log
 from tidelog.broker.metadata.metadata_image import TopicState
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.client import Client
@@ -46,6 +51,8 @@ HEADER = b"\x00\x2c\x00\x00\x00\x00\x00\x01\x00\x01b"
 WARM_UP_SECONDS = 2.0
 TIMEOUT_S = 120.0
 SNAPSHOTS = 5
+STARTS = 5
+MB = 1e6
 
 
 def change(topic: str, number: int) -> bytes:
@@ -109,7 +116,7 @@ async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]
         takes.append(time.perf_counter() - began)
         turns.append(longest)
     controller.close()
-    return sorted(takes)[SNAPSHOTS // 2], sorted(turns)[SNAPSHOTS // 2]
+    return median(takes), median(turns)
 
 
 def filled(directory: Path, partitions: int) -> EmbeddedController:
@@ -123,6 +130,24 @@ def filled(directory: Path, partitions: int) -> EmbeddedController:
         controller.commit(records_of_topic(state, controller.level))
     controller.sync()
     return controller
+
+
+def starts(directory: Path, partitions: int) -> tuple[float, float, float]:
+    """Seconds from a start to the first answer, MB resident then, and seconds of reading the metadata; medians."""
+    takes, sizes, readings = [], [], []
+    with launch_tidelog(directory) as broker:
+        for number in range(partitions // PARTITIONS_PER_TOPIC):
+            Topics(broker.bootstrap).create(f"many-{number}", PARTITIONS_PER_TOPIC)
+            produce_to_all(broker, f"many-{number}", PARTITIONS_PER_TOPIC)
+        for _ in range(STARTS):
+            broker.terminate()
+            began = time.perf_counter()
+            read_metadata_log(OsFileSystem(), str(directory / "data" / METADATA_DIRECTORY))
+            readings.append(time.perf_counter() - began)
+            broker.start()
+            takes.append(broker.start_seconds)
+            sizes.append(rss_bytes(broker.pid) / MB)
+    return median(takes), median(sizes), median(readings)
 
 
 def measure(page: Page, asked: argparse.Namespace) -> None:
@@ -149,6 +174,11 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
     page.line(
         f"Snapshot of {asked.partitions:,} partitions: {seconds * 1000:.0f} ms in a thread; the longest turn of the "
         f"loop beside it {longest * 1000:.1f} ms (medians of {SNAPSHOTS})."
+    )
+    start, resident, reading = starts(root / "starts", asked.partitions)
+    page.line(
+        f"Start on {asked.partitions:,} partitions after a clean stop: {start:.2f} s to the first answer, of which "
+        f"reading the metadata takes {reading * 1000:.0f} ms; {resident:.0f} MB resident (medians of {STARTS})."
     )
     shutil.rmtree(root)
 

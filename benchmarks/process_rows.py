@@ -81,7 +81,7 @@ def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
     with _fresh(run, contender, "partitions") as broker:
         for topic in topics:
             Topics(broker.bootstrap).create(topic, per_topic)
-            _produce_to_all(broker, topic, per_topic)
+            produce_to_all(broker, topic, per_topic)
         broker.terminate()
         broker.start()
         return {
@@ -91,7 +91,7 @@ def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
         }
 
 
-def _produce_to_all(broker: BrokerProcess, topic: str, partitions: int) -> None:
+def produce_to_all(broker: BrokerProcess, topic: str, partitions: int) -> None:
     """A record for each partition; tried again while leaders are still being made."""
     deadline = time.monotonic() + SERVE_TIMEOUT_S
     while True:
