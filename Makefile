@@ -18,10 +18,10 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss kafka-versions simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 $(BIN)/tidelog: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,13 @@ FIRST_SEED ?= 0
 simulation: $(VENV)/.test $(EXTENSIONS) ## a simulated cluster under SEEDS schedules of faults: make simulation SEEDS=20000 FIRST_SEED=5000
 	TIDELOG_SIMULATION_SEEDS=$(SEEDS) TIDELOG_SIMULATION_FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/simulation \
 	  -p no:randomly --numprocesses=$(WORKERS) $(PYTEST_OPTIONS)
+
+KAFKAS ?= 3.9.2,4.0.0,4.1.1,4.2.0
+comma := ,
+kafka-versions: $(VENV)/.test $(EXTENSIONS) ## directories of other Kafkas there and back, their controllers observed: make kafka-versions KAFKAS=4.2.0
+	TIDELOG_IN_PLACE_VERSIONS=$(KAFKAS) $(BIN)/pytest tests/clients/test_in_place.py -k test_here_and_back -p no:randomly
+	for version in $(filter 4.%,$(subst $(comma), ,$(KAFKAS))); do \
+	  TIDELOG_OBSERVER_VERSION=$$version $(BIN)/pytest tests/clients/test_observer.py -p no:randomly || exit 1; done
 
 lint: $(VENV)/.test $(EXTENSIONS) ## ruff
 	$(BIN)/ruff check .

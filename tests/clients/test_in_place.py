@@ -2,7 +2,8 @@
 
 One directory goes from Tidelog to Kafka and back, or from Kafka to Tidelog and back. Each broker changes something of
 every kind, and the next one must say what the one before said, and go on from there. In one run both are stopped, in
-the other both are killed. Older versions of Kafka: ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.0,4.1.1,4.2.0``.
+the other both are killed. Older versions of Kafka, whose directories Tidelog takes and gives back: ``make
+kafka-versions``, or ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.0,4.1.1,4.2.0``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The observer against real Apache Kafka controllers: its image is what Kafka's own tools say.
 
-Another version of Kafka 4: ``TIDELOG_OBSERVER_VERSION=4.0.0``.
+Another version of Kafka 4: ``make kafka-versions``, or ``TIDELOG_OBSERVER_VERSION=4.0.0``.
 """
 
 from __future__ import annotations
