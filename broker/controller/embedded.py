@@ -197,6 +197,6 @@ def open_controller(
     log = open_metadata_log(place, node_id)
     if known is None or known.end_offset != log.end_offset:
         known = read_metadata_log(place.environment.file_system, place.path)
-    log.append_leader_change(node_id, time.milliseconds(), known.voters)
+    log.append_leader_change(node_id, time.milliseconds())
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
     return EmbeddedController(log, known._replace(image=image), time, node_id, threads)

@@ -41,7 +41,12 @@ from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.reserve import lacks_room, write_if_room
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.metadata_records.control_records import QuorumEpoch, build_control_batch
+from tidelog.protocol.metadata_records.control_records import (
+    LeaderChangeMessage,
+    QuorumEpoch,
+    QuorumVoter,
+    build_control_batch,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -96,12 +101,15 @@ class MetadataLog:
         """
         return self._append(build_metadata_batch(records, self._next(now_ms)))
 
-    def append_leader_change(self, node_id: int, now_ms: int, voters: QuorumVoters = STATIC_VOTERS) -> None:
+    def append_leader_change(self, node_id: int, now_ms: int) -> None:
         """Append the control record that this node leads from here on, unless it goes on in an epoch, or the disk is
         full. Raises KafkaStorageError."""
         if self._log.leader_epochs.latest_epoch == self.epoch:
             return
-        batch = build_control_batch(voters.leader_change(node_id), self._next(now_ms))
+        voter = QuorumVoter(voter_id=node_id)
+        # Version 0 always: no Kafka up to 4.3 reads 1, which would name the voters' directories.
+        message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
+        batch = build_control_batch(message, self._next(now_ms))
         write_if_room(lambda: self._append_now(batch), "no record tells of the new leader")
 
     def _next(self, now_ms: int) -> QuorumEpoch:

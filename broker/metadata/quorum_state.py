@@ -19,8 +19,6 @@ from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.control_records import (
     ControlMessage,
     KRaftVersionRecord,
-    LeaderChangeMessage,
-    QuorumVoter,
     VotersRecord,
 )
 from tidelog.protocol.types import uuid_to_str
@@ -48,18 +46,6 @@ class QuorumVoters(NamedTuple):
             yield KRaftVersionRecord(k_raft_version=self.kraft_version)
         if self.voters is not None:
             yield self.voters
-
-    def leader_change(self, node_id: int) -> LeaderChangeMessage:
-        """Return the record that the only voter leads from here on; from kraft.version 1 on it names directories."""
-        if self.voters is None:
-            listed = [QuorumVoter(voter_id=node_id)]
-        else:
-            listed = [
-                QuorumVoter(voter_id=voter.voter_id, voter_directory_id=voter.voter_directory_id)
-                for voter in self.voters.voters
-            ]
-        version = min(self.kraft_version, _DYNAMIC_VERSION)
-        return LeaderChangeMessage(version=version, leader_id=node_id, voters=listed, granting_voters=listed)
 
 
 STATIC_VOTERS = QuorumVoters()
