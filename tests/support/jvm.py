@@ -8,7 +8,8 @@ every later JVM with the same class path maps them. An archive of another Java o
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,15 +25,15 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """One collector thread, no compiler that only pays later, no file of counters."""
 SMALL_HEAP = ("-Xmx256M",)
 BROKER_HEAP = ("-Xmx512M",)
-_SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
+SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Where Java cannot use an archive it goes on without, and is not to say so on a tool's standard output."""
 
 
 @cache
 def broker_options(version: str) -> tuple[str, ...]:
     """Options of a JVM with the class path of a Kafka broker of that version."""
-    archive = _archive(version)
-    return (*QUICK, *_SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
+    jars = Path(broker_classpath(version)).parent
+    return archive_options(f"kafka-{version}", jars, partial(_record, version))
 
 
 def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[str]:
@@ -56,23 +57,22 @@ def java_command(version: str, class_path: str, *words: str) -> list[str]:
     return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
 
 
-def _archive(version: str) -> Path:
-    """The archive of a version's broker, written where there is none for this Java and these jars."""
-    directory = BUILD / "kafka" / f"classes-{version}"
-    archive, marker = directory / "broker.jsa", directory / "complete"
-    recipe = _recipe(version)
+def archive_options(name: str, jars: Path, record: Callable[[Path], None]) -> tuple[str, ...]:
+    """Options of a JVM with these jars as its class path; ``record`` writes the archive where there is none of them."""
+    directory = BUILD / "classes" / name
+    archive, marker = directory / "classes.jsa", directory / "complete"
+    recipe = _recipe(jars)
     with build_lock(directory):
         if not marker.exists() or marker.read_text() != recipe:
             archive.unlink(missing_ok=True)
-            _record(version, archive)
+            record(archive)
             marker.write_text(recipe)
-    return archive
+    return (*QUICK, *SILENT, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
-def _recipe(version: str) -> str:
+def _recipe(jars: Path) -> str:
     release = Path(java()).resolve().parents[1] / "release"
-    jars = Path(broker_classpath(version)).parent
-    stamps = sorted((jar.name, jar.stat().st_mtime_ns) for jar in jars.iterdir())
+    stamps = sorted((jar.name, jar.stat().st_mtime_ns) for jar in jars.glob("*.jar"))
     return json.dumps([release.read_text() if release.exists() else "", str(jars), stamps])
 
 
@@ -81,7 +81,7 @@ class _Recorder(rival.ApacheKafka):
 
     def __init__(self, directory: Path, version: str, archive: Path) -> None:
         super().__init__(directory, version=version)
-        self.java_options = (*BROKER_HEAP, *QUICK, *_SILENT, f"-XX:ArchiveClassesAtExit={archive}")
+        self.java_options = (*BROKER_HEAP, *QUICK, *SILENT, f"-XX:ArchiveClassesAtExit={archive}")
         self.tool_options = (*SMALL_HEAP, *QUICK)
 
 

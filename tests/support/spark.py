@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.rivals import spark as rival
+from tests.support.jvm import QUICK, SILENT, archive_options
 from tests.support.kafka_jars import or_skip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK_TO_COMPILE = "-XX:TieredStopAtLevel=1"
-"""Tests run each plan once or twice: the optimising compiler would cost more than it gives."""
+RECORDER = Path(__file__).parent / "scripts" / "spark_classes.py"
+RECORDING_TIMEOUT_S = 300
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def java_options() -> str:
+    """Options of Spark's JVMs: tests run a plan once or twice, so the optimising compiler costs more than it gives.
+
+    A session starts with 4 s of CPU time instead of 7 from an archive of its classes, see `tests.support.jvm`.
+    """
+    import pyspark
+
+    (place,) = pyspark.__path__
+    return " ".join(archive_options("spark", Path(place) / "jars", _record))
+
+
+def _record(archive: Path) -> None:
+    """Run a session in a process of its own that writes the classes it has loaded when it ends."""
+    options = " ".join((*QUICK, *SILENT, f"-XX:ArchiveClassesAtExit={archive}"))
+    with TemporaryDirectory() as work:
+        subprocess.run(
+            [sys.executable, "-W", "ignore", str(RECORDER), work, options],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            timeout=RECORDING_TIMEOUT_S,
+            check=True,
+        )
 
 
 @contextmanager
@@ -34,7 +66,7 @@ def spark_session(work: Path) -> Iterator[SparkSession]:
     jars = tuple(or_skip(rival.connector_jars))
     interrupt = signal.getsignal(signal.SIGINT)
     with their_warnings():
-        session = rival.start_session(rival.SessionPlan(work, jars=jars, java_options=QUICK_TO_COMPILE))
+        session = rival.start_session(rival.SessionPlan(work, jars=jars, java_options=java_options()))
     signal.signal(signal.SIGINT, interrupt)  # Spark's own cancels jobs; Ctrl-C is to end the tests
     try:
         yield session

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tidelog.pipeline.jobs.exporting.commits as export_commits
 from benchmarks.rivals.spark import SessionPlan, start_session
-from tests.support.spark import QUICK_TO_COMPILE
+from tests.support.spark import java_options
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.progress import Progress
@@ -51,10 +51,10 @@ def main(arguments: dict[str, str]) -> None:
     settings = {
         "spark.master": f"local-cluster[{EXECUTORS},1,512]",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": QUICK_TO_COMPILE,
+        "spark.executor.extraJavaOptions": java_options(),
         f"spark.executorEnv.{MARKER}": str(work / "killed"),
     }
-    session = start_session(SessionPlan(work, java_options=QUICK_TO_COMPILE, settings=settings))
+    session = start_session(SessionPlan(work, java_options=java_options(), settings=settings))
     tasks = [Task(str(number), 1, number) for number in range(8)]
     places = set(run_tasks(session, tasks, where, Progress("where", quiet=True)))
     rows = session.read.format("tidelog").options(subscribe="t", minPartitions="6").load(arguments["data"]).collect()
