@@ -17,11 +17,11 @@ from tidelog.protocol.errors import NONE
 from tidelog.protocol.messages.alter_partition import (
     RECOVERED,
     RECOVERING,
-    AlteredPartition,
-    AlteredTopic,
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
+    PartitionData,
+    TopicData,
 )
 
 RETRY_MS = 50.0
@@ -69,9 +69,9 @@ class AlterPartitions:
         if self.wake_ms is None or now_ms < self._not_before_ms:
             return None
         self._flying, self._waiting = self._waiting, {}
-        topics: dict[bytes, AlteredTopic] = {}
+        topics: dict[bytes, TopicData] = {}
         for key, proposal in self._flying.items():
-            topic = topics.setdefault(key.topic_id, AlteredTopic(topic_id=key.topic_id))
+            topic = topics.setdefault(key.topic_id, TopicData(topic_id=key.topic_id))
             topic.partitions.append(altered(key, proposal))
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
 
@@ -96,10 +96,10 @@ class AlterPartitions:
             self._not_before_ms = now_ms + RETRY_MS
 
 
-def altered(key: PartitionKey, proposal: IsrProposal) -> AlteredPartition:
+def altered(key: PartitionKey, proposal: IsrProposal) -> PartitionData:
     """Return a proposal's place in the request."""
     members = [BrokerState(broker_id=one.broker_id, broker_epoch=one.broker_epoch) for one in proposal.isr]
-    return AlteredPartition(
+    return PartitionData(
         partition_index=key.partition,
         leader_epoch=proposal.leader_epoch,
         new_isr_with_epochs=members,

@@ -220,6 +220,11 @@ class LeaderState:
             self._commit(state, now_ms)
         return self._advance(now_ms)
 
+    def take_brokers(self, brokers: Brokers, now_ms: float) -> bool:
+        """Take over the brokers of a newer image, in which this partition did not change."""
+        self._brokers = brokers
+        return self._advance(now_ms)
+
     def take_min_isr(self, min_isr: int, now_ms: float) -> bool:
         """Take over another ``min.insync.replicas``."""
         self._min_isr = min_isr

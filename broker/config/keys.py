@@ -355,7 +355,7 @@ NO_EFFECT = frozenset(
     offsets.topic.compression.codec password.encoder. producer.id.expiration.check.interval.ms
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
-    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.lag.time.max.ms
+    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
     replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
     security.inter.broker.protocol server.max.startup.time.ms share.coordinator.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between
 
 HIGH, MEDIUM = Importance.HIGH, Importance.MEDIUM
-STRING, INT, LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LIST
+INT, LONG, LIST = ConfigType.INT, ConfigType.LONG, ConfigType.LIST
 
 # fmt: off
 MEMBER_KEYS = (
@@ -25,5 +25,8 @@ MEMBER_KEYS = (
         "broker.session.timeout.ms."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, between(1), MEDIUM,
         "How long the start of a member waits until the active controller has registered it."),
+    ConfigKey("replica.lag.time.max.ms", LONG, 30_000, between(1), HIGH,
+        "How long a follower may be without all records of its leader, a member of a cluster, before it leaves the "
+        "in-sync replicas."),
 )
 # fmt: on

@@ -220,6 +220,7 @@ class VirtualPartition(Partition):
         self.node_id = real.node_id
         self.is_internal = real.is_internal
         self._commits = Commits()
+        self._roles = self.leading = None
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
         self._log = None  # there is none of its own to configure or to measure
 

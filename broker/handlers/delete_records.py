@@ -1,12 +1,14 @@
 """DeleteRecords: move a partition's log start offset forward; what lies before is not served any more.
 
 v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are
-only compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer.
+only compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer, which
+waits until the living replicas have it, too.
 """
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
@@ -29,6 +31,7 @@ _INVALID_LOW_WATERMARK = -1
 def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
     """Delete in each partition on its own, then keep the new starts."""
     topics = []
+    waits: list[tuple[DeleteRecordsPartitionResult, Deferred[int]]] = []
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
@@ -38,6 +41,9 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
                 result = DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index, low_watermark=low_watermark
                 )
+                partition = broker.replica_manager.partition(topic.name, asked.partition_index)
+                if partition.leading is not None:
+                    waits.append((result, partition.leading.when_deleted(low_watermark, request.timeout_ms)))
             except KafkaError as error:
                 result = _build_error_result(asked.partition_index, error)
             results.append(result)
@@ -47,6 +53,9 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
     kept = broker.replica_manager.checkpoint_log_starts()
     yield kept
     kept.result()
+    for result, wait in waits:
+        yield wait
+        note_end(result, wait)
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -72,6 +81,14 @@ def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
     if partition.is_internal:
         raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
     return partition.delete_records(offset)
+
+
+def note_end(result: DeleteRecordsPartitionResult, wait: Deferred[int]) -> None:
+    """Put into a partition's answer what its wait for the followers ended with."""
+    try:
+        result.low_watermark = wait.result()
+    except KafkaError as error:
+        result.low_watermark, result.error_code = _INVALID_LOW_WATERMARK, error.code
 
 
 def _build_error_result(index: int, error: KafkaError) -> DeleteRecordsPartitionResult:

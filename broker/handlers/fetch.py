@@ -99,6 +99,10 @@ def handle(
 
     Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
     """
+    if broker.replica_manager.roles is not None and max(request.replica_id, request.replica_state.replica_id) >= 0:
+        from tidelog.broker.handlers.replica_fetch import answer_replica
+
+        return answer_replica(broker, context, request)
     if names_many(request):
         return fetch_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)

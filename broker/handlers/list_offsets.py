@@ -17,11 +17,19 @@ from tidelog.broker.replica.offsets import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    UNKNOWN,
+    FoundOffset,
 )
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
+from tidelog.protocol.errors import (
+    InvalidRequestError,
+    KafkaError,
+    LeaderNotAvailableError,
+    OffsetNotAvailableError,
+    UnsupportedVersionError,
+)
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -35,6 +43,7 @@ MIN_VERSION, MAX_VERSION = 0, 11
 Request = ListOffsetsRequest
 
 _SINCE_VERSION = {EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _NEVER = 1 << 15
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -85,7 +94,8 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Raises UnsupportedVersionError, KafkaStorageError, and as ``Partition.check_leader``."""
+    """Raises UnsupportedVersionError, KafkaStorageError, and as ``Partition.check_leader``; OffsetNotAvailableError
+    while a new leader does not know yet what its followers have."""
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
         raise UnsupportedVersionError
@@ -98,5 +108,13 @@ def _look_up(
     limit = offsets.last_stable_offset if request.isolation_level == _READ_COMMITTED else offsets.high_watermark
     if timestamp == LATEST and request.replica_id != _CONSUMER:
         limit = offsets.log_end_offset
-    response.offset, response.timestamp, response.leader_epoch = partition.offset_for(timestamp, limit)
+    found = partition.offset_for(timestamp, limit)
+    if request.replica_id == _CONSUMER and partition.is_settling and (timestamp == LATEST or is_open(found, timestamp)):
+        raise OffsetNotAvailableError if version >= _FIRST_VERSION_WITH_NOT_AVAILABLE else LeaderNotAvailableError
+    response.offset, response.timestamp, response.leader_epoch = found
     return response
+
+
+def is_open(found: FoundOffset, timestamp: int) -> bool:
+    """Return whether a look-up by time found nothing, which records that are committed soon may change (KIP-207)."""
+    return found.offset == UNKNOWN and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)

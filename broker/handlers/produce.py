@@ -267,8 +267,9 @@ def _append_records(
     if request.acks == 0:
         return info, None
     if last_offset >= partition.high_watermark:
-        committed = partition.when_committed(last_offset)
-        wait = committed if wait is None else when_all((wait, committed), None)
+        committed = partition.when_acknowledged(last_offset, request.acks, request.timeout_ms)
+        if committed is not None:
+            wait = committed if wait is None else when_all((wait, committed), None)
     return info, wait
 
 

@@ -23,6 +23,7 @@ class MemberConfig(NamedTuple):
     rack: str | None
     heartbeat_interval_ms: int
     registration_timeout_ms: int
+    replica_lag_time_max_ms: int
 
 
 def member_config(config: BrokerConfig) -> MemberConfig:
@@ -36,6 +37,7 @@ def member_config(config: BrokerConfig) -> MemberConfig:
         rack=config.get("broker.rack"),
         heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
         registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+        replica_lag_time_max_ms=config.get_int("replica.lag.time.max.ms"),
     )
 
 

@@ -1,7 +1,6 @@
 """Forwarding of a member's admin requests: one after the other, to the active controller, whole.
 
-Answers go to the client as they come. What a member must not pass on is refused here: topics with several replicas,
-as long as a member does not replicate. Levels of this process's loggers are changed here, not at a controller.
+Answers go to the client as they come. Levels of this process's loggers are changed here, not at a controller.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Parts, Pending, Route, wait_for_frame
 from tidelog.log.system.time import Time
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
-from tidelog.protocol.errors import InvalidReplicationFactorError, KafkaError
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.header import decode_request_header
-from tidelog.protocol.messages.create_topics import CreateTopicsRequest
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.protocol.record.record_batch import MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD, RecordBatch
@@ -140,8 +138,6 @@ class MemberDispatcher(Dispatcher):
         own = memoryview(bytes(frame))
         if api_key in _CHANGES_OF_CONFIGS and is_about_loggers(own):
             return super().dispatch(context, frame)
-        if api_key == ApiKey.CREATE_TOPICS and (refused := refusal_of_replicas(own)) is not None:
-            return self._error_answer(own, refused)
         principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
         principal.token_authenticated = context.token_authenticated
         deferred = self._forwarder.forward(own, principal, context.client_host)
@@ -219,16 +215,3 @@ def is_about_loggers(frame: memoryview) -> bool:
     """Return whether a change of configs is about loggers of a broker alone. Raises InvalidRequestError."""
     kinds = {resource.resource_type for resource in decode(frame).resources}
     return kinds == {ResourceType.BROKER_LOGGER}
-
-
-def refusal_of_replicas(frame: memoryview) -> KafkaError | None:
-    """Return the error for a request to create topics with several replicas, None for another."""
-    request: CreateTopicsRequest = decode(frame)
-    for topic in request.topics:
-        most = max((len(one.broker_ids) for one in topic.assignments), default=topic.replication_factor)
-        if most > 1:
-            return InvalidReplicationFactorError(
-                f"Topic {topic.name} is asked for with {most} replicas: this Tidelog broker does not replicate yet, "
-                "and creates topics with one replica"
-            )
-    return None

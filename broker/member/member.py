@@ -39,6 +39,7 @@ from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks
 from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
+from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import Published
@@ -156,21 +157,27 @@ class Member:
         government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, government)
+        roles = MemberRoles(controller, ground.timers, self._settings.replica_lag_time_max_ms)
+        broker.replica_manager.roles = roles
+        roles.measure(broker.metrics)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
         await self._make_own_logs(broker, image)
-        self._publisher = MetadataPublisher(broker, controller)
+        self._publisher = MetadataPublisher(broker, controller, roles)
         await self._publish_backlog()
+        self._start(roles.check_isr())
+        self._start(roles.alter_partitions(self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
         self._start(fetch_blocks(producer_ids, self._view.quorum, config.node_id, self.broker_epoch))
         return broker
 
     async def _make_own_logs(self, broker: Broker, image: MetadataImage) -> None:
-        """Make the logs that this broker has by the image and not on its disks."""
+        """Make the logs that this broker has by the image and not on its disks, and take their roles."""
         for topic in image.topics.values():
             shown = topic_image(image, topic)
             if own := replicas_of(shown, broker.node_id):
                 make = broker.replica_manager.make_logs(shown, sorted(own))
                 await self._loop.run_in_executor(broker.executor, make)
+                broker.replica_manager.take_roles(shown)
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
         """Return the dispatcher of a member."""
@@ -326,14 +333,6 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:
     """Raises StartError where the cluster has what this broker would not serve truthfully."""
-    reason, node_id = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS))), config.node_id
+    reason = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"this broker cannot join: {reason}")
-    for topic in image.topics.values():
-        for number, state in enumerate(topic.partitions):
-            if node_id in state.replicas and len(state.replicas) > 1:
-                replicas = ",".join(map(str, state.replicas))
-                raise StartError(
-                    f"this broker cannot join: partition {topic.name}-{number} has the replicas {replicas}, and this "
-                    "release does not replicate yet; a partition on it has to have one replica"
-                )

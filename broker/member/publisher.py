@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
@@ -33,10 +34,10 @@ COORDINATORS = "tidelog.broker.coordinator.coordinators"
 class MetadataPublisher:
     """Hands images on to the parts of one broker."""
 
-    def __init__(self, broker: Broker, controller: RemoteController) -> None:
+    def __init__(self, broker: Broker, controller: RemoteController, roles: MemberRoles) -> None:
         self._broker = broker
         self._controller = controller
-        self._refused: set[bytes] = set()
+        self._roles = roles
 
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Publish an image, and what changed since the last one."""
@@ -48,6 +49,8 @@ class MetadataPublisher:
             await self._show(image, image.topics[topic_id])
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
+        if delta.brokers.changed:
+            self._roles.take_brokers()
         self._take_settings(delta, image)
 
     def _topics_to_show(self, delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
@@ -79,7 +82,6 @@ class MetadataPublisher:
         shown = topic_image(image, topic)
         new = replicas_of(shown, broker.node_id) - (set() if before is None else replicas_of(before, broker.node_id))
         if new:
-            self._refuse_replication(shown)
             await self._in_thread(replicas.make_logs(shown, sorted(new)), f"logs of {topic.name} cannot be made")
         gone = set() if before is None else replicas_of(before, broker.node_id) - replicas_of(shown, broker.node_id)
         broker.metadata.put(shown)
@@ -92,19 +94,6 @@ class MetadataPublisher:
             replicas.topic_configs_changed(shown)
         if shown.is_internal:
             broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(topic.name))
-
-    def _refuse_replication(self, topic: TopicImage) -> None:
-        """Say once for a topic that its partitions with other replicas are not served."""
-        own = self._broker.node_id
-        if topic.topic_id not in self._refused and any(
-            own in state.replicas and len(state.replicas) > 1 for state in topic.partitions
-        ):
-            self._refused.add(topic.topic_id)
-            logger.error(
-                "topic %s has several replicas, one of them here: it is not served, as this release does not "
-                "replicate; give its partitions one replica, or other brokers",
-                topic.name,
-            )
 
     async def _in_thread(self, work: Callable[[], None], complaint: str) -> bool:
         """Do work that waits for the disk; return whether it succeeded."""

@@ -20,6 +20,11 @@ class Commits:
         self._waiting.append((offset, deferred))
         return deferred
 
+    @property
+    def has_waits(self) -> bool:
+        """True while something waits."""
+        return bool(self._waiting)
+
     def advance(self, high_watermark: int) -> None:
         """Settle the waits below ``high_watermark``."""
         waiting, self._waiting = self._waiting, []

@@ -49,6 +49,7 @@ class FetchTarget:
         "fetch_offset",
         "index",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "sent_high_watermark",
         "sent_log_start_offset",
@@ -66,6 +67,7 @@ class FetchTarget:
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
 
     def update(self, asked: FetchPartition) -> None:
         """Take over what a later request of the session says."""
@@ -73,6 +75,7 @@ class FetchTarget:
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
 
     @property
     def key(self) -> Key:

@@ -42,6 +42,8 @@ from tidelog.protocol.errors import (
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
+    from tidelog.broker.replica.leading import Leading
+    from tidelog.broker.replica.roles import Roles
     from tidelog.log.config import LogConfig
     from tidelog.log.producer.state import ProducerEntry
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
@@ -80,12 +82,14 @@ class Partition:
         "_proof",
         "_proofs",
         "_purgatory",
+        "_roles",
         "bytes_in",
         "is_internal",
         "is_leader",
         "isr",
         "leader",
         "leader_epoch",
+        "leading",
         "node_id",
         "replicas",
         "topic_id",
@@ -111,7 +115,6 @@ class Partition:
         self.node_id = node_id
         self.is_internal = is_internal
         self._commits = Commits()
-        self.take_over(state)
         self._purgatory = purgatory
         self._open_log = open_log
         self._is_unopened = is_unopened
@@ -124,13 +127,24 @@ class Partition:
         self._cursor: FetchCursor | None = None
         self.bytes_in = 0
         """Bytes of records that clients produced here since the start."""
+        self._roles: Roles | None = None
+        self.leading: Leading | None = None
+        """The leader's side, where there are followers."""
+        self.take_over(state)
 
     # ---- leadership
+
+    def join(self, roles: Roles, state: PartitionState) -> None:
+        """Let ``roles`` decide about this partition from now on, as it may have several replicas."""
+        self._roles = roles
+        self.take_over(state)
 
     def take_over(self, state: PartitionState) -> None:
         """Take over leader, epoch, replicas and ISR from the metadata image."""
         self.replicas, self.isr, self.leader, self.leader_epoch = state[:4]
         self.is_leader = self.leader == self.node_id
+        if self._roles is not None:
+            self._roles.take(self, state)
         if not self.is_leader:
             self._commits.fail(NotLeaderOrFollowerError())
 
@@ -152,12 +166,13 @@ class Partition:
         """The log of this broker's replica, opened now if it was not yet. Raises KafkaStorageError.
 
         For this room and the index threads, which work on a replica's files under any leader. What recovery left is
-        committed: with one replica in the set there is no follower to wait for.
+        committed where there is one replica: there is no follower to wait for. Others begin at their checkpoint.
         """
         log = self._log
         if log is None:
             log = self._log = self._open_log()
-            log.update_high_watermark(log.log_end_offset)
+            if len(self.replicas) == 1:
+                log.update_high_watermark(log.log_end_offset)
         return log
 
     def open(self) -> None:
@@ -176,6 +191,8 @@ class Partition:
     def delete(self) -> None:
         """Mark the topic as deleted: holders of this object must not open, and so make, a log of its name."""
         self._open_log, self._is_unopened = _no_log, _never
+        if self._roles is not None:
+            self._roles.drop(self)
 
     def is_wanted(self) -> bool:
         """Return whether a log may be made: the topic is not deleted. Any thread."""
@@ -196,6 +213,8 @@ class Partition:
         """Give the log its new configuration, if it is open; a closed one reads it when it opens."""
         if self._log is not None:
             self._log.update_config(config)
+        if self.leading is not None:
+            self.leading.take_min_isr(config.min_insync_replicas)
 
     def log_metrics(self) -> LogMetrics | None:
         """Return size and offsets of the log, None if it is not open: asking opens none. Any thread."""
@@ -235,11 +254,20 @@ class Partition:
             log = self.local_log
         if not self.is_leader:
             raise NotLeaderOrFollowerError
-        if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS and origin is AppendOrigin.CLIENT:
-            self.check_in_sync_replicas(log.config.min_insync_replicas)
+        leading = self.leading
+        if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS:
+            if leading is not None:
+                leading.check_in_sync_replicas()
+            elif origin is AppendOrigin.CLIENT:
+                self.check_in_sync_replicas(log.config.min_insync_replicas)
         info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated)
         if log.config.flush_messages != NEVER or self._flush is not None:
+            if leading is not None:
+                leading.note_unsynced(log.log_end_offset)
             self._group_flush(log).appended()
+            return info
+        if leading is not None:
+            leading.note_append(log.log_end_offset)
             return info
         log.update_high_watermark(log.log_end_offset)  # the only replica has it, and no sync is asked for
         self._purgatory.touch(self)
@@ -254,10 +282,25 @@ class Partition:
         if offset < log.high_watermark:
             return completed(None)
         wait = self._commits.wait(offset)
-        self._group_flush(log).appended()  # after a sync that failed none is under way
+        if self.leading is None or self._flush is not None:
+            self._group_flush(log).appended()  # after a sync that failed none is under way
         return wait
 
-    def _advance(self, offset: int) -> None:
+    def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
+        """Settles when a produce request may be answered whose last record is at ``offset``, at or above the high
+        watermark; None when it may be now. Fails as ``when_committed``, and for want of replicas or time."""
+        if self.leading is None:
+            return self.when_committed(offset)
+        return self.leading.when_acknowledged(offset, acks, timeout_ms)
+
+    def _note_synced(self, offset: int) -> None:
+        """Move on to ``offset``, up to which this replica's records may count."""
+        if self.leading is None:
+            self.advance(offset)
+        else:
+            self.leading.note_synced(offset)
+
+    def advance(self, offset: int) -> None:
         """Move the high watermark to ``offset``; settle who waits for it."""
         self.local_log.update_high_watermark(offset)
         self._purgatory.touch(self)
@@ -274,7 +317,7 @@ class Partition:
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:
         flush = self._flush
         if flush is None:
-            flush = self._flush = GroupFlush(log, self._in_thread, self._advance, self._commits.fail)
+            flush = self._flush = GroupFlush(log, self._in_thread, self._note_synced, self._commits.fail)
         return flush
 
     def offsets_moved(self) -> None:
@@ -338,6 +381,11 @@ class Partition:
         if self._proof is None:
             self._proof = self._proofs.run(unproven.prove)
             self._proof.on_done(lambda _: self.offsets_moved())
+
+    @property
+    def is_settling(self) -> bool:
+        """True while a new leader does not know yet what its followers have (KIP-207)."""
+        return self.leading is not None and self.leading.core.is_settling
 
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
         """Return the first offset at or after ``timestamp`` that lies below ``limit`` (ListOffsets from v1 on).

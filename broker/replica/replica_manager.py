@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
-from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 from tidelog.broker.replica.group_flush import InThread
 from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
@@ -23,6 +22,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
+    from tidelog.broker.replica.roles import Roles
     from tidelog.log.config import LogConfig
     from tidelog.log.manager import LogManager
 
@@ -53,6 +53,7 @@ class ReplicaManager:
         "_removed",
         "_topics",
         "_virtual_partition",
+        "roles",
     )
 
     def __init__(
@@ -88,6 +89,8 @@ class ReplicaManager:
         self._on_log_deleted = on_log_deleted
         self._on_index_configs = on_index_configs
         self._virtual_partition = virtual_partition
+        self.roles: Roles | None = None
+        """Decides about partitions with several replicas; set before there are any."""
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition of that name. Raises UnknownTopicOrPartitionError."""
@@ -204,10 +207,13 @@ class ReplicaManager:
 
     def take_roles(self, image: TopicImage) -> None:
         """Give the partitions of a topic their states in a new image; fetches that are parked on them are tried
-        again."""
+        again. Those with several replicas have a role from then on."""
         for index, partition in self._partitions.get(image.topic_id, {}).items():
-            partition.take_over(served_state(image.partitions[index], self._node_id))
+            partition.take_over(image.partitions[index])
             self._purgatory.touch(partition)
+        for index, state in enumerate(image.partitions):
+            if len(state.replicas) > 1 and self._node_id in state.replicas:
+                self.partition_by_id(image.topic_id, index)
 
     def remove_replicas(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:
         """Return the step that removes the logs of partitions that went to other brokers, for any thread. Raises
@@ -237,7 +243,7 @@ class ReplicaManager:
         partition = Partition(
             topic_partition,
             image.topic_id,
-            served_state(image.partitions[index], self._node_id),
+            image.partitions[index],
             node_id=self._node_id,
             is_internal=image.is_internal,
             purgatory=self._purgatory,
@@ -252,12 +258,6 @@ class ReplicaManager:
             ),
         )
         self._partitions.setdefault(image.topic_id, {})[index] = partition
+        if self.roles is not None:
+            partition.join(self.roles, image.partitions[index])
         return partition
-
-
-def served_state(state: PartitionState, node_id: int) -> PartitionState:
-    """Return a partition's state as this broker serves it: without a leader where it leads other in-sync replicas, as
-    it does not follow yet how far those are."""
-    if state.leader == node_id and state.isr != (node_id,):
-        return state._replace(leader=NO_LEADER)
-    return state

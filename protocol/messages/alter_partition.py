@@ -1,11 +1,12 @@
 """AlterPartition (key 56): a leader asks the active controller for another set of in-sync replicas (KIP-497).
 
-v2 topics by id; v3 replicas with their broker epochs, so that no earlier process of a broker joins (KIP-903).
+v1 leader recovery state (KIP-704); v2 topics by id (KIP-841); v3 replicas with their broker epochs, so that no earlier
+process of a broker joins (KIP-903).
 """
 
 from __future__ import annotations
 
-from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, uuid
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string, uuid
 
 RECOVERED, RECOVERING = 0, 1
 """Leader recovery states: after an unclean election a leader is recovering (KIP-704)."""
@@ -16,7 +17,7 @@ class BrokerState(Struct):
     broker_epoch: int = int64("3+", default=-1)
 
 
-class AlteredPartition(Struct):
+class PartitionData(Struct):
     partition_index: int = int32()
     leader_epoch: int = int32()
     new_isr: list[int] = array(int32, "0-2")
@@ -25,18 +26,19 @@ class AlteredPartition(Struct):
     partition_epoch: int = int32()
 
 
-class AlteredTopic(Struct):
+class TopicData(Struct):
+    topic_name: str = string("0-1")
     topic_id: bytes = uuid("2+")
-    partitions: list[AlteredPartition] = array(AlteredPartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
-class AlterPartitionRequest(Message, api_key=56, versions="2-3", flexible="0+"):
+class AlterPartitionRequest(Message, api_key=56, versions="0-3", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
-    topics: list[AlteredTopic] = array(AlteredTopic)
+    topics: list[TopicData] = array(TopicData)
 
 
-class PartitionAnswer(Struct):
+class PartitionDataResponse(Struct):
     partition_index: int = int32()
     error_code: int = int16()
     leader_id: int = int32()
@@ -46,12 +48,13 @@ class PartitionAnswer(Struct):
     partition_epoch: int = int32()
 
 
-class TopicAnswer(Struct):
+class TopicDataResponse(Struct):
+    topic_name: str = string("0-1")
     topic_id: bytes = uuid("2+")
-    partitions: list[PartitionAnswer] = array(PartitionAnswer)
+    partitions: list[PartitionDataResponse] = array(PartitionDataResponse)
 
 
-class AlterPartitionResponse(Message, api_key=56, versions="2-3", flexible="0+"):
+class AlterPartitionResponse(Message, api_key=56, versions="0-3", flexible="0+"):
     throttle_time_ms: int = int32()
     error_code: int = int16()
-    topics: list[TopicAnswer] = array(TopicAnswer)
+    topics: list[TopicDataResponse] = array(TopicDataResponse)

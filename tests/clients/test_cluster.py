@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
@@ -20,10 +20,8 @@ from tests.support.apache_kafka import CONFIG_COMMAND, PRODUCER_PERFORMANCE, TOP
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.cli import main
-from tidelog.client import Client
 from tidelog.log.files.checkpoints import read_clean_shutdown_epoch
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
@@ -222,17 +220,6 @@ def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
     assert len(found) == 3000
 
 
-def test_a_topic_with_several_replicas_is_not_served(cluster: Cluster) -> None:
-    """Made through the Java broker; its partitions on the member are refused with one line."""
-    assert cluster.java is not None
-    twice = CreatableTopic(name="twice", num_partitions=2, replication_factor=2)
-    with Client(cluster.java.bootstrap) as client:  # a tool would ask any broker
-        answer = client.call(CreateTopicsRequest(topics=[twice], timeout_ms=30_000), CreateTopicsResponse)
-    assert [topic.error_code for topic in answer.topics] == [0]
-    wait_until(lambda: "topic twice has several replicas" in cluster.member.output(), "the line about it")
-    assert cluster.member.output().count("topic twice has several replicas") == 1
-
-
 def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:
     create(cluster.member, "kept", 1)
     change = ("--alter", "--entity-type", "topics", "--entity-name", "kept", "--add-config", "segment.bytes=1048576")
@@ -283,7 +270,3 @@ def test_two_processes_of_one_id(tmp_path: Path) -> None:
         with pytest.raises(BrokerError, match="DuplicateBrokerRegistration"):
             second.start()
         create(first, "served")
-        admin = admin_of(first)
-        (future,) = admin.create_topics([NewTopic("twice", 1, 2)]).values()
-        with pytest.raises(KafkaException, match="does not replicate yet"):
-            future.result()

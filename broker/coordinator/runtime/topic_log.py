@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.thread_rule import opening_expected
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    KafkaStorageError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+)
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
@@ -53,14 +59,20 @@ class InternalTopicLog:
         return self._partition(partition).opening() if self.exists() else None
 
     def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch and return its first offset. Raises KafkaError."""
+        """Append one batch and return its first offset. Raises KafkaError, in the words of coordinators where the
+        partition's leader went, or has too few in-sync replicas."""
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
         if not found.is_open:  # the partition's first record: its shard was loaded before there was a topic
             with opening_expected():
                 found.open()
-        return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+        try:
+            return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+        except NotEnoughReplicasError as error:
+            raise CoordinatorNotAvailableError(error.message) from error
+        except NotLeaderOrFollowerError as error:
+            raise NotCoordinatorError from error
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
         """Settles once all that was appended so far is committed, and its topic durable; None where it is."""

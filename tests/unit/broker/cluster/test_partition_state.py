@@ -24,8 +24,8 @@ from tidelog.protocol.messages.alter_partition import (
     RECOVERED,
     RECOVERING,
     AlterPartitionResponse,
-    PartitionAnswer,
-    TopicAnswer,
+    PartitionDataResponse,
+    TopicDataResponse,
 )
 
 SEEDS = 300
@@ -260,11 +260,11 @@ JOINED = IsrProposal(3, 7, (IsrMember(1, EPOCH + 1), IsrMember(2, EPOCH + 2)))
 def answer_to(*partitions: tuple[int, int], error: int = 0) -> AlterPartitionResponse:
     """An answer with (partition, error code) pairs."""
     answers = [
-        PartitionAnswer(partition_index=index, error_code=code, leader_id=1, leader_epoch=3, isr=[1, 2],
+        PartitionDataResponse(partition_index=index, error_code=code, leader_id=1, leader_epoch=3, isr=[1, 2],
                         leader_recovery_state=RECOVERING, partition_epoch=8)
         for index, code in partitions
     ]  # fmt: skip
-    return AlterPartitionResponse(error_code=error, topics=[TopicAnswer(topic_id=b"t" * 16, partitions=answers)])
+    return AlterPartitionResponse(error_code=error, topics=[TopicDataResponse(topic_id=b"t" * 16, partitions=answers)])
 
 
 def test_all_proposals_go_in_one_request() -> None:

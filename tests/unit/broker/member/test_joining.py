@@ -12,7 +12,6 @@ from tidelog.broker.errors import StartError
 from tidelog.broker.member.config import member_config
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import claim_member_directories, move_strays
-from tidelog.broker.member.member import check_image
 from tidelog.broker.member.producer_ids import ProducerIdBlocks
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, Endpoint, MetadataImage, PartitionState, TopicState
 from tidelog.log.files.checkpoints import (
@@ -141,12 +140,6 @@ def test_logs_that_are_not_this_brokers_are_put_aside(tmp_path: Path) -> None:
     assert kept == {"t-0", "__cluster_metadata-0"}
     assert len(left) == len(logs) + 1
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["old-0.1-delete"]
-
-
-def test_a_member_with_replicas_of_others_does_not_join() -> None:
-    check_image(image((NODE,), (8, 9)), config())
-    with pytest.raises(StartError, match="partition t-1 has the replicas 8,7"):
-        check_image(image((NODE,), (8, NODE)), config())
 
 
 def test_producer_ids_come_in_blocks_and_never_twice() -> None:

@@ -1,0 +1,165 @@
+"""Roles of a member's replicas, and the ISR of those that it leads.
+
+    an image, a new leader epoch     the epoch is noted in the log before the first fetch is answered; a new core
+    each half replica.lag.time.max.ms, and when a follower is at the end
+                                     the ISR that should be is proposed; all proposals that wait go in one request
+
+Loop thread only. Source: ReplicaManager.applyDelta and AlterPartitionManager of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from tidelog.broker.cluster.alter_partition import RETRY_MS, AlterPartitions, PartitionKey
+from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.metrics.registry import Metrics, Sample
+from tidelog.broker.replica.leading import LeaderParts, Leading, begin_leading
+from tidelog.broker.replica.partition import Partition
+from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
+from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 5.0
+PREFIX = "kafka_server_replicamanager_"
+
+
+class MemberRoles:
+    """Decides the roles of this broker's replicas by the newest image."""
+
+    def __init__(self, controller: RemoteController, timers: TimerQueue, lag_time_max_ms: int) -> None:
+        self._controller = controller
+        self._timers = timers
+        self._lag_time_max_ms = lag_time_max_ms
+        self._parts = LeaderParts(timers, lag_time_max_ms, self._propose)
+        self._led: dict[PartitionKey, Leading] = {}
+        self._proposals = AlterPartitions(controller.node_id)
+        self._wanted = asyncio.Event()
+        self._shrinks = self._expands = 0
+
+    # ---- roles
+
+    def take(self, partition: Partition, state: PartitionState) -> None:
+        """Lead or stop to lead a partition, as a newer image says."""
+        leading = partition.leading
+        if state.leader != self._controller.node_id or len(state.replicas) < 2:
+            self._resign(partition, leading)
+        elif leading is not None and leading.core.leader_epoch == state.leader_epoch:
+            leading.take_image(state, self._controller.image.brokers)
+        else:
+            self._lead(partition, state)
+
+    def drop(self, partition: Partition) -> None:
+        """The partition's log goes."""
+        self._resign(partition, partition.leading)
+
+    def take_brokers(self) -> None:
+        """Take over the image's brokers: some came, went, or are fenced."""
+        for leading in self._led.values():
+            leading.take_brokers(self._controller.image.brokers)
+
+    def _lead(self, partition: Partition, state: PartitionState) -> None:
+        try:
+            leading = begin_leading(partition, state, self._controller.image.brokers, self._parts)
+        except KafkaStorageError as error:
+            logger.error("%s cannot be led: %s", partition.topic_partition, error)
+            partition.is_leader = False
+            self._resign(partition, partition.leading)
+            return
+        if partition.leading is not None:
+            self._forget(partition.leading)
+        partition.leading = self._led[leading.key] = leading
+        leading.note_append(partition.log_end_offset)  # alone in the ISR it needs no fetch
+        if leading.core.is_recovering:
+            self._propose(leading)
+
+    def _resign(self, partition: Partition, leading: Leading | None) -> None:
+        """End the leader's side; the only replica that is left needs no follower."""
+        if leading is None:
+            return
+        self._forget(leading)
+        partition.leading = None
+        if partition.is_leader and partition.is_wanted():
+            partition.advance(partition.log_end_offset)
+
+    def _forget(self, leading: Leading) -> None:
+        self._led.pop(leading.key, None)
+        self._shrinks += leading.core.shrinks_total
+        self._expands += leading.core.expands_total
+        leading.close(NotLeaderOrFollowerError())
+
+    # ---- the ISR
+
+    def _propose(self, leading: Leading) -> None:
+        proposal = leading.proposal()
+        if proposal is not None:
+            self._proposals.submit(leading.key, proposal)
+            self._wanted.set()
+
+    async def check_isr(self) -> None:
+        """Propose that followers leave which are not caught up, until cancelled."""
+        while True:
+            await asyncio.sleep(self._lag_time_max_ms / 2000)
+            self.propose_changes()
+
+    def propose_changes(self) -> None:
+        """Propose each ISR that should be another one."""
+        for leading in list(self._led.values()):
+            self._propose(leading)
+
+    async def alter_partitions(self, quorum: QuorumView, broker_epoch: int) -> None:
+        """Send proposals to the active controller, until cancelled."""
+        channel, proposals = Channel(REQUEST_TIMEOUT_S), self._proposals
+        while True:
+            wake_ms = proposals.wake_ms
+            if wake_ms is None:
+                self._wanted.clear()
+                await self._wanted.wait()
+                continue
+            if wake_ms > self._timers.monotonic_ms():
+                await asyncio.sleep(RETRY_MS / 1000)
+            request = proposals.next_request(broker_epoch, self._timers.monotonic_ms())
+            if request is None:
+                continue
+            try:
+                answer = await channel.ask(quorum.address, request, AlterPartitionResponse)
+            except ChannelError as error:
+                logger.info("ISR changes are asked for again: %s", error)
+                proposals.take_failure(self._timers.monotonic_ms())
+            else:
+                self._take_answer(answer)
+
+    def _take_answer(self, answer: AlterPartitionResponse) -> None:
+        if answer.error_code:
+            logger.info("ISR changes are asked for again: error %d", answer.error_code)
+        for key, proposal, decided in self._proposals.take_answer(answer, self._timers.monotonic_ms()):
+            leading = self._led.get(key)
+            if leading is not None:
+                leading.take_answer(proposal, decided)
+
+    # ---- metrics
+
+    def measure(self, metrics: Metrics) -> None:
+        """Export what Kafka's ReplicaManager does of leaders."""
+        metrics.source(self._samples)
+
+    def _samples(self) -> Iterator[Sample]:
+        cores = [leading.core for leading in self._led.values()]
+        gauges = {
+            "underreplicatedpartitions": sum(len(core.isr) < len(core.replicas) for core in cores),
+            "underminisrpartitioncount": sum(core.is_under_min_isr for core in cores),
+            "atminisrpartitioncount": sum(len(core.isr) == core.least_isr for core in cores),
+        }
+        for name, value in gauges.items():
+            yield Sample(PREFIX + name, "gauge", {}, value)
+        shrinks = self._shrinks + sum(core.shrinks_total for core in cores)
+        expands = self._expands + sum(core.expands_total for core in cores)
+        yield Sample(PREFIX + "isrshrinks_total", "counter", {}, shrinks)
+        yield Sample(PREFIX + "isrexpands_total", "counter", {}, expands)

@@ -1,0 +1,217 @@
+"""A led partition with several replicas: the core of its leader over its log, and those who wait for followers.
+
+    append       the log, then ``note_append``; with flush.messages ``note_synced`` says what counts
+    fetch        ``note_fetch`` moves the high watermark and, with it, who waits; a follower that may join the ISR is
+                 told to the one who proposes it
+    acks=all     at the high watermark; NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR shrank below
+                 min.insync.replicas meanwhile, REQUEST_TIMED_OUT by the request's clock
+    deletion     of records completes when the log starts of all living replicas passed it
+
+Loop thread only. Source: Partition, DelayedProduce and DelayedDeleteRecords of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.cluster.alter_partition import PartitionKey
+from tidelog.broker.cluster.partition_state import Brokers, IsrAnswer, IsrProposal, LeaderState
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.replica.commits import Commits
+from tidelog.protocol.errors import (
+    KafkaError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    RequestTimedOutError,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import PartitionState
+    from tidelog.broker.replica.partition import Partition
+
+ALL_REPLICAS = -1
+
+
+class LeaderParts(NamedTuple):
+    """Parts that all led partitions of a broker share."""
+
+    timers: TimerQueue
+    lag_time_max_ms: float
+    note_joinable: Callable[[Leading], object]
+    """Is told of a partition whose ISR should be proposed now."""
+
+
+class Leading:
+    """The leader's side of one partition, in one leader epoch."""
+
+    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "core")
+
+    def __init__(self, partition: Partition, core: LeaderState, parts: LeaderParts) -> None:
+        self._partition = partition
+        self._parts = parts
+        self._syncs = Commits()
+        self._deletions = Commits()
+        self.core = core
+
+    @property
+    def key(self) -> PartitionKey:
+        """The partition's topic id and number."""
+        return PartitionKey(self._partition.topic_id, self._partition.topic_partition.partition)
+
+    @property
+    def _now_ms(self) -> float:
+        return self._parts.timers.monotonic_ms()
+
+    # ---- appends
+
+    def check_in_sync_replicas(self) -> None:
+        """Raises NotEnoughReplicasError while the ISR is too small for acks=all."""
+        core = self.core
+        if core.is_under_min_isr:
+            raise NotEnoughReplicasError(
+                f"The size of the current ISR : {len(core.isr)} is insufficient to satisfy the min.isr requirement of "
+                f"{core.least_isr} for partition {self._partition.topic_partition}"
+            )
+
+    def note_append(self, log_end_offset: int) -> None:
+        """The log got longer, and no sync is asked for."""
+        if not self._moved(self.core.note_append(log_end_offset, self._now_ms)):
+            self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
+
+    def note_unsynced(self, log_end_offset: int) -> None:
+        """The log got longer; for this replica the new records count when they are synced."""
+        self.core.note_append(log_end_offset, self._now_ms, self.core.committed_end)
+        self._partition.offsets_moved()
+
+    def note_synced(self, offset: int) -> None:
+        """This replica's records below ``offset`` are synced, or need no sync."""
+        self._moved(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
+        self._syncs.advance(offset)
+
+    def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
+        """Settles when a produce request may be answered whose last record is at ``offset``; None when it may be now.
+
+        Fails with NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError,
+        KafkaStorageError.
+        """
+        if acks != ALL_REPLICAS:
+            return self._syncs.wait(offset) if offset >= self.core.committed_end else None
+        committed = self._partition.when_committed(offset).then(self._check_committed)
+        return within(self._parts.timers, committed, timeout_ms)
+
+    def _check_committed(self, _: None) -> None:
+        if len(self.core.maximal_isr) < self.core.least_isr:
+            raise NotEnoughReplicasAfterAppendError
+
+    # ---- followers
+
+    def note_fetch(
+        self, replica: tuple[int, int], fetch_offset: int, log_start_offset: int, leader_end_offset: int
+    ) -> None:
+        """Take over a fetch of a replica (id, broker epoch). Raises NotLeaderOrFollowerError."""
+        core, (replica_id, broker_epoch) = self.core, replica
+        self._moved(
+            core.note_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset, leader_end_offset, self._now_ms)
+        )
+        if replica_id not in core.isr and core.can_join(replica_id):
+            self._parts.note_joinable(self)
+        self._settle_deletions()
+
+    def when_deleted(self, offset: int, timeout_ms: float) -> Deferred[int]:
+        """Settles with the low watermark once it is at ``offset``. Fails with NotLeaderOrFollowerError,
+        RequestTimedOutError."""
+        if self.low_watermark >= offset:
+            return completed(self.low_watermark)
+        waiting = self._deletions.wait(offset - 1)
+        return within(self._parts.timers, waiting, timeout_ms).then(lambda _: self.low_watermark)
+
+    @property
+    def low_watermark(self) -> int:
+        """The least log start of the living replicas."""
+        return self.core.low_watermark(self._partition.log_start_offset)
+
+    def _settle_deletions(self) -> None:
+        if self._deletions.has_waits:
+            self._deletions.advance(self.low_watermark)
+
+    # ---- metadata
+
+    def take_image(self, state: PartitionState, brokers: Brokers) -> None:
+        """Take over a newer image of the same leader epoch."""
+        self._took(self.core.take_image(state, brokers, self._now_ms))
+
+    def take_brokers(self, brokers: Brokers) -> None:
+        """Take over the brokers of a newer image."""
+        self._took(self.core.take_brokers(brokers, self._now_ms))
+
+    def take_answer(self, proposal: IsrProposal, answer: IsrAnswer) -> None:
+        """Take over the controller's answer to a proposal."""
+        self._took(self.core.take_answer(proposal, answer, self._now_ms))
+
+    def take_min_isr(self, min_isr: int) -> None:
+        """Take over another ``min.insync.replicas``."""
+        self._moved(self.core.take_min_isr(min_isr, self._now_ms))
+
+    def proposal(self) -> IsrProposal | None:
+        """Return the ISR to propose, if it should change."""
+        return self.core.proposal(self._now_ms)
+
+    def close(self, error: KafkaError) -> None:
+        """Leadership is over: who waits for followers is told ``error``."""
+        self._syncs.fail(error)
+        self._deletions.fail(error)
+
+    def _took(self, moved: bool) -> None:
+        self._partition.isr = self.core.isr
+        self._moved(moved)
+        self._settle_deletions()
+
+    def _moved(self, moved: bool) -> bool:
+        if moved:
+            self._partition.advance(self.core.high_watermark)
+        return moved
+
+
+def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers, parts: LeaderParts) -> Leading:
+    """Begin a leader epoch: it is noted in the log before any fetch of it is answered, for an empty log as well.
+
+    Raises KafkaStorageError.
+    """
+    log = partition.local_log
+    with log.lock:
+        log.leader_epochs.assign(state.leader_epoch, log.log_end_offset)
+    core = LeaderState(
+        partition.node_id,
+        state,
+        log.log_end_offset,
+        log.high_watermark,
+        parts.timers.monotonic_ms(),
+        parts.lag_time_max_ms,
+        log.config.min_insync_replicas,
+        brokers,
+    )
+    return Leading(partition, core, parts)
+
+
+def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Deferred[None]:
+    """Return what settles as ``work`` does; after ``timeout_ms`` it fails with RequestTimedOutError."""
+    if work.done:
+        return work
+    limited: Deferred[None] = Deferred()
+    timer = timers.schedule(timeout_ms, partial(_time_out, limited))
+
+    def settle(done: Deferred[None]) -> None:
+        timer.cancel()
+        if not limited.done:
+            done.pass_to(limited)
+
+    work.on_done(settle)
+    return limited
+
+
+def _time_out(limited: Deferred[None]) -> None:
+    if not limited.done and not limited.abandoned:
+        limited.fail(RequestTimedOutError())

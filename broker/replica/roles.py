@@ -1,0 +1,25 @@
+"""Roles of replicas in a cluster: who decides for a partition whether it is led or followed here.
+
+A lone node has none: all of its partitions have one replica.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import PartitionState
+    from tidelog.broker.replica.partition import Partition
+
+
+class Roles(Protocol):
+    """Decides the roles of this broker's replicas. Loop thread only."""
+
+    def take(self, partition: Partition, state: PartitionState) -> None:
+        """Give a partition its role by a newer image: its leader, epochs, replicas and ISR are taken over already. Its
+        log is open, or can be opened at once."""
+        ...
+
+    def drop(self, partition: Partition) -> None:
+        """A partition's log goes: it has no role any more."""
+        ...

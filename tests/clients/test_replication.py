@@ -1,0 +1,196 @@
+"""Replicated partitions that a Tidelog member leads, with Apache Kafka's broker as follower, in one cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.kafka_python import read_to_end
+from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
+from tests.support.member import MemberNode
+from tidelog.client import Client
+from tidelog.protocol.errors import NotEnoughReplicasError
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+JAVA, MEMBER = 2, 101
+WAIT_S = 60
+QUICK = {
+    "replica.lag.time.max.ms": "3000",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Cluster:
+    """A controller, a Java broker and a member."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = ports_of_controllers(1)
+        self.controller = KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
+        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=QUICK)
+        self.member = MemberNode(directory, MEMBER, ports, QUICK)
+
+    def create(self, name: str, replicas: list[int], **configs: str) -> None:
+        """A topic of one partition with these replicas, the first of which leads."""
+        admin = AdminClient({"bootstrap.servers": self.java.bootstrap})
+        (future,) = admin.create_topics([NewTopic(name, 1, replica_assignment=[replicas], config=configs)]).values()
+        future.result()
+        self.wait_isr(name, replicas)
+
+    def wait_isr(self, name: str, members: list[int], limit_s: float = WAIT_S) -> None:
+        """Wait until these are the in-sync replicas, as both brokers tell it."""
+        for node in (self.java, self.member):
+            wait_until(lambda node=node: isr(node, name) == sorted(members), f"{name}: {members}", limit_s)  # type: ignore[misc]
+
+
+def isr(node: BrokerProcess, name: str) -> list[int]:
+    """The in-sync replicas of partition 0."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
+    return [] if found is None else sorted(found.isrs)
+
+
+def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> None:
+    """Records by an idempotent producer, acknowledged by all in-sync replicas."""
+    producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "linger.ms": 1})
+    errors: list[object] = []
+    for number in range(count):
+        producer.produce(topic, f"{number:0{size}}", on_delivery=lambda error, _: errors.append(error))
+        producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+    assert len(errors) == count
+    assert set(errors) == {None}
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Name -> SHA-256 of the segments of a partition."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.log"))}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running cluster."""
+    cluster = Cluster(tmp_path_factory.mktemp("replication"))
+    with cluster.controller, cluster.java, cluster.member:
+        yield cluster
+
+
+def leader(node: BrokerProcess, name: str) -> int:
+    """The leader of partition 0."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
+    return -1 if found is None else found.leader
+
+
+def values(node: BrokerProcess, topic: str) -> list[bytes]:
+    """All committed values of partition 0, in their order."""
+    return [record.value for record in read_to_end(node.bootstrap, topic)]
+
+
+def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
+    """The error code of a produce request of one record."""
+    data = PartitionProduceData(index=0, records=memoryview(build_batch([Record(0, 0, None, b"one")])))
+    with Client(node.bootstrap) as client:
+        topic_id = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), MetadataResponse).topics[0]
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=30_000,
+            topic_data=[TopicProduceData(name=topic, topic_id=topic_id.topic_id, partition_data=[data])],
+        )
+        return client.call(request, ProduceResponse).responses[0].partition_responses[0].error_code
+
+
+class Writer:
+    """An idempotent producer in a thread that writes numbers until it is told to end; what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50}
+        )
+        self._topic = topic
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.acknowledged: list[bytes] = []
+        self.errors: list[object] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+        assert self._producer.flush(WAIT_S) == 0
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        wait_until(lambda: len(self.acknowledged) >= wanted or bool(self.errors), f"{wanted} records", WAIT_S)
+
+    def _write(self) -> None:
+        number = 0
+        while not self._is_ended.is_set():
+            self._producer.produce(self._topic, str(number), on_delivery=self._note)
+            self._producer.poll(0.001)
+            number += 1
+
+    def _note(self, error: object, message: Message) -> None:
+        if error is None:
+            self.acknowledged.append(message.value() or b"")
+        else:
+            self.errors.append(error)
+
+
+def test_a_java_follower_has_the_same_files(cluster: Cluster) -> None:
+    cluster.create("copied", [MEMBER, JAVA], **{"segment.bytes": "1048576", "min.insync.replicas": "2"})
+    produce(cluster.java, "copied", 5000, 1000)
+    cluster.wait_isr("copied", [MEMBER, JAVA])
+    own, copy = (node.data_directory / "copied-0" for node in (cluster.member, cluster.java))
+    assert len(digests(own)) > 3
+    wait_until(lambda: digests(own) == digests(copy), "equal files", WAIT_S)
+    assert len(values(cluster.java, "copied")) == 5000
+
+
+def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None:
+    """Meanwhile acks=all goes on, unless min.insync.replicas asks for both."""
+    cluster.create("free", [MEMBER, JAVA])
+    cluster.create("careful", [MEMBER, JAVA], **{"min.insync.replicas": "2"})
+    assert produce_code(cluster.member, "careful", -1) == 0
+    with Writer(cluster.member.bootstrap, "free") as writer:
+        writer.wait_for(50)
+        cluster.java.kill()
+        wait_until(lambda: isr(cluster.member, "free") == [MEMBER], "the follower left", WAIT_S)
+        writer.wait_for(50)
+        wait_until(lambda: isr(cluster.member, "careful") == [MEMBER], "the follower left", WAIT_S)
+        assert produce_code(cluster.member, "careful", -1) == NotEnoughReplicasError.code
+        assert produce_code(cluster.member, "careful", 1) == 0
+        cluster.java.start()
+        cluster.wait_isr("free", [MEMBER, JAVA])
+        writer.wait_for(50)
+    assert writer.errors == []
+    cluster.wait_isr("careful", [MEMBER, JAVA])
+    assert produce_code(cluster.member, "careful", -1) == 0
+    assert values(cluster.member, "free") == writer.acknowledged
+
+
+def test_the_java_follower_takes_over_from_a_killed_leader(cluster: Cluster) -> None:
+    cluster.create("over", [MEMBER, JAVA])
+    with Writer(f"{cluster.java.bootstrap},{cluster.member.bootstrap}", "over") as writer:
+        writer.wait_for(100)
+        cluster.member.kill()
+        wait_until(lambda: leader(cluster.java, "over") == JAVA, "the new leader", WAIT_S)
+        writer.wait_for(100)
+        cluster.member.start()
+    assert writer.errors == []
+    assert values(cluster.java, "over") == writer.acknowledged

@@ -1,0 +1,110 @@
+"""A broker on a loop that moves only when told, whose partition ``t-0`` has followers: brokers 2 and 3 of the image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tests.support.leaders import EPOCH, brokers
+from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.handlers.drive import handler_of
+from tidelog.broker.handlers.fetch import handle as handle_fetch
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.roles import MemberRoles
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, PartitionState
+from tidelog.broker.replica.partition import Partition
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+from tidelog.protocol.schema.fields import Message
+from tidelog.protocol.transferable import TransferableRecords
+
+LAG_MS = 30_000
+VERSION = 18
+LED = PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)
+
+
+class ReplicatedBroker(DataBroker):
+    """Broker 1, with a topic ``t`` of one partition."""
+
+    def __init__(self, directory: Path, configs: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
+        self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS)
+        self.replica_manager.roles = self.roles
+        self.topic = self.topics.create_topic("t", 1, configs=configs)
+        self.partition.take_over(LED)
+
+    @property
+    def partition(self) -> Partition:
+        """t-0."""
+        return self.replica_manager.partition("t", 0)
+
+    def ask(
+        self,
+        replica: int,
+        offset: int,
+        *,
+        wait_ms: int = 0,
+        leader_epoch: int = 5,
+        last_epoch: int = -1,
+        log_start: int = 0,
+        session: tuple[int, int] = (0, -1),
+        names_partition: bool = True,
+    ) -> FetchResponse | Deferred[FetchResponse]:
+        """The answer to a replica's fetch."""
+        asked = FetchPartition(
+            partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch,
+            log_start_offset=log_start, partition_max_bytes=1 << 20,
+        )  # fmt: skip
+        topics = [FetchTopic(topic_id=self.partition.topic_id, partitions=[asked])] if names_partition else []
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=replica, replica_epoch=EPOCH + replica), max_wait_ms=wait_ms,
+            min_bytes=1, max_bytes=1 << 20, session_id=session[0], session_epoch=session[1], topics=topics,
+        )  # fmt: skip
+        answer = handle_fetch(self.broker, self.context(VERSION), request)
+        assert isinstance(answer, FetchResponse | Deferred)
+        return answer
+
+    def fetch(self, replica: int, offset: int, **options: Any) -> tuple[int, int, int, bytes]:
+        """Error, high watermark, log start and records of the answer to a replica's fetch."""
+        answer = self.ask(replica, offset, **options)
+        assert isinstance(answer, FetchResponse)
+        return told(answer)
+
+    def begin(self, request: Message, version: int) -> Deferred[Any]:
+        """Begin a request that is answered in steps; each of them is done as soon as it can be."""
+        answer: Deferred[Any] = Deferred()
+        steps = handler_of(request).handle(self.broker, self.context(version), request)
+
+        def go_on(_: object = None) -> None:
+            for waiting in steps:
+                if waiting is not None and not waiting.done:
+                    waiting.on_done(go_on)
+                    return
+
+        def run() -> Iterator[Any]:
+            answer.complete((yield from handled))
+
+        handled, steps = steps, run()
+        go_on()
+        for _ in range(4):
+            self.loop.run_soon()
+        return answer
+
+
+def told(answer: FetchResponse) -> tuple[int, int, int, bytes]:
+    """Error, high watermark, log start and records of the only partition of an answer."""
+    (topic,) = answer.responses
+    (data,) = topic.partitions
+    return data.error_code, data.high_watermark, data.log_start_offset, content_of(data.records)
+
+
+def content_of(records: object) -> bytes:
+    """The bytes of a slice, which is let go of."""
+    if not isinstance(records, TransferableRecords):
+        return bytes(cast(bytes, records))
+    content = os.pread(records.file.fileno(), records.size, records.position)
+    records.release()
+    return content

@@ -1,0 +1,184 @@
+"""Roles of a member's replicas, ISR changes on their way to the controller, and what is exported of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from tests.support.leaders import EPOCH
+from tests.support.replicated import LED, ReplicatedBroker
+from tidelog.broker.cluster.alter_partition import RETRY_MS
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.member import roles
+from tidelog.broker.member.channel import ChannelError
+from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.metrics.registry import Metrics
+from tidelog.protocol import errors
+from tidelog.protocol.messages.alter_partition import (
+    RECOVERED,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionDataResponse,
+    TopicDataResponse,
+)
+
+ALONE = LED._replace(isr=(1,), partition_epoch=8)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
+    node = ReplicatedBroker(tmp_path)
+    yield node
+    node.close()
+
+
+def answered(request: AlterPartitionRequest, error: int = 0) -> AlterPartitionResponse:
+    """The answer of a controller that commits what it is asked for, or refuses it."""
+    topics = [
+        TopicDataResponse(
+            topic_id=topic.topic_id,
+            partitions=[
+                PartitionDataResponse(
+                    partition_index=one.partition_index,
+                    error_code=error,
+                    leader_id=1,
+                    leader_epoch=one.leader_epoch,
+                    isr=[member.broker_id for member in one.new_isr_with_epochs],
+                    leader_recovery_state=RECOVERED,
+                    partition_epoch=one.partition_epoch + 1,
+                )
+                for one in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionResponse(topics=topics)
+
+
+class ScriptedChannel:
+    """A connection on which each answer is the next of a script; what follows the last one never comes."""
+
+    script: ClassVar[list[Any]] = []
+    asked: ClassVar[list[AlterPartitionRequest]] = []
+
+    def __init__(self, _timeout_s: float) -> None:
+        """As ``Channel``."""
+
+    async def ask(self, _address: Address, request: AlterPartitionRequest, _kind: object) -> AlterPartitionResponse:
+        self.asked.append(request)
+        answer = self.script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(AlterPartitionResponse, answer(request))
+
+
+def test_isr_changes_are_asked_for_until_they_are_decided(
+    node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ScriptedChannel.asked = []
+    ScriptedChannel.script = [
+        ChannelError("gone"),
+        lambda _: AlterPartitionResponse(error_code=errors.NotControllerError.code),
+        lambda request: answered(request, errors.IneligibleReplicaError.code),
+        answered,
+    ]
+    monkeypatch.setattr(roles, "Channel", ScriptedChannel)
+    node.partition.take_over(ALONE)
+    node.fetch(2, 0)
+
+    async def send() -> None:
+        task = asyncio.ensure_future(node.roles.alter_partitions(cast(Any, FakeQuorum()), EPOCH))
+        while ScriptedChannel.script:
+            await asyncio.sleep(0)
+            node.loop.advance(RETRY_MS)
+            if len(ScriptedChannel.asked) == 3:  # refused: the follower's next fetch has it proposed again
+                node.fetch(2, 0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(send(), 30))
+    assert node.partition.isr == (1, 2)
+    assert all(request.broker_epoch == EPOCH for request in ScriptedChannel.asked)
+
+
+class FakeQuorum:
+    """A quorum whose active controller is known."""
+
+    address = Address("localhost", 1)
+
+
+def test_followers_that_lag_are_proposed_to_leave(node: ReplicatedBroker) -> None:
+    node.append("t", b"a")
+    node.fetch(2, 1)
+    node.loop.advance(30_001)
+    node.fetch(2, 1)
+    node.roles.propose_changes()
+    request = node.roles._proposals.next_request(EPOCH, node.loop.time.monotonic_ms())
+    assert request is not None
+    assert [one.broker_id for one in request.topics[0].partitions[0].new_isr_with_epochs] == [1, 2]
+
+
+def test_an_unclean_election_is_said_to_be_recovered(node: ReplicatedBroker) -> None:
+    node.partition.take_over(PartitionState((1, 2, 3), (1,), 1, 6, 9, is_recovering=True))
+    request = node.roles._proposals.next_request(EPOCH, 0.0)
+    assert request is not None
+    (asked,) = request.topics[0].partitions
+    assert ([one.broker_id for one in asked.new_isr_with_epochs], asked.leader_recovery_state) == ([1], RECOVERED)
+
+
+def test_a_log_that_cannot_be_opened_is_not_led(node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> object:
+        raise errors.KafkaStorageError
+
+    monkeypatch.setattr(roles, "begin_leading", fail)
+    node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+    assert not node.partition.is_leader
+    assert node.partition.leading is None
+
+
+def test_metrics_are_kafkas_and_outlive_leadership(node: ReplicatedBroker) -> None:
+    metrics = Metrics()
+    node.roles.measure(metrics)
+
+    def values() -> dict[str, float]:
+        return {
+            sample.name.removeprefix(roles.PREFIX): sample.value
+            for sample in metrics.collect()
+            if sample.name.startswith(roles.PREFIX)
+        }
+
+    assert values() == {
+        "underreplicatedpartitions": 0,
+        "underminisrpartitioncount": 0,
+        "atminisrpartitioncount": 0,
+        "isrshrinks_total": 0,
+        "isrexpands_total": 0,
+    }
+    node.partition.take_over(ALONE)
+    assert values()["underreplicatedpartitions"] == values()["atminisrpartitioncount"] == 1
+    node.partition.take_over(PartitionState((1, 2, 3), (2,), 2, 6, 9))
+    assert values()["underreplicatedpartitions"] == 0
+    assert values()["isrshrinks_total"] == 1
+
+
+def test_a_topic_of_an_image_is_led_when_it_is_shown(node: ReplicatedBroker) -> None:
+    image = node.topic._replace(name="u", topic_id=b"u" * 16, partitions=(LED, LED._replace(leader=2)))
+    node.broker.metadata.put(image)
+    node.replica_manager.take_roles(image)
+    led, followed = (node.replica_manager.partition("u", index) for index in range(2))
+    assert led.leading is not None
+    assert led.end_offset_for_epoch(5) == (5, 0)
+    assert followed.leading is None
+    assert not followed.is_leader
+
+
+def test_a_removed_replica_has_no_role(node: ReplicatedBroker) -> None:
+    partition = node.partition
+    node.replica_manager.remove_replicas(node.topic, [0])
+    assert partition.leading is None
+    assert not node.roles._led

@@ -1,0 +1,323 @@
+"""A led partition with followers: acknowledgements, replica fetches, deletions and offsets of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.leaders import brokers
+from tests.support.replicated import LED, ReplicatedBroker, told
+from tests.unit.broker.data_broker import batch
+from tests.unit.broker.handlers.drive import drive
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.protocol import errors
+from tidelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+TIMEOUT_MS = 1000
+FENCED = PartitionState((1, 2, 3), (2, 3), 2, 6, 8)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
+    node = ReplicatedBroker(tmp_path)
+    yield node
+    node.close()
+
+
+@pytest.fixture
+def careful(tmp_path: Path) -> Iterator[ReplicatedBroker]:
+    """With min.insync.replicas of 2."""
+    node = ReplicatedBroker(tmp_path, {"min.insync.replicas": "2"})
+    yield node
+    node.close()
+
+
+def produce(node: ReplicatedBroker, acks: int = -1) -> Deferred[ProduceResponse] | ProduceResponse:
+    """A produce request of one record, or what it waits for."""
+    from tidelog.broker.handlers.produce import handle
+
+    data = PartitionProduceData(index=0, records=memoryview(batch(b"v")))
+    topics = [TopicProduceData(topic_id=node.partition.topic_id, partition_data=[data])]
+    answer = handle(node.broker, node.context(13), ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=topics))
+    assert isinstance(answer, Deferred | ProduceResponse)
+    return answer
+
+
+def code(answer: Deferred[ProduceResponse] | ProduceResponse) -> int | None:
+    """The error code of the only partition, None while it waits."""
+    if isinstance(answer, Deferred):
+        if not answer.done:
+            return None
+        answer = answer.result()
+    return answer.responses[0].partition_responses[0].error_code
+
+
+# ---- acknowledgements
+
+
+def test_acks_all_is_answered_at_the_high_watermark(node: ReplicatedBroker) -> None:
+    answer = produce(node)
+    node.fetch(2, 0)
+    assert code(answer) is None
+    node.fetch(3, 0)
+    node.fetch(2, 1)
+    assert code(answer) is None
+    node.fetch(3, 1)
+    assert code(answer) == 0
+    assert node.partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_other_acks_wait_for_no_follower(node: ReplicatedBroker, acks: int) -> None:
+    from tidelog.broker.handlers.produce import handle
+
+    data = PartitionProduceData(index=0, records=memoryview(batch(b"v")))
+    topics = [TopicProduceData(topic_id=node.partition.topic_id, partition_data=[data])]
+    answer = handle(node.broker, node.context(13), ProduceRequest(acks=acks, topic_data=topics))
+    assert answer is None if acks == 0 else isinstance(answer, ProduceResponse)
+    assert node.partition.high_watermark == 0
+
+
+def test_with_flush_messages_acks_1_waits_for_its_own_sync(tmp_path: Path) -> None:
+    node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
+    one, all_replicas = produce(node, 1), produce(node)
+    assert code(one) is None
+    for _ in range(4):
+        node.loop.run_soon()
+    assert code(one) == 0
+    assert code(all_replicas) is None
+    for replica in (2, 3):
+        node.fetch(replica, 2)
+    assert code(all_replicas) == 0
+    node.close()
+
+
+def test_too_few_in_sync_replicas_are_told_before_anything_is_appended(careful: ReplicatedBroker) -> None:
+    careful.partition.take_over(LED._replace(isr=(1,), partition_epoch=8))
+    assert code(produce(careful)) == errors.NotEnoughReplicasError.code
+    assert careful.partition.log_end_offset == 0
+    assert code(produce(careful, 1)) == 0
+
+
+def test_acks_all_ends_with_the_clock(careful: ReplicatedBroker) -> None:
+    answer = produce(careful)
+    careful.partition.take_over(LED._replace(isr=(1,), partition_epoch=8))
+    for replica in (2, 3):
+        careful.fetch(replica, 1)
+    assert code(answer) is None, "nothing is committed under min.insync.replicas"
+    careful.loop.advance(TIMEOUT_MS + 100)
+    assert code(answer) == errors.RequestTimedOutError.code
+
+
+def test_lost_leadership_is_told_to_who_waits(node: ReplicatedBroker) -> None:
+    answer = produce(node)
+    node.partition.take_over(FENCED)
+    assert code(answer) == errors.NotLeaderOrFollowerError.code
+    assert node.partition.leading is None
+    node.loop.advance(TIMEOUT_MS + 100)
+
+
+def test_a_partition_that_has_one_replica_left_commits_all_it_has(node: ReplicatedBroker) -> None:
+    answer = produce(node)
+    node.partition.take_over(PartitionState((1,), (1,), 1, 5, 8))
+    assert code(answer) == 0
+    assert node.partition.leading is None
+    assert node.partition.high_watermark == 1
+
+
+# ---- replica fetches
+
+
+def test_a_replica_gets_what_consumers_do_not_see_yet(node: ReplicatedBroker) -> None:
+    node.append("t", b"a")
+    error, watermark, start, records = node.fetch(2, 0)
+    assert (error, watermark, start) == (0, 0, 0)
+    assert len(records) == node.partition.local_log.size_bytes
+    node.fetch(2, 1)
+    assert node.fetch(3, 1) == (0, 1, 0, b""), "its own fetch moved it"
+
+
+def test_an_election_notes_the_epoch_of_an_empty_log(node: ReplicatedBroker) -> None:
+    assert node.partition.end_offset_for_epoch(5) == (5, 0)
+    assert node.fetch(2, 0, last_epoch=5)[0] == 0
+    answer = node.ask(2, 3, last_epoch=3)
+    assert isinstance(answer, FetchResponse)
+    data = answer.responses[0].partitions[0]
+    assert (data.error_code, data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"replica": 9, "offset": 1}, errors.NotLeaderOrFollowerError),
+        ({"replica": 2, "offset": 0, "leader_epoch": 4}, errors.FencedLeaderEpochError),
+        ({"replica": 2, "offset": 0, "leader_epoch": 6}, errors.UnknownLeaderEpochError),
+        ({"replica": 2, "offset": 0, "last_epoch": 5}, errors.OffsetOutOfRangeError),
+        ({"replica": 2, "offset": 9}, errors.OffsetOutOfRangeError),
+        ({"replica": 2, "offset": 2, "last_epoch": 6}, errors.OffsetOutOfRangeError),
+    ],
+)
+def test_replicas_that_are_wrong_are_told_at_once(
+    node: ReplicatedBroker, options: dict[str, int], error: type[errors.KafkaError]
+) -> None:
+    node.append("t", b"a")
+    node.append("t", b"b")
+    node.partition.local_log.update_high_watermark(2)
+    node.partition.move_log_start(1)
+    answer = node.ask(**options, wait_ms=500)  # type: ignore[arg-type]
+    assert isinstance(answer, FetchResponse)
+    assert told(answer)[0] == error.code
+
+
+def test_a_replica_waits_for_records_not_for_the_high_watermark(node: ReplicatedBroker) -> None:
+    node.append("t", b"a")
+    waiting = node.ask(2, 1, wait_ms=500)
+    assert isinstance(waiting, Deferred)
+    node.fetch(3, 1)
+    node.loop.run_soon()
+    assert not waiting.done
+    node.append("t", b"b")
+    node.loop.run_soon()
+    assert told(waiting.result())[1] == 1
+
+
+def test_a_replica_that_waits_is_answered_by_the_clock_and_by_a_new_leader(node: ReplicatedBroker) -> None:
+    waiting = node.ask(2, 0, wait_ms=500)
+    assert isinstance(waiting, Deferred)
+    node.loop.advance(600)
+    assert told(waiting.result()) == (0, 0, 0, b"")
+    waiting = node.ask(2, 0, wait_ms=500)
+    assert isinstance(waiting, Deferred)
+    node.partition.take_over(FENCED)
+    node.purgatory.touch(node.partition)
+    node.loop.run_soon()
+    assert told(waiting.result())[0] == errors.FencedLeaderEpochError.code
+
+
+def test_a_session_tells_what_moved(node: ReplicatedBroker) -> None:
+    node.append("t", b"a")
+    first = node.ask(2, 1, session=(0, 0))
+    assert isinstance(first, FetchResponse)
+    number = first.session_id
+    again = node.ask(2, 1, session=(number, 1), names_partition=False)
+    assert isinstance(again, FetchResponse)
+    assert again.responses == []
+    node.fetch(3, 1)
+    again = node.ask(2, 1, session=(number, 2), names_partition=False)
+    assert isinstance(again, FetchResponse)
+    assert told(again)[1] == 1
+
+
+def test_offsets_beside_a_divergence_are_told_again(node: ReplicatedBroker) -> None:
+    """A follower that truncates does not take them over."""
+    first = node.ask(2, 0, last_epoch=3, session=(0, 0))
+    diverged = node.ask(2, 3, last_epoch=3, session=(first.session_id, 1))  # type: ignore[union-attr]
+    assert diverged.responses[0].partitions[0].diverging_epoch.epoch == 3  # type: ignore[union-attr]
+    after = node.ask(2, 0, last_epoch=3, session=(first.session_id, 2))  # type: ignore[union-attr]
+    assert isinstance(after, FetchResponse)
+    assert told(after)[0] == 0
+
+
+def test_the_isr_is_proposed_when_a_follower_is_at_the_end(node: ReplicatedBroker) -> None:
+    node.partition.take_over(LED._replace(isr=(1, 2), partition_epoch=8))
+    assert node.roles._proposals.wake_ms is None
+    node.fetch(3, 0)
+    request = node.roles._proposals.next_request(101, 0.0)
+    assert request is not None
+    members = request.topics[0].partitions[0].new_isr_with_epochs
+    assert [(one.broker_id, one.broker_epoch) for one in members] == [(1, 101), (2, -1), (3, 103)]
+
+
+# ---- offsets and deletions
+
+
+def offset_for(node: ReplicatedBroker, timestamp: int, version: int = 11, replica: int = -1) -> tuple[int, int]:
+    """Error and offset of ListOffsets."""
+    asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+    (topic,) = drive(node.broker, request, ListOffsetsResponse, version).topics
+    return topic.partitions[0].error_code, topic.partitions[0].offset
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_its_followers(node: ReplicatedBroker) -> None:
+    for _ in range(3):
+        node.append("t", b"a")
+    node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=8))
+    assert offset_for(node, -1) == (errors.OffsetNotAvailableError.code, -1)
+    assert offset_for(node, -1, version=4)[0] == errors.LeaderNotAvailableError.code
+    assert offset_for(node, 0)[0] == errors.OffsetNotAvailableError.code
+    assert offset_for(node, -2) == (0, 0)
+    assert offset_for(node, -1, replica=2) == (0, 3)
+    for replica in (2, 3):
+        node.fetch(replica, 3, leader_epoch=6)
+    assert offset_for(node, -1) == (0, 3)
+
+
+def delete(node: ReplicatedBroker, before: int) -> Deferred[DeleteRecordsResponse]:
+    """The answer to DeleteRecords, or what it waits for."""
+    asked = DeleteRecordsPartition(partition_index=0, offset=before)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=TIMEOUT_MS)
+    return node.begin(request, 2)
+
+
+def deleted(answer: Deferred[DeleteRecordsResponse]) -> tuple[int, int]:
+    """Error and low watermark."""
+    (result,) = answer.result().topics[0].partitions
+    return result.error_code, result.low_watermark
+
+
+def committed(node: ReplicatedBroker) -> None:
+    """Two records that all replicas have."""
+    for _ in range(2):
+        node.append("t", b"a")
+    for replica in (2, 3):
+        node.fetch(replica, 2)
+
+
+def test_records_are_deleted_when_all_living_replicas_let_go_of_them(node: ReplicatedBroker) -> None:
+    committed(node)
+    answer = delete(node, -1)
+    node.fetch(2, 2, log_start=2)
+    assert not answer.done
+    node.fetch(3, 2, log_start=2)
+    node.loop.run_soon()
+    assert deleted(answer) == (0, 2)
+
+
+def test_a_replica_that_is_gone_holds_no_deletion(node: ReplicatedBroker) -> None:
+    committed(node)
+    answer = delete(node, 1)
+    node.fetch(2, 2, log_start=1)
+    node.controller.image = node.controller.image._replace(brokers=brokers(fenced={3}))
+    node.roles.take_brokers()
+    node.loop.run_soon()
+    assert deleted(answer) == (0, 1)
+
+
+def test_a_deletion_ends_with_the_clock(node: ReplicatedBroker) -> None:
+    committed(node)
+    answer = delete(node, 1)
+    node.loop.advance(TIMEOUT_MS + 100)
+    node.loop.run_soon()
+    assert deleted(answer) == (errors.RequestTimedOutError.code, -1)
