@@ -22,12 +22,12 @@ from tidelog.broker.metadata.metadata_image import (
 )
 from tidelog.protocol import errors
 from tidelog.protocol.messages.alter_partition import (
-    AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
-    PartitionAnswer,
-    TopicAnswer,
+    PartitionData,
+    PartitionDataResponse,
+    TopicDataResponse,
 )
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -283,7 +283,7 @@ class ModelController:
         decided: list[Message] = []
         for topic in request.topics:
             answers = [self._alter(request.broker_id, topic.topic_id, one, decided) for one in topic.partitions]
-            response.topics.append(TopicAnswer(topic_id=topic.topic_id, partitions=answers))
+            response.topics.append(TopicDataResponse(topic_id=topic.topic_id, partitions=answers))
         self.commit(*decided)
         for answered in response.topics:
             for one in answered.partitions:
@@ -291,9 +291,9 @@ class ModelController:
         return response
 
     def _alter(
-        self, broker_id: int, topic_id: bytes, asked: AlteredPartition, decided: list[Message]
-    ) -> PartitionAnswer:
-        answer = PartitionAnswer(partition_index=asked.partition_index)
+        self, broker_id: int, topic_id: bytes, asked: PartitionData, decided: list[Message]
+    ) -> PartitionDataResponse:
+        answer = PartitionDataResponse(partition_index=asked.partition_index)
         topic = self.image.topics.get(topic_id)
         if topic is None:
             answer.error_code = errors.UnknownTopicIdError.code
@@ -310,7 +310,7 @@ class ModelController:
             decided += [] if record is None else [record]
         return answer
 
-    def _error_of_alteration(self, broker_id: int, state: PartitionState, asked: AlteredPartition) -> int:
+    def _error_of_alteration(self, broker_id: int, state: PartitionState, asked: PartitionData) -> int:
         isr = [one.broker_id for one in asked.new_isr_with_epochs]
         is_recovering = asked.leader_recovery_state == RECOVERING
         is_known = set(isr) <= set(state.replicas) and len(set(isr)) == len(isr) and state.leader in isr
@@ -334,7 +334,7 @@ class ModelController:
             and member.broker_epoch in (ANY_EPOCH, broker.broker_epoch)
         )
 
-    def _fill_answer(self, topic_id: bytes, answer: PartitionAnswer) -> None:
+    def _fill_answer(self, topic_id: bytes, answer: PartitionDataResponse) -> None:
         if answer.error_code:
             return
         state = self.place(topic_id, answer.partition_index).state
