@@ -20,8 +20,8 @@ from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
-from tidelog.broker.replica.leading import LeaderParts, Leading, begin_leading
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.replication.leading import LeaderParts, Leading, begin_leading
 from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
 from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
 

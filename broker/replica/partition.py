@@ -42,8 +42,8 @@ from tidelog.protocol.errors import (
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
-    from tidelog.broker.replica.leading import Leading
-    from tidelog.broker.replica.roles import Roles
+    from tidelog.broker.replica.replication.leading import Leading
+    from tidelog.broker.replica.replication.roles import Roles
     from tidelog.log.config import LogConfig
     from tidelog.log.producer.state import ProducerEntry
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog

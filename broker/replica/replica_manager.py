@@ -22,7 +22,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from tidelog.broker.replica.roles import Roles
+    from tidelog.broker.replica.replication.roles import Roles
     from tidelog.log.config import LogConfig
     from tidelog.log.manager import LogManager
 

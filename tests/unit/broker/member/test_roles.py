@@ -66,7 +66,7 @@ class ScriptedChannel:
     asked: ClassVar[list[AlterPartitionRequest]] = []
 
     def __init__(self, _timeout_s: float) -> None:
-        """As ``Channel``."""
+        """It connects to nothing."""
 
     async def ask(self, _address: Address, request: AlterPartitionRequest, _kind: object) -> AlterPartitionResponse:
         self.asked.append(request)
