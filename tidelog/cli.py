@@ -1,6 +1,8 @@
-"""The ``tidelog`` command line: a table of commands, each a module that is imported when it is called.
+"""The ``tidelog`` command line: its entry point.
 
-The frame is ``tidelog/commands/frame``; docs/internals/command-line.md has the rules that all commands follow.
+``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` what they share, and
+docs/internals/command-line.md the rules that all follow. A broker lives long: ``tidelog serve`` with options as they
+should be starts without any of these, which would stay in its memory.
 """
 
 from __future__ import annotations
@@ -10,48 +12,14 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import click
+from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
 
-from tidelog.commands.frame.commands import LazyGroup, Listed
-from tidelog.commands.frame.errors import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, describe_error
+if TYPE_CHECKING:
+    from tidelog.commands.serve_process import ServeWords
 
-COMMANDS = {
-    "serve": Listed("tidelog.commands.serve", "Run a broker."),
-    "format": Listed("tidelog.commands.format", "Give a node's log directories to a cluster."),
-    "ping": Listed("tidelog.commands.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
-    "topic": Listed("tidelog.commands.topic", "List, describe, create, change and delete topics."),
-    "group": Listed("tidelog.commands.group", "List, describe, reset and delete groups."),
-    "config": Listed("tidelog.commands.config", "Show and change configurations of topics, brokers and groups."),
-    "user": Listed("tidelog.commands.user", "List, create and delete users with a SCRAM password."),
-    "quota": Listed("tidelog.commands.quota", "List, set and unset client quotas."),
-    "acl": Listed("tidelog.commands.acl", "List, create and delete ACLs."),
-    "transaction": Listed("tidelog.commands.transaction", "List, describe and abort transactions."),
-    "cluster": Listed("tidelog.commands.cluster", "Show a cluster's id, brokers and features."),
-    "log-dirs": Listed("tidelog.commands.log_dirs", "Show brokers' log directories, and the bytes of each partition."),
-    "produce": Listed("tidelog.commands.produce", "Write records to a topic: lines of standard input or of files."),
-    "consume": Listed("tidelog.commands.consume", "Read records of topics."),
-    "find": Listed("tidelog.commands.find", "Find records by key, tag and time, newest first."),
-    "compaction": Listed("tidelog.commands.compaction", "Show what the cleaner does, or clean a topic now."),
-    "admin": Listed("tidelog.commands.admin", "Create tokens of the admin interface."),
-    "metadata": Listed("tidelog.commands.metadata", "Describe the metadata of a KRaft cluster."),
-    "dump-log": Listed("tidelog.commands.dump_log", "Print segment files: batches, records, index entries."),
-    "check": Listed("tidelog.commands.check", "Verify the logs of a stopped broker."),
-    "adopt": Listed("tidelog.commands.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
-    "pipeline": Listed("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
-    "completion": Listed("tidelog.commands.completion", "Print the script that completes commands in a shell."),
-    "version": Listed("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
-    "help": Listed("tidelog.commands.help", "Show the help of a command."),
-}
 COMPLETION_VARIABLE = "_TIDELOG_COMPLETE"
-
-root = LazyGroup(
-    name="tidelog",
-    listed=COMMANDS,
-    help="A Kafka broker in Python, and commands for any Kafka broker.",
-    epilog="tidelog COMMAND --help lists a command's options.",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,24 +52,34 @@ def is_output_closed() -> bool:
 
 
 def dispatch(argv: Sequence[str] | None) -> int:
-    """Run the command that the arguments name, with one line for what is wrong. Returns the exit code."""
+    """Run the command that the arguments name. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["--version"]:
         words[0] = "version"
-    if COMPLETION_VARIABLE in os.environ:
-        root.main(words, prog_name="tidelog", complete_var=COMPLETION_VARIABLE)
+    if words[:1] == ["serve"] and COMPLETION_VARIABLE not in os.environ:
+        from tidelog.commands.serve_process import read_words
+
+        options = read_words(words[1:])
+        if options is not None:
+            return serve(options)
+    from tidelog.commands.table import dispatch as call
+
+    return call(words)
+
+
+def serve(options: ServeWords) -> int:
+    """Run a broker, with one line for what ends it. Returns the exit code."""
+    from tidelog.commands.serve_process import run
+    from tidelog.protocol.errors import KafkaError
+
     try:
-        with root.make_context("tidelog", words) as context:
-            return root.invoke(context) or 0
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return error.exit_code
-    except click.ClickException as error:
-        print(describe_error(error), file=sys.stderr)
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+        return run(options)
+    except BrokenPipeError:
+        raise
+    except (KafkaError, OSError) as error:
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 

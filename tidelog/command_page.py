@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import click
 
-from tidelog.cli import COMMANDS, root
+from tidelog.commands.table import COMMANDS, root
 
 HEAD = """# Commands
 

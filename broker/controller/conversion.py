@@ -14,7 +14,6 @@ import contextlib
 import json
 import logging
 import os
-import sqlite3
 from collections.abc import Iterator
 
 from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
@@ -96,6 +95,8 @@ def _write_log(staging: MetadataPlace, records: list[VersionedRecord], node_id: 
 
 def records_of_store(path: str, node_id: int) -> Iterator[VersionedRecord]:
     """Yield the records that say what a store holds. Raises KafkaStorageError."""
+    import sqlite3  # a megabyte, which few brokers need, and once
+
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             rows = connection.execute("SELECT key, value FROM kv WHERE value IS NOT NULL ORDER BY key").fetchall()

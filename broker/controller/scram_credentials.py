@@ -6,8 +6,6 @@ the salt, the iterations, the stored key and the server key.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -83,6 +81,9 @@ def mechanism_of(number: int) -> ScramMechanism:
 
 def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> ScramState:
     """The keys of RFC 5802 from a salted password."""
+    import hashlib  # only brokers with users need these
+    import hmac
+
     name = mechanism.hash_name
     client_key = hmac.digest(salted_password, b"Client Key", name)
     server_key = hmac.digest(salted_password, b"Server Key", name)

@@ -24,7 +24,7 @@ from tidelog.broker.controller.topic_changes import (
     NewTopic,
     TopicChanges,
 )
-from tidelog.broker.loop.thread_rule import opening_expected
+from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,

@@ -7,8 +7,8 @@ says "Loop thread". A method for other threads says so: "Any thread", "In a thre
 checked.
 
 The other way round there is one rule: the loop opens no log, which takes 0.1 ms for each segment and waits for the
-disk. It is checked by the same means, where an event loop runs. Exceptions are within ``opening_expected``, each with
-its reason.
+disk. It is checked by the same means, where an event loop runs. Exceptions are within
+``log_openings.opening_expected``, each with its reason.
 
 The loop's thread is one that runs an event loop, or the main thread, where a broker is put together and where tests
 call its parts. Installed by ``tidelog serve`` with TIDELOG_DEBUG=1 and by the tests; otherwise nothing is wrapped, and
@@ -31,6 +31,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, NamedTuple
+
+from tidelog.broker.loop import log_openings
 
 PACKAGE = "tidelog.broker."
 _LOOP_ONLY = re.compile(r"loop\s+thread\s+only", re.IGNORECASE)
@@ -58,7 +60,6 @@ class _State:
 
     guarded: ClassVar[list[_Guarded]] = []
     is_suspended = False
-    expected_openings = 0
 
 
 class WrongThreadError(AssertionError):
@@ -81,16 +82,6 @@ def install() -> None:
     _guard_openings()
 
 
-@contextmanager
-def opening_expected() -> Iterator[None]:
-    """Within this the loop may open or make a log: where a request cannot wait for a thread yet."""
-    _State.expected_openings += 1
-    try:
-        yield
-    finally:
-        _State.expected_openings -= 1
-
-
 def _guard_openings() -> None:
     """Have the loop's thread fail where it opens a log, or makes one."""
     from tidelog.log.manager import LogManager
@@ -99,7 +90,7 @@ def _guard_openings() -> None:
 
     @wraps(original)
     def open_in_thread(*arguments: Any, **options: Any) -> Any:
-        if _get_running_loop() is not None and not _State.expected_openings:
+        if _get_running_loop() is not None and not log_openings.expected:
             raise WrongThreadError(f"the loop opens the log {arguments[1]}")
         return original(*arguments, **options)
 

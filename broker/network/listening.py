@@ -12,9 +12,10 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """A listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
     host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
+    name = host.encode() if host.isascii() else host  # as text it would load tables of international names
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise OSError(f"cannot listen on {endpoint}: {error.strerror}") from error

@@ -9,7 +9,6 @@ Apache Kafka neither writes nor reads the file. It is read when the first log op
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import threading
@@ -29,6 +28,8 @@ _PLACE = Struct(">qq")
 
 def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: bytes) -> str:
     """16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds ``content``."""
+    import hashlib  # OpenSSL's hashes are half a megabyte of an idle broker
+
     place = (topic_id or b"") + _PLACE.pack(base_offset, size)
     return hashlib.blake2b(place + content, digest_size=8).hexdigest()
 

@@ -23,7 +23,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.find.finding import FindRequest, plan
 from tidelog.broker.find.indexing import indexing_of
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.thread_rule import opening_expected
+from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Pending
 from tidelog.log import manager

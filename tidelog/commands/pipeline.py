@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.commands.frame.commands import Command, Group
-from tidelog.commands.frame.errors import EXIT_FAILED, EXIT_USAGE
+from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

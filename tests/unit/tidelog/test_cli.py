@@ -13,12 +13,13 @@ import click
 import pytest
 
 from tidelog import cli
-from tidelog.commands.frame.errors import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
+from tidelog.commands import table
+from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
 
 
 def command_of(*words: str) -> click.Command:
     """The declaration of a command."""
-    found: click.Command = cli.root
+    found: click.Command = table.root
     for word in words:
         assert isinstance(found, click.Group)
         inner = found.get_command(click.Context(found), word)
@@ -40,7 +41,7 @@ def every_command(*words: str) -> Iterator[tuple[str, ...]]:
 def test_help_lists_every_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in cli.COMMANDS:
+    for name in table.COMMANDS:
         assert f"\n  {name} " in out
 
 
@@ -84,9 +85,9 @@ def test_every_command_explains_itself(path: str, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == out
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", table.COMMANDS)
 def test_the_line_in_the_list_is_the_commands_own(name: str) -> None:
-    assert command_of(name).get_short_help_str(limit=200) == cli.COMMANDS[name].help
+    assert command_of(name).get_short_help_str(limit=200) == table.COMMANDS[name].help
 
 
 @pytest.mark.parametrize("path", sorted(map(" ".join, every_command())))
@@ -108,7 +109,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     script = "import sys; from tidelog import cli; cli.main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.startswith("tidelog.commands.")}
-    assert {name for name in loaded if not name.startswith("tidelog.commands.frame")} == set()
+    assert {name for name in loaded if not name.startswith("tidelog.commands.frame")} == {"tidelog.commands.table"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -164,7 +165,7 @@ def test_wrong_configuration_ends_in_one_line_and_code_2(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    serve = importlib.import_module("tidelog.commands.serve")
+    serve = importlib.import_module("tidelog.commands.serve_process")
     monkeypatch.setattr(serve, "configure_logging", lambda level: None)
     assert cli.main(["serve", *options]) == 2
     captured = capsys.readouterr()
@@ -177,7 +178,7 @@ def test_wrong_configuration_ends_in_one_line_and_code_2(
 def test_a_signal_before_the_broker_runs_ends_it_well(
     quiet_signals: dict[int, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve = importlib.import_module("tidelog.commands.serve")
+    serve = importlib.import_module("tidelog.commands.serve_process")
     monkeypatch.setattr(serve, "configure_logging", lambda level: None)
     cli.main(["serve", "--override", "nonsense"])
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -187,7 +188,7 @@ def test_a_signal_before_the_broker_runs_ends_it_well(
 
 
 def test_the_serve_command_imports_little_before_it_is_asked() -> None:
-    module: ModuleType = importlib.import_module("tidelog.commands.serve")
+    module: ModuleType = importlib.import_module("tidelog.commands.serve_process")
     for name in ("asyncio", "uvloop", "numpy", "broker"):
         assert not hasattr(module, name)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog.cli import COMMANDS
 from tidelog.command_page import page
+from tidelog.commands.table import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 

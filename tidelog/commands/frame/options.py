@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from tidelog.client.settings import ClientSettings, load_settings
-from tidelog.commands.frame.errors import EXIT_FAILED
+from tidelog.commands.frame.exit_codes import EXIT_FAILED
 
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
 DEFAULT_TIMEOUT_S = 30.0

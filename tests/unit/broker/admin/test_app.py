@@ -22,7 +22,8 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
 from tidelog.broker.cleaning import cleaner_of
-from tidelog.broker.loop.thread_rule import opening_expected, suspended
+from tidelog.broker.loop.log_openings import opening_expected
+from tidelog.broker.loop.thread_rule import suspended
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem

@@ -19,7 +19,7 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.guard import MAX_BODY_BYTES, Hosts
 from tidelog.broker.config.admin_keys import ADMIN_LISTENER
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.loop.thread_rule import opening_expected
+from tidelog.broker.loop.log_openings import opening_expected
 
 TOPIC = "compacted"
 READS = ("/healthz", "/readyz", "/metrics", "/compaction", "/topics/none/records?key=a", "/nothing")

@@ -13,7 +13,8 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, opening_expected, suspended
+from tidelog.broker.loop.log_openings import opening_expected
+from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, suspended
 from tidelog.log.files.topic_partition import TopicPartition
 
 SOURCE = '''

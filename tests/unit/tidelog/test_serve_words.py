@@ -1,0 +1,66 @@
+"""Options of ``tidelog serve`` that are read without click: as click reads them, or left to it."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tidelog.commands import serve, serve_process
+from tidelog.commands.serve_process import FLAGS, VALUES, ServeWords, environment_level, read_words
+
+TEXTS = ["", "9", "0", "-1", " 7", "1_0", "\u0665", "a=b", "=", "--", "-h", "--host", "info", "INFO", "debug", "x y"]
+NAMES = [*VALUES, *FLAGS, "--port=", "--hos", "-h", "--help", "--", "serve"]
+WORDS = st.lists(
+    st.one_of(
+        st.sampled_from([*NAMES, *TEXTS]),
+        st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(TEXTS)),
+    ),
+    max_size=6,
+)
+
+
+def read_by_click(words: list[str]) -> ServeWords | None:
+    """The options as click reads them; None for what it refuses, and for --help."""
+    try:
+        with serve.command.make_context("serve", list(words)) as context:
+            return ServeWords(**context.params)
+    except (click.ClickException, click.exceptions.Exit):
+        return None
+
+
+@given(WORDS)
+@example(["--port", "9092", "--override", "a=b", "--override=c=d", "--strict"])
+@example(["--host", "--port", "--port=1"])
+def test_what_is_read_is_what_click_reads(words: list[str]) -> None:
+    found = read_words(words)
+    if found is not None:
+        level = found.log_level or environment_level()
+        assert found._replace(log_level=level) == read_by_click(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--data-dir", "/d", "--port", "0"],
+        ["--config", "f", "--override", "a=b", "--override", "c=d", "--until-stdin-closes"],
+        ["--log-level=debug", "--host=::1", "--strict"],
+    ],
+)
+def test_usual_options_need_no_click(words: list[str]) -> None:
+    assert read_words(words) is not None
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--port", "x"], ["--port"], ["--log-level", "loud"], ["--nothing"], ["x"]]
+)
+def test_the_rest_is_left_to_the_command_line(words: list[str]) -> None:
+    assert read_words(words) is None
+
+
+def test_every_option_is_known() -> None:
+    declared = {name: option.name for option in serve.command.params for name in option.opts}
+    assert declared == VALUES | FLAGS
+    assert set(serve_process.ServeWords._fields) == set(declared.values())

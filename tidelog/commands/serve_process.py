@@ -1,0 +1,237 @@
+"""The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
+
+Standard output carries exactly one line, ``tidelog ready on HOST:PORT``, written once the broker answers; logs go to
+standard error. Signals are caught from the first moment, because process 1 of a container gets no default action for
+SIGTERM: one that comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
+
+Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
+
+Where standard input, output or errors come closed, /dev/null takes their numbers: else a segment or a socket would, and
+log lines would go into it.
+
+Imports here are few on purpose: the time from exec to the first answer is counted (see docs/configuration.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+    from tidelog.broker.server import Server
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
+STANDARD_ERROR = 2
+
+
+def environment_level() -> str:
+    """Translate the log level of Apache's image into this command's names."""
+    level = os.environ.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").lower()
+    return LOG4J_LEVELS.get(level, level if level in LOG_LEVELS else "info")
+
+
+class ServeWords(NamedTuple):
+    """The options of ``tidelog serve``; None where one is not given."""
+
+    data_dir: str | None = None
+    host: str | None = None
+    port: int | None = None
+    config_file: str | None = None
+    overrides: tuple[str, ...] = ()
+    until_stdin_closes: bool = False
+    strict: bool = False
+    log_level: str | None = None
+
+
+VALUES = {
+    "--data-dir": "data_dir",
+    "--host": "host",
+    "--port": "port",
+    "--config": "config_file",
+    "--override": "overrides",
+    "--log-level": "log_level",
+}
+FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
+
+
+def read_words(words: Sequence[str]) -> ServeWords | None:
+    """Read options that are as they should be; None for all others, which the command line then names.
+
+    Click reads them alike, and takes 2 MB of an idle broker (VmRSS, docs/internals/performance.md).
+    """
+    found: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        name, has_value, value = word.partition("=")
+        if name in VALUES:
+            taken = value if has_value else next(rest, None)
+            if taken is None or not _put(found, VALUES[name], taken):
+                return None
+        elif word in FLAGS:
+            found[FLAGS[word]] = True
+        else:
+            return None
+    return ServeWords(**found)
+
+
+def _put(found: dict[str, Any], name: str, text: str) -> bool:
+    """Put an option's value beside the others; returns whether it may have this value."""
+    if name == "overrides":
+        found[name] = (*found.get(name, ()), text)
+    elif name == "port":
+        if not (text.isascii() and text.isdecimal()):
+            return False
+        found[name] = int(text)
+    elif name == "log_level" and text not in LOG_LEVELS:
+        return False
+    else:
+        found[name] = text
+    return True
+
+
+def run(options: ServeWords) -> int:
+    """Run a broker. Returns the exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop_before_start)
+    fill_standard_descriptors()
+    configure_logging(options.log_level or environment_level())
+    if os.environ.get("TIDELOG_DEBUG") == "1":
+        from tidelog.broker.loop.thread_rule import install
+
+        install()
+    from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
+    from tidelog.protocol.config_def import ConfigError
+
+    try:
+        if options.until_stdin_closes and not can_close(0):
+            raise ConfigError("--until-stdin-closes: expected a pipe as standard input, not a file or /dev/null")
+        places = ServeOptions(options.data_dir, options.host, options.port)
+        config = BrokerConfig.load(options.config_file, os.environ, options.overrides, places)
+        config.log_unknown_keys()
+        if options.strict:
+            refuse_weaknesses(config)
+        return serve(config, until_stdin_closes=options.until_stdin_closes)
+    except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def refuse_weaknesses(config: BrokerConfig) -> None:
+    """Raises ConfigError for the first weakness of the listeners."""
+    from tidelog.broker.security.policy import find_weaknesses
+    from tidelog.protocol.config_def import ConfigError
+
+    for finding in find_weaknesses(config):
+        raise ConfigError(f"--strict: {finding}")
+
+
+def can_close(descriptor: int) -> bool:
+    """Return whether the end of a descriptor can be waited for: of a pipe, a socket or a terminal."""
+    import stat
+
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+def stop_before_start(number: int, frame: object) -> None:
+    """End the process on a signal that comes before the event loop listens for it."""
+    raise SystemExit(0)
+
+
+def fill_standard_descriptors() -> None:
+    """Open /dev/null until every new descriptor has a number above those of standard input, output and errors."""
+    number = 0
+    while number <= STANDARD_ERROR:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+
+
+def configure_logging(level: str) -> None:
+    """Set up logging to standard error, one line per message."""
+    import logging
+
+    logging.basicConfig(
+        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+
+
+def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
+    """Run the broker until a signal. Returns the exit code."""
+    import asyncio
+
+    import uvloop
+
+    from tidelog.broker.errors import StartError
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_until_asked_to_stop(config, until_stdin_closes))
+    except (StartError, OSError) as error:
+        print(f"tidelog serve: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bool) -> None:
+    """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
+    import asyncio
+    import logging
+
+    from tidelog.broker.errors import StartError
+    from tidelog.broker.server import Server
+
+    logger = logging.getLogger(__name__)
+    loop = asyncio.get_running_loop()
+    stop_asked = asyncio.Event()
+
+    def stop(reason: str) -> None:
+        if not stop_asked.is_set():
+            logger.info("the broker stops: %s", reason)
+            stop_asked.set()
+            server.abandon_start()
+
+    server = Server(config, on_failure=stop_asked.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    if until_stdin_closes:
+        loop.add_reader(0, lambda: None if os.read(0, 1024) else stop("standard input was closed"))
+    try:
+        await server.start()
+    except StartError:
+        if stop_asked.is_set():
+            return  # a member that waited for its cluster was told to stop
+        raise
+    loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
+    try:
+        announce(server)
+        await stop_asked.wait()
+    finally:
+        await server.stop()
+    if server.failure is not None:
+        raise StartError(server.failure)
+    logger.info("the broker has stopped")
+
+
+def announce(server: Server) -> None:
+    """Print the ready line; a closed standard output does not stop the broker."""
+    import gc
+
+    from tidelog.broker.loop.garbage import AUTOMATIC_THRESHOLD
+
+    endpoint: Endpoint = server.endpoints[0]
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"
+    try:
+        print(f"tidelog ready on {host}:{endpoint.port}", flush=True)
+    except OSError:
+        sys.stdout = sys.stderr
+    gc.collect()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, AUTOMATIC_THRESHOLD)
+    gc.freeze()  # all objects so far live as long as the process: later collections can skip them

@@ -1,0 +1,67 @@
+"""The table of commands: each a module that is imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from tidelog.cli import COMPLETION_VARIABLE
+from tidelog.commands.frame.commands import LazyGroup, Listed
+from tidelog.commands.frame.errors import describe_error
+from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED
+
+COMMANDS = {
+    "serve": Listed("tidelog.commands.serve", "Run a broker."),
+    "format": Listed("tidelog.commands.format", "Give a node's log directories to a cluster."),
+    "ping": Listed("tidelog.commands.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
+    "topic": Listed("tidelog.commands.topic", "List, describe, create, change and delete topics."),
+    "group": Listed("tidelog.commands.group", "List, describe, reset and delete groups."),
+    "config": Listed("tidelog.commands.config", "Show and change configurations of topics, brokers and groups."),
+    "user": Listed("tidelog.commands.user", "List, create and delete users with a SCRAM password."),
+    "quota": Listed("tidelog.commands.quota", "List, set and unset client quotas."),
+    "acl": Listed("tidelog.commands.acl", "List, create and delete ACLs."),
+    "transaction": Listed("tidelog.commands.transaction", "List, describe and abort transactions."),
+    "cluster": Listed("tidelog.commands.cluster", "Show a cluster's id, brokers and features."),
+    "log-dirs": Listed("tidelog.commands.log_dirs", "Show brokers' log directories, and the bytes of each partition."),
+    "produce": Listed("tidelog.commands.produce", "Write records to a topic: lines of standard input or of files."),
+    "consume": Listed("tidelog.commands.consume", "Read records of topics."),
+    "find": Listed("tidelog.commands.find", "Find records by key, tag and time, newest first."),
+    "compaction": Listed("tidelog.commands.compaction", "Show what the cleaner does, or clean a topic now."),
+    "admin": Listed("tidelog.commands.admin", "Create tokens of the admin interface."),
+    "metadata": Listed("tidelog.commands.metadata", "Describe the metadata of a KRaft cluster."),
+    "dump-log": Listed("tidelog.commands.dump_log", "Print segment files: batches, records, index entries."),
+    "check": Listed("tidelog.commands.check", "Verify the logs of a stopped broker."),
+    "adopt": Listed("tidelog.commands.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
+    "pipeline": Listed("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
+    "completion": Listed("tidelog.commands.completion", "Print the script that completes commands in a shell."),
+    "version": Listed("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
+    "help": Listed("tidelog.commands.help", "Show the help of a command."),
+}
+root = LazyGroup(
+    name="tidelog",
+    listed=COMMANDS,
+    help="A Kafka broker in Python, and commands for any Kafka broker.",
+    epilog="tidelog COMMAND --help lists a command's options.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def dispatch(words: list[str]) -> int:
+    """Run the command that the words name, with one line for what is wrong. Returns the exit code."""
+    if COMPLETION_VARIABLE in os.environ:
+        root.main(words, prog_name="tidelog", complete_var=COMPLETION_VARIABLE)
+    try:
+        with root.make_context("tidelog", words) as context:
+            return root.invoke(context) or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return error.exit_code
+    except click.ClickException as error:
+        print(describe_error(error), file=sys.stderr)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
