@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep deletions soak power-loss kafka-versions simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak power-loss kafka-versions simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,21 @@ unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family
 fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the examples: for the night
 	TIDELOG_FUZZ_DEEP=1 $(BIN)/pytest tests/fuzz tests/unit -m hypothesis --timeout=6000 \
 	  --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
+
+# Bounds checks, AddressSanitizer and UBSan. PYTHONMALLOC: each object has memory of its own, with poison around it.
+SANITIZE_TESTS := tests/fuzz/test_records.py tests/fuzz/test_messages_fuzz.py tests/unit/protocol tests/unit/log/records \
+  tests/unit/log/validation tests/unit/log/recovery tests/unit/log/producer tests/unit/log/segment tests/unit/log/files \
+  tests/unit/log/find tests/unit/log/test_unified_log.py tests/unit/cleaner/engine tests/unit/pipeline/engine \
+  tests/unit/pipeline/decode tests/unit/pipeline/sink
+sanitize: SANITIZED = $(shell cat extensions.txt)
+# What every request's bytes go through first: a minute, for CI.
+SANITIZE_QUICK_TESTS := tests/unit/protocol/schema/test_coders.py tests/unit/log/validation/test_single_batch.py tests/unit/log/records
+sanitize-quick: SANITIZED = protocol/schema/walker.py log/records/section_walk.py log/validation/single_batch.py
+sanitize-quick: SANITIZE_TESTS = $(SANITIZE_QUICK_TESTS)
+sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check (gcc's sanitizers) and run what reads foreign bytes
+	TIDELOG_SANITIZE="$(SANITIZED)" $(BIN)/python -W ignore setup.py --quiet build --build-base build/$@ --build-lib build/$@/lib
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	  $(BIN)/python -m pytest -o "pythonpath=build/$@/lib src" $(SANITIZE_TESTS) $(PYTEST_OPTIONS)
 
 deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py

@@ -21,6 +21,10 @@ DIRECTIVES = {
     "language_level": 3,
     "wraparound": False,
 }
+#: ``make sanitize``: paths of the modules to compile, with every check there is. The others are plain Python then.
+SANITIZED = os.environ.get("TIDELOG_SANITIZE", "").split()
+CHECKS = {"boundscheck": True, "initializedcheck": True}
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1"]
 #: What the modules in a checkout were built from; tests/conftest.py refuses others.
 STAMP = Path("build/extensions.json")
 
@@ -46,8 +50,8 @@ class BuildExtensions(build_ext):
         self.parallel = self.parallel or os.cpu_count()
         written = cythonize(
             self.extensions,
-            build_dir="build/cython",
-            compiler_directives=DIRECTIVES,
+            build_dir="build/sanitize/cython" if SANITIZED else "build/cython",
+            compiler_directives={**DIRECTIVES, **CHECKS} if SANITIZED else DIRECTIVES,
             include_path=["src"],
             nthreads=self.parallel,
             quiet=True,
@@ -86,11 +90,14 @@ def extension(path):
     """The extension that is compiled from a module's source."""
     source = f"src/tidelog/{path}"
     name = source.removeprefix("src/").removesuffix(".py").replace("/", ".")
-    optimized = [] if "CFLAGS" in os.environ else ["-O3"]
-    return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=[*optimized, "-g0"])
+    if SANITIZED:
+        compiled, linked = ["-O1", *SANITIZERS], SANITIZERS
+    else:
+        compiled, linked = [*([] if "CFLAGS" in os.environ else ["-O3"]), "-g0"], []
+    return Extension(name, [source], include_dirs=[HEADERS], extra_compile_args=compiled, extra_link_args=linked)
 
 
 setup(
-    ext_modules=[extension(path) for path in Path("extensions.txt").read_text().split()],
+    ext_modules=[extension(path) for path in SANITIZED or Path("extensions.txt").read_text().split()],
     cmdclass={"build_ext": BuildExtensions},
 )

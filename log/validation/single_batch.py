@@ -76,7 +76,7 @@ def check_and_assign(
     """
     if records.readonly:
         return None
-    held = words.hold(records)
+    held = words.hold_writable(records)
     try:
         return _check_and_assign(held, records, next_offset, leader_epoch, now_ms, limits, budget)
     finally:

@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <structmember.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
@@ -11,12 +12,32 @@
 
 typedef struct {
     Py_buffer view; const uint8_t *data; uint8_t *bytes; long long *integers; unsigned long long *words; Py_ssize_t size;
+#ifdef __SANITIZE_ADDRESS__
+    uint8_t *before;
+#endif
 } held_t;
+#ifdef __SANITIZE_ADDRESS__ /* make sanitize: a copy with poison around it, for a slice has its buffer's bytes at both sides */
+static void hold_copy(held_t *held, int flags) {
+    size_t size = (size_t)held->view.len;
+    held->bytes = (uint8_t *)malloc(size), held->before = flags & PyBUF_WRITABLE ? (uint8_t *)malloc(size) : NULL;
+    if (size) memcpy(held->bytes, held->view.buf, size);
+    if (held->before && size) memcpy(held->before, held->view.buf, size);
+}
+static void release_copy(held_t *held) { /* writes what was written: two may hold the same bytes */
+    for (Py_ssize_t at = 0; held->before && at < held->size; at++)
+        if (held->bytes[at] != held->before[at]) ((uint8_t *)held->view.buf)[at] = held->bytes[at];
+    free(held->before), free(held->bytes);
+}
+#else
+#define hold_copy(held, flags) (void)0
+#define release_copy(held) (void)0
+#endif
 static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer may have no address */
     static uint64_t none;
     held_t held = {.size = 0};
     if (PyObject_GetBuffer(object, &held.view, flags) == 0) {
         held.bytes = held.view.buf ? (uint8_t *)held.view.buf : (uint8_t *)&none;
+        hold_copy(&held, flags);
         held.data = held.bytes, held.integers = (long long *)held.bytes, held.words = (unsigned long long *)held.bytes;
         held.size = held.view.len;
     }
@@ -24,7 +45,7 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
 }
 #define hold(object) hold_as(object, PyBUF_SIMPLE)
 #define hold_writable(object) hold_as(object, PyBUF_WRITABLE)
-#define release(held) PyBuffer_Release(&(held).view)
+#define release(held) (release_copy(&(held)), PyBuffer_Release(&(held).view))
 #define bytes_at(data, position) ((data) + (position))
 #define read_at(descriptor, data, at, size, position) pread(descriptor, (data) + (at), (size_t)(size), position)
 #define write_at(descriptor, data, at, size, position) pwrite(descriptor, (data) + (at), (size_t)(size), position)
