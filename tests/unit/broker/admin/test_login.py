@@ -29,7 +29,7 @@ from tidelog.broker.admin.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
-from tidelog.broker.loop.thread_rule import opening_expected
+from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.config_def import ConfigError
