@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tests.support.kafka_directories import format_standalone
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.activation import activation_records
@@ -20,6 +21,7 @@ from tidelog.broker.controller.embedded import EmbeddedController, open_controll
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.quorum_state import STATIC_VOTERS
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.metadata_records import records
@@ -31,16 +33,22 @@ STEPS = "cuuNcusSuuRuSux"
 
 
 class Life:
-    """A node over several starts; ``answered`` is the number of the last change that a client was told of."""
+    """A node over several starts, whose log names the voter or does not.
 
-    def __init__(self, disk: FaultyFileSystem, directory: Path) -> None:
-        self.disk, self.directory = disk, directory
+    ``answered`` is the number of the last change that a client was told of.
+    """
+
+    def __init__(self, directory: Path, *, seed: int = 0, is_standalone: bool = False) -> None:
+        directory.mkdir()
+        self.voters = format_standalone(directory, NODE) if is_standalone else STATIC_VOTERS
+        self.disk, self.directory = FaultyFileSystem(str(directory), seed=seed), directory
         self.made = self.answered = 0
         self.is_topic_answered = False
 
     def start(self) -> EmbeddedController:
         """Start the node, as far as its metadata go."""
-        check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
+        found = check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
+        assert self.voters == (STATIC_VOTERS if found is None else found.voters)
         environment = LogEnvironment(self.disk, ManualTime())
         place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
         controller = open_controller(place, NODE, environment.time)
@@ -89,20 +97,17 @@ def topic() -> list[VersionedRecord]:
 
 
 def call_count(directory: Path) -> int:
-    disk = FaultyFileSystem(str(directory))
-    Life(disk, directory).run(STEPS)
-    return len(disk.calls)
+    life = Life(directory)
+    life.run(STEPS)
+    return len(life.disk.calls)
 
 
 @pytest.mark.parametrize("kind", ["killed", "powerless", "torn", "torn, names kept"])
 def test_a_start_finds_all_that_was_answered(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "count").mkdir()
     count = call_count(tmp_path / "count")
     for call in range(count):
-        directory = tmp_path / str(call)
-        directory.mkdir()
-        disk = FaultyFileSystem(str(directory), seed=call)
-        life = Life(disk, directory)
+        life = Life(tmp_path / str(call), seed=call, is_standalone=call % 2 == 1)
+        disk = life.disk
         disk.kill_at = call
         with contextlib.suppress(Killed):
             life.run(STEPS)

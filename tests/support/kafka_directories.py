@@ -8,8 +8,10 @@ from pathlib import Path
 from tests.support.logs import NOW_MS, append, producer_batch
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
+from tidelog.broker.metadata.quorum_state import QuorumVoters
 from tidelog.broker.metadata.replay import SnapshotId
-from tidelog.broker.metadata.snapshot import build_metadata_batch
+from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import (
@@ -26,8 +28,12 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.metadata_records.control_records import (
     QuorumEpoch,
+    RegisteredVoter,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
+    VoterEndpoint,
+    VotersRecord,
+    VoterVersions,
     build_control_batch,
 )
 from tidelog.protocol.schema.fields import Message
@@ -87,6 +93,20 @@ class KafkaDirectory:
     def contents(self) -> Mapping[str, bytes]:
         """Every file."""
         return {str(path): path.read_bytes() for path in self.path.rglob("*") if path.is_file()}
+
+
+def format_standalone(directory: Path, node_id: int) -> QuorumVoters:
+    """Leave what ``kafka-storage format --standalone`` leaves in the metadata log; returns the voters."""
+    voter = RegisteredVoter(
+        voter_id=node_id, voter_directory_id=b"d" * 16,
+        endpoints=[VoterEndpoint(name="CONTROLLER", host="h", port=9093)],
+        k_raft_version_feature=VoterVersions(min_supported_version=0, max_supported_version=1),
+    )  # fmt: skip
+    voters = QuorumVoters(1, VotersRecord(voters=[voter]))
+    place = directory / METADATA_DIRECTORY
+    place.mkdir(parents=True)
+    (place / SnapshotId(0, 0).file_name()).write_bytes(b"".join(build_snapshot(EMPTY_IMAGE, 0, voters=voters)))
+    return voters
 
 
 def _batches(listed: list[VersionedRecord], base_offset: int) -> bytes:

@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.kafka_directories import format_standalone
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.embedded import RECORDS_PER_BATCH, EmbeddedController, open_controller
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataPlace
-from tidelog.broker.metadata.quorum_state import QuorumState, QuorumVoters, read_quorum_state, write_quorum_state
-from tidelog.broker.metadata.replay import SnapshotId
-from tidelog.broker.metadata.snapshot import build_snapshot
+from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime
@@ -28,10 +27,6 @@ from tidelog.protocol.metadata_records import records
 from tidelog.protocol.metadata_records.control_records import (
     LeaderChangeMessage,
     QuorumVoter,
-    RegisteredVoter,
-    VoterEndpoint,
-    VotersRecord,
-    VoterVersions,
     decode_control_record,
 )
 
@@ -214,26 +209,11 @@ def test_any_order_of_commits_snapshots_and_restarts_keeps_all(
     controller.close()
 
 
-def standalone(directory: Path) -> VotersRecord:
-    """A directory as ``kafka-storage format --standalone`` leaves it: the only voter stands in the first snapshot."""
-    voter = RegisteredVoter(
-        voter_id=NODE, voter_directory_id=b"d" * 16, endpoints=[VoterEndpoint(name="CONTROLLER", host="h", port=9093)],
-        k_raft_version_feature=VoterVersions(min_supported_version=0, max_supported_version=1),
-    )  # fmt: skip
-    voters = VotersRecord(voters=[voter])
-    image = EMPTY_IMAGE._replace(offset=-1, epoch=0)
-    content = b"".join(build_snapshot(image, 0, voters=QuorumVoters(1, voters)))
-    place = Path(place_at(directory).path)
-    place.mkdir()
-    (place / SnapshotId(0, 0).file_name()).write_bytes(content)
-    return voters
-
-
 @settings(max_examples=15)
 @given(steps=st.lists(st.sampled_from(["commit", "snapshot", "restart"]), max_size=8))
 def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("standalone")
-    voters = standalone(directory)
+    voters = format_standalone(directory, NODE)
     controller = started(directory)
     for number, step in enumerate(steps):
         if step == "commit":
@@ -244,11 +224,11 @@ def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pyte
             controller.close()
             controller = started(directory)
     controller.close()
-    assert read_metadata_log(OsFileSystem(), place_at(directory).path).voters == QuorumVoters(1, voters)
+    assert read_metadata_log(OsFileSystem(), place_at(directory).path).voters == voters
 
 
 def test_a_new_leader_is_told_in_the_version_that_kafka_reads(tmp_path: Path) -> None:
-    standalone(tmp_path)
+    format_standalone(tmp_path, NODE)
     started(tmp_path).close()
     batches = read_batches(OsFileSystem(), f"{place_at(tmp_path).path}/{0:020d}.log")
     change = decode_control_record(next(next(batches).records()))
