@@ -18,8 +18,6 @@ from benchmarks.topics import Topics
 PARTITIONS_PER_TOPIC = 1000
 SETTLE_S = 2.0
 """A broker is called idle this long after its first answer."""
-KERNELS_S = 10.0
-"""After the first megabyte of record-level work Tidelog loads its kernels in the background: they count too."""
 RETRY_S = 0.005
 SERVE_TIMEOUT_S = 300.0
 
@@ -42,7 +40,7 @@ def measure_memory(run: Run, contender: Contender) -> dict[str, float]:
         Topics(broker.bootstrap).create("memory")
         load_batches(broker, "memory", run.scale.memory_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
         run_load("fetch", broker.host, broker.port, topic="memory", total_bytes=run.scale.memory_bytes)
-        time.sleep(KERNELS_S)
+        time.sleep(SETTLE_S)
         return {"idle": idle / MB, "used": rss_bytes(broker.pid) / MB}
 
 
@@ -156,8 +154,8 @@ PROCESS_ROWS = (
         "memory",
         "resident memory",
         (
-            Metric("idle", "RSS idle", "MB", limit=45, digits=0),
-            Metric("used", "RSS after 1 GB in and out, kernels loaded", "MB", limit=150, digits=0),
+            Metric("idle", "RSS idle", "MB", limit=32, digits=0),
+            Metric("used", "RSS after 1 GB in and out", "MB", limit=36, digits=0),
         ),
         measure_memory,
         serving=False,

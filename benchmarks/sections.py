@@ -28,7 +28,7 @@ class Section:
 
 SECTIONS = {
     "recovery": Section("Recovery: scanning a log after a kill", quick=("--mb", "20")),
-    "validation": Section("Validation: one batch, plain Python and kernels"),
+    "validation": Section("Validation: one batch, plain Python and compiled"),
     "fsync": Section("Group fsync: flush.messages=1", alone=("--no-kafka",), quick=("--seconds", "1")),
     "cold_read": Section(
         "A cold catch-up read beside a steady load", alone=("--no-kafka",), quick=("--mb", "100", "--seconds", "1")

@@ -211,7 +211,7 @@ SERVING_ROWS = (
         "produce-1000",
         "produce 1,000 B records, 1 MB batches",
         (
-            Metric("user", "user CPU", "s/GB", limit=0.15),
+            Metric("user", "user CPU", "s/GB", limit=0.12, digits=3),
             Metric("total", "all CPU", "s/GB"),
             Metric("times_floor", "all CPU, times the floor, in pairs", "x", limit=1.3),
             _RATE,
@@ -223,7 +223,7 @@ SERVING_ROWS = (
     Row(
         "produce-16k",
         "produce 1,000 B records, 16 KiB batches",
-        (Metric("user", "user CPU", "s/GB"), Metric("total", "all CPU", "s/GB"), _RATE),
+        (Metric("user", "user CPU", "s/GB", limit=0.7), Metric("total", "all CPU", "s/GB"), _RATE),
         measure_produce_16k,
         _ALL,
     ),
@@ -231,7 +231,7 @@ SERVING_ROWS = (
         "produce-100",
         "produce 100 B records, 1 MB batches",
         (
-            Metric("user", "user CPU", "s/million", limit=0.04, digits=3),
+            Metric("user", "user CPU", "s/million", limit=0.025, digits=3),
             Metric("total", "all CPU", "s/million", digits=3),
             _RATE,
         ),
@@ -242,7 +242,7 @@ SERVING_ROWS = (
         "fetch-1000",
         "fetch 1,000 B records",
         (
-            Metric("user", "user CPU", "s/GB", limit=0.03, digits=3),
+            Metric("user", "user CPU", "s/GB", limit=0.02, digits=3),
             Metric("total", "all CPU", "s/GB", digits=3),
             Metric("times_floor", "all CPU, times the floor, in pairs", "x", limit=1.2),
             _RATE,
@@ -256,8 +256,8 @@ SERVING_ROWS = (
         "requests",
         "single-record produce, 100 in flight, one connection",
         (
-            Metric("cpu", "all CPU", "µs/request", limit=15, digits=1),
-            Metric("rate", "requests", "1/s", limit=60_000, more_is_better=True, digits=0),
+            Metric("cpu", "all CPU", "µs/request", limit=10, digits=1),
+            Metric("rate", "requests", "1/s", limit=95_000, more_is_better=True, digits=0),
         ),
         measure_requests,
         _ALL,

@@ -4,10 +4,14 @@
 #
 #   docker/verify_wheel.sh python3.12   a CPython with headers on this machine
 #   docker/verify_wheel.sh trixie       that of a Debian release, here 3.13, in a Debian of its own (root, mmdebstrap)
+#
+# Further words take the place of the tests to run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 place=${1:?which Python, as python3.12, or which Debian release, as trixie}
+shift
+tests=${*:-tests/unit/protocol tests/unit/log tests/unit/cleaner}
 root=${WORK:-$PWD/build/wheels}/${place//\//_}
 if python=$(command -v "$place"); then
   inside() { (cd "$root" && env -i PATH="$root/venv/bin:$PATH" HOME="$HOME" bash -euc "$1"); }
@@ -38,4 +42,4 @@ git archive HEAD tests benchmarks pyproject.toml extensions.txt | tar -x -C "$ro
 inside "$python -m venv --clear $prefix/venv && cd $prefix/source && TIDELOG_REQUIRE_EXTENSIONS=1 pip wheel --quiet --no-deps --wheel-dir $prefix/dist ."
 inside "pip install --quiet $prefix/dist/*.whl pytest pytest-asyncio pytest-timeout hypothesis aiokafka kafka-python && tidelog version"
 inside 'tidelog version | grep -qx "compiled: yes"'
-inside "cd $prefix/tests && PYTHONPATH=$prefix/tests python -m pytest -q -p no:cacheprovider tests/unit/protocol tests/unit/log tests/unit/cleaner"
+inside "cd $prefix/tests && PYTHONPATH=$prefix/tests python -m pytest -q -p no:cacheprovider $tests"
