@@ -351,12 +351,10 @@ NO_EFFECT = frozenset(
     leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
     max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
     metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
-    num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.timeout.ms offsets.load.buffer.size
+    num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
     offsets.topic.compression.codec password.encoder. producer.id.expiration.check.interval.ms
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
-    replica.alter.log.dirs.io.max.bytes.per.second replica.fetch.backoff.ms replica.fetch.max.bytes
-    replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-    replica.selector.class replica.socket.receive.buffer.bytes replica.socket.timeout.ms
+    replica.alter.log.dirs.io.max.bytes.per.second replica.selector.class replica.socket.receive.buffer.bytes
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
     security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms

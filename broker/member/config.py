@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid
 from tidelog.broker.config.broker_config import Endpoint as Listener
@@ -24,6 +25,8 @@ class MemberConfig(NamedTuple):
     heartbeat_interval_ms: int
     registration_timeout_ms: int
     replica_lag_time_max_ms: int
+    replica_fetchers: int
+    replica_socket_timeout_ms: int
 
 
 def member_config(config: BrokerConfig) -> MemberConfig:
@@ -38,6 +41,21 @@ def member_config(config: BrokerConfig) -> MemberConfig:
         heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
         registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
         replica_lag_time_max_ms=config.get_int("replica.lag.time.max.ms"),
+        replica_fetchers=config.get_int("num.replica.fetchers"),
+        replica_socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+    )
+
+
+def fetcher_config(config: BrokerConfig, broker_epoch: int) -> FetcherConfig:
+    """Return the settings of a member's fetch loops."""
+    return FetcherConfig(
+        replica_id=config.node_id,
+        broker_epoch=broker_epoch,
+        max_wait_ms=config.get_int("replica.fetch.wait.max.ms"),
+        min_bytes=config.get_int("replica.fetch.min.bytes"),
+        partition_max_bytes=config.get_int("replica.fetch.max.bytes"),
+        response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
+        backoff_ms=config.get_int("replica.fetch.backoff.ms"),
     )
 
 

@@ -31,7 +31,7 @@ from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
 from tidelog.broker.member.channel import Channel, ChannelError
-from tidelog.broker.member.config import member_config
+from tidelog.broker.member.config import fetcher_config, member_config
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays
 from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
@@ -39,6 +39,7 @@ from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks
 from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
+from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -82,6 +83,7 @@ class Member:
         self._observer: Observer | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._publisher: MetadataPublisher | None = None
+        self._replication: Replication | None = None
         self._publishing = asyncio.Lock()
         self._backlog: deque[Published] = deque()
         self._heard_ms = time.monotonic_ms()
@@ -161,8 +163,11 @@ class Member:
         broker.replica_manager.roles = roles
         roles.measure(broker.metrics)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
-        await self._make_own_logs(broker, image)
-        self._publisher = MetadataPublisher(broker, controller, roles)
+        fetching = fetcher_config(config, self.broker_epoch)
+        replication = self._replication = Replication(broker, controller, fetching, self._settings)
+        replication.measure(broker.metrics)
+        await self._make_own_logs(broker, image, replication)
+        self._publisher = MetadataPublisher(broker, controller, roles, replication)
         await self._publish_backlog()
         self._start(roles.check_isr())
         self._start(roles.alter_partitions(self._view.quorum, self.broker_epoch))
@@ -170,7 +175,7 @@ class Member:
         self._start(fetch_blocks(producer_ids, self._view.quorum, config.node_id, self.broker_epoch))
         return broker
 
-    async def _make_own_logs(self, broker: Broker, image: MetadataImage) -> None:
+    async def _make_own_logs(self, broker: Broker, image: MetadataImage, replication: Replication) -> None:
         """Make the logs that this broker has by the image and not on its disks, and take their roles."""
         for topic in image.topics.values():
             shown = topic_image(image, topic)
@@ -178,6 +183,7 @@ class Member:
                 make = broker.replica_manager.make_logs(shown, sorted(own))
                 await self._loop.run_in_executor(broker.executor, make)
                 broker.replica_manager.take_roles(shown)
+                await replication.take_topic(shown)
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
         """Return the dispatcher of a member."""
@@ -197,6 +203,12 @@ class Member:
         self._note_change()
 
     async def leave(self) -> None:
+        """Hand leaders over, then follow no more: the logs are closed next."""
+        await self._hand_over()
+        if self._replication is not None:
+            await self._replication.close()
+
+    async def _hand_over(self) -> None:
         """Hand leaders over, as long as a controller answers; without a registration there is nothing to hand over."""
         if self._lifecycle is None or self._failure is not None:
             return

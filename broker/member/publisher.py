@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
@@ -34,10 +35,13 @@ COORDINATORS = "tidelog.broker.coordinator.coordinators"
 class MetadataPublisher:
     """Hands images on to the parts of one broker."""
 
-    def __init__(self, broker: Broker, controller: RemoteController, roles: MemberRoles) -> None:
+    def __init__(
+        self, broker: Broker, controller: RemoteController, roles: MemberRoles, replication: Replication
+    ) -> None:
         self._broker = broker
         self._controller = controller
         self._roles = roles
+        self._replication = replication
 
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Publish an image, and what changed since the last one."""
@@ -69,6 +73,7 @@ class MetadataPublisher:
             return
         replicas = self._broker.replica_manager
         self._broker.metadata.remove(shown.name)
+        await self._replication.remove_topic(shown)
         if await self._in_thread(replicas.remove_logs(shown), f"logs of the deleted topic {shown.name} stay"):
             replicas.topic_deleted(shown)
         coordinators = self._broker.services.coordinators.made
@@ -86,6 +91,7 @@ class MetadataPublisher:
         gone = set() if before is None else replicas_of(before, broker.node_id) - replicas_of(shown, broker.node_id)
         broker.metadata.put(shown)
         replicas.take_roles(shown)
+        await self._replication.take_topic(shown)
         if gone:
             await self._in_thread(replicas.remove_replicas(shown, sorted(gone)), f"logs of {topic.name} stay")
         if before is None:

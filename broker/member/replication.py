@@ -1,0 +1,273 @@
+"""Replication of what other brokers lead: a task for each leader and shard of ``num.replica.fetchers``.
+
+    fetch -> the work of the answer, on the loop or in threads -> fetch
+
+The next request leaves when all appends of an answer are done, so that a slow disk slows its own leader's stream alone,
+and a loop has at most one answer in memory (``replica.fetch.response.max.bytes``). Large pieces, truncations and topics
+that ask for syncs work in threads: the loop waits for no disk. With ``flush.messages`` an append is done when it is
+synced; the offset of the next fetch then says what a power loss spares here.
+
+An image changes a task's partitions between two answers, never while one is applied. Loop thread only.
+
+Source: ReplicaFetcherManager, ReplicaFetcherThread of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher, Request
+from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers, FollowedEpoch
+from tidelog.broker.cluster.fetching.session import FetchKey
+from tidelog.broker.cluster.fetching.work import Append, FetcherConfig, Followed, Work
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.metrics.registry import Metrics, Sample
+from tidelog.broker.replica.replication.following import Following
+from tidelog.log.manager import LogManager
+from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.list_offsets import ListOffsetsResponse
+
+logger = logging.getLogger(__name__)
+
+IN_THREAD_BYTES = 256 * 1024
+"""From this size on an append works in a thread: a walk of 0.1 ms, and a write that may wait for dirty pages."""
+PLAINTEXT = 0
+
+
+class ReplicaFetcher:
+    """The task of one leader and shard."""
+
+    def __init__(
+        self, fetcher_id: FetcherId, config: FetcherConfig, broker: Broker, address: Callable[[int], Address | None]
+    ) -> None:
+        """``address`` finds a broker by its id in the newest image."""
+        self.core = LeaderFetcher(config)
+        self.bytes_in = 0
+        """Bytes of records that were appended."""
+        self.corrupt = 0
+        """Answers whose records were damaged."""
+        self._id = fetcher_id
+        self._broker = broker
+        self._address = address
+        self._followed: dict[FetchKey, Following] = {}
+        self._applying = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self._is_reachable = True
+
+    async def take(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
+        """Fetch these partitions from now on, when what the last answer brought is done."""
+        async with self._applying:
+            found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
+            known = {key: (followed, following) for key, followed, following in found if following is not None}
+            self._followed = {key: following for key, (_, following) in known.items()}
+            self.core.set_partitions(
+                {key: Followed(*followed, following.position) for key, (followed, following) in known.items()}
+            )
+        self._wanted.set()
+
+    def _following_of(self, key: FetchKey) -> Following | None:
+        """Return the follower's side of a partition; None, with a line about it, where its log cannot be opened."""
+        known = self._followed.get(key)
+        if known is not None:
+            return known
+        try:
+            log = self._broker.replica_manager.partition_by_id(*key).local_log
+        except KafkaError as error:
+            logger.error("partition %d of topic %s is not followed: %s", key.partition, key.topic_id.hex(), error)
+            return None
+        return Following(log, partial(write_checkpoints, self._broker.log_manager))
+
+    # ---- the task
+
+    async def run(self, timeout_s: float) -> None:
+        """Fetch until cancelled."""
+        channel, core, time = Channel(timeout_s), self.core, self._broker.time
+        try:
+            while True:
+                request = core.next_request(time.monotonic_ms())
+                if request is None:
+                    await self._wait()
+                elif (answer := await self._ask(channel, request)) is None:
+                    core.take_failure(time.monotonic_ms())
+                else:
+                    async with self._applying:
+                        await self._apply(core.take_answer(answer, time.monotonic_ms()))
+        finally:
+            channel.close()
+
+    async def _wait(self) -> None:
+        """Wait until the core may have a request."""
+        wake_ms = self.core.wake_ms
+        self._wanted.clear()
+        left_s = None if wake_ms is None else max(0.0, wake_ms - self._broker.time.monotonic_ms()) / 1000
+        try:
+            async with asyncio.timeout(left_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    async def _ask(self, channel: Channel, request: Request) -> Any:
+        """Return the leader's answer, None without one."""
+        address = self._address(self._id.leader)
+        kind: type[Any] = FetchResponse if isinstance(request, FetchRequest) else ListOffsetsResponse
+        try:
+            if address is None:
+                raise ChannelError(f"broker {self._id.leader} is not in the image")
+            answer = await channel.ask(address, request, kind)
+        except ChannelError as error:
+            if self._is_reachable:
+                logger.warning("leader %d cannot be fetched from: %s", self._id.leader, error)
+            self._is_reachable = False
+            return None
+        self._is_reachable = True
+        return answer
+
+    # ---- work
+
+    async def _apply(self, works: list[Work]) -> None:
+        """Do the work of one answer: what is large in threads, at the same time."""
+        loop, executor = asyncio.get_running_loop(), self._broker.executor
+        threads = []
+        for work in works:
+            following = self._followed[work.key]
+            if _is_quick(work, following):
+                self._do(work, following)
+            else:
+                done = loop.run_in_executor(executor, _outcome_of, following, work)
+                threads.append((work, following, done))
+        for work, following, done in threads:
+            self._settle(work, following, await done)
+
+    def _do(self, work: Work, following: Following) -> None:
+        self._settle(work, following, _outcome_of(following, work))
+
+    def _settle(self, work: Work, following: Following, outcome: bool | KafkaError) -> None:
+        """Tell the core what became of a piece of work."""
+        key, epoch, position = work.key, work.leader_epoch, following.position
+        if outcome is True:
+            if isinstance(work, Append):
+                self.bytes_in += len(work.records)
+            self.core.moved(key, epoch, position)
+            return
+        name = following.log.topic_partition
+        if isinstance(outcome, KafkaStorageError) and not following.log.is_serving:
+            logger.error("%s is not followed any more: %s", name, outcome)
+            self.core.fail(key, epoch)
+            return
+        if isinstance(outcome, CorruptMessageError):
+            self.corrupt += 1
+        if isinstance(outcome, KafkaError):
+            logger.error("%s is fetched again later: %s", name, outcome)
+        self.core.delay(key, epoch, position, self._broker.time.monotonic_ms())
+
+
+def write_checkpoints(manager: LogManager) -> None:
+    """Write what a start believes of the logs' offsets. Any thread. Raises KafkaStorageError."""
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+    manager.checkpoint_high_watermarks()
+
+
+def _is_quick(work: Work, following: Following) -> bool:
+    """Return whether a piece of work is done on the loop."""
+    return isinstance(work, Append) and len(work.records) < IN_THREAD_BYTES and not following.is_synced_at_once
+
+
+def _outcome_of(following: Following, work: Work) -> bool | KafkaError:
+    """Do a piece of work; return what ``Following.do`` does, or the error it raised. Any thread."""
+    try:
+        return following.do(work)
+    except KafkaError as error:
+        return error
+
+
+class Replication:
+    """All fetch loops of a member."""
+
+    def __init__(
+        self, broker: Broker, controller: RemoteController, config: FetcherConfig, settings: MemberConfig
+    ) -> None:
+        self._broker = broker
+        self._controller = controller
+        self._config = config
+        self._fetchers = Fetchers(broker.node_id, settings.replica_fetchers)
+        self._tasks: dict[FetcherId, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
+        self._bytes_in = self._corrupt = 0
+        self._timeout_s = settings.replica_socket_timeout_ms / 1000
+
+    async def take_topic(self, topic: TopicImage) -> None:
+        """Follow this broker's partitions of a topic as a new image has them, once their roles were taken."""
+        await self._take(topic.name, topic.topic_id, topic.partitions)
+
+    async def remove_topic(self, topic: TopicImage) -> None:
+        """Follow a deleted topic no more."""
+        await self._take(topic.name, topic.topic_id, ())
+
+    async def _take(self, name: str, topic_id: bytes, states: tuple[PartitionState, ...]) -> None:
+        for fetcher_id in sorted(self._fetchers.take_topic(name, topic_id, states)):
+            partitions = self._fetchers.of(fetcher_id)
+            known = self._tasks.get(fetcher_id)
+            if known is None:
+                fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address)
+                await fetcher.take(partitions)
+                task = self._broker.loop.create_task(fetcher.run(self._timeout_s))
+                self._tasks[fetcher_id] = fetcher, task
+                task.add_done_callback(_report)
+            else:
+                await known[0].take(partitions)
+                if not partitions:
+                    self._end(fetcher_id)
+
+    def _end(self, fetcher_id: FetcherId) -> None:
+        fetcher, task = self._tasks.pop(fetcher_id)
+        self._bytes_in += fetcher.bytes_in
+        self._corrupt += fetcher.corrupt
+        task.cancel()
+
+    async def close(self) -> None:
+        """End all tasks, when what they append is appended."""
+        for fetcher_id, (fetcher, task) in list(self._tasks.items()):
+            await fetcher.take({})
+            self._end(fetcher_id)
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _address(self, node_id: int) -> Address | None:
+        broker = self._controller.image.brokers.get(node_id)
+        if broker is None:
+            return None
+        plain = [endpoint for endpoint in broker.endpoints if endpoint.security_protocol == PLAINTEXT]
+        return Address(plain[0].host, plain[0].port) if plain else None
+
+    # ---- metrics
+
+    def measure(self, metrics: Metrics) -> None:
+        """Export what Kafka's ReplicaFetcherManager and BrokerTopicMetrics do of followers."""
+        metrics.source(self._samples)
+
+    def _samples(self) -> Iterator[Sample]:
+        fetchers = [fetcher for fetcher, _ in self._tasks.values()]
+        prefix = "kafka_server_replicafetchermanager_"
+        yield Sample(f"{prefix}maxlag", "gauge", {}, max((one.core.max_lag for one in fetchers), default=0))
+        yield Sample(f"{prefix}failedpartitionscount", "gauge", {}, sum(one.core.failed_count for one in fetchers))
+        topics = "kafka_server_brokertopicmetrics_"
+        bytes_in = self._bytes_in + sum(one.bytes_in for one in fetchers)
+        yield Sample(f"{topics}replicationbytesin_total", "counter", {}, bytes_in)
+        corrupt = self._corrupt + sum(one.corrupt for one in fetchers)
+        yield Sample(f"{topics}invalidmessagecrcrecords_total", "counter", {}, corrupt)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log a defect that ended a task: its partitions are followed again with their next leader epoch."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("a replica fetcher failed", exc_info=task.exception())

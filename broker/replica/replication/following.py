@@ -1,0 +1,80 @@
+"""A followed partition: the work of a fetch loop on its log.
+
+    Append               only where the log ends at the offset that was asked for (F1); then the high watermark is the
+                         leader's, or the log's end where that comes first (F3), and the log start the leader's (F4)
+    TruncateToEpochEnd   where the epoch ends, here or there (F2)
+    TruncateTo, StartAt  the leader's end, or its start
+
+After a cut the checkpoints are written before the next append: a recovery point says what is synced. Any thread; one
+at a time for a partition, while the leader's side of it may take over in another: the log refuses what is older than
+its epoch.
+
+Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWatermark of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, Work
+from tidelog.broker.replica.group_flush import NEVER
+from tidelog.log.follower.append import append_as_follower
+from tidelog.log.follower.truncation import truncate_as_follower, truncate_to_epoch_end
+from tidelog.log.unified_log import UnifiedLog
+
+
+class Following:
+    """The follower's side of one partition. ``write_checkpoints`` is called after each cut."""
+
+    __slots__ = ("_write_checkpoints", "log")
+
+    def __init__(self, log: UnifiedLog, write_checkpoints: Callable[[], object]) -> None:
+        self.log = log
+        self._write_checkpoints = write_checkpoints
+
+    @property
+    def position(self) -> LogPosition:
+        """The ends of the log and its latest epoch, as they are together."""
+        log = self.log
+        with log.lock:
+            return LogPosition(log.log_end_offset, log.leader_epochs.latest_epoch, log.log_start_offset)
+
+    @property
+    def is_synced_at_once(self) -> bool:
+        """True when the topic asks for syncs: an append then waits for the disk."""
+        return self.log.config.flush_messages != NEVER
+
+    def do(self, work: Work) -> bool:
+        """Do one piece of work; False when it brought nothing and would not if it came again at once.
+
+        Raises CorruptMessageError for damaged records of the leader, KafkaStorageError.
+        """
+        if isinstance(work, Append):
+            return self._append(work)
+        before = self.position
+        if isinstance(work, StartAt):
+            self.log.truncate_fully_and_start_at(work.offset)
+        elif isinstance(work, TruncateTo):
+            truncate_as_follower(self.log, work.offset)
+        else:
+            truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
+        self._write_checkpoints()
+        return self.position != before
+
+    def _append(self, work: Append) -> bool:
+        log = self.log
+        with log.lock:
+            if log.log_end_offset != work.offset:
+                return True  # the log has moved: it is asked for where it is
+            is_new = append_as_follower(log, work.records, work.leader_epoch) is not None
+            self._take_offsets(work)
+        if is_new and log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            log.flush()
+        return is_new or not work.records
+
+    def _take_offsets(self, work: Append) -> None:
+        log = self.log
+        if work.high_watermark >= 0 and work.leader_epoch >= log.leader_epochs.latest_epoch:
+            log.update_high_watermark(work.high_watermark)
+        if log.log_start_offset < work.log_start_offset <= log.high_watermark:
+            log.maybe_increment_log_start_offset(work.log_start_offset)

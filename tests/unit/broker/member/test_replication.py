@@ -1,0 +1,195 @@
+"""Fetch loops of a member: what they append, where, and what ends or delays them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.logs import LogBench, append, batch, read_bytes, values
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.fetching.work import FetcherConfig
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.member import replication
+from tidelog.broker.member.channel import ChannelError
+from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.replication import Replication
+from tidelog.broker.metadata.image import TopicImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
+from tidelog.log.system.time import SystemTime
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+
+NODE, LEADER, EPOCH = 1, 2, 4
+TOPIC_ID = b"t" * 16
+FOLLOWED = PartitionState((LEADER, NODE), (LEADER,), LEADER, EPOCH)
+CONFIG = FetcherConfig(NODE, 7, backoff_ms=1)
+SETTINGS = cast("MemberConfig", SimpleNamespace(replica_fetchers=1, replica_socket_timeout_ms=1000))
+IMAGE = EMPTY_IMAGE._replace(
+    brokers={
+        LEADER: BrokerRegistration(
+            LEADER, 9, b"i" * 16, (Endpoint("PLAINTEXT", "leader", 9092, 0),), {}, None, False, False, ()
+        )
+    }
+)
+
+
+class World:
+    """A leader's log, a follower's, and the fetch loops between them. ``spoil`` changes the leader's records."""
+
+    def __init__(self, root: Path) -> None:
+        self.leader = LogBench(str(root / "leader")).open()
+        self.bench = LogBench(str(root / "follower"))
+        self.log: UnifiedLog = self.bench.open()
+        self.log.update_high_watermark(0)
+        self.asked: list[Address] = []
+        self.failures = 0
+        self.spoil: Callable[[bytes], bytes] = bytes
+        self.threads: set[str] = set()
+
+    def topic(self, *states: PartitionState) -> TopicImage:
+        return TopicImage("t", TOPIC_ID, states, {}, False)
+
+    async def ask(self, address: Address, request: FetchRequest) -> FetchResponse:
+        """Answer as the leader: all of the log from the offset on, in a session for each request."""
+        await asyncio.sleep(0)
+        self.asked.append(address)
+        if self.failures:
+            self.failures -= 1
+            raise ChannelError("cut off")
+        (asked,) = request.topics[0].partitions
+        end = self.leader.log_end_offset
+        records = b"" if asked.fetch_offset == end else read_bytes(self.leader, asked.fetch_offset, 1 << 24)
+        answer = PartitionData(partition_index=0, high_watermark=end, records=memoryview(self.spoil(records)))
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])])
+
+    async def follow(self, until: Callable[[], bool], then: Callable[[Replication], Any] | None = None) -> Replication:
+        """Follow the leader until a state is reached."""
+        manager = SimpleNamespace(partition_by_id=lambda *_: SimpleNamespace(local_log=self.log))
+        with ThreadPoolExecutor(2, "worker") as executor:
+            broker = SimpleNamespace(
+                node_id=NODE, time=SystemTime(), executor=executor, loop=asyncio.get_running_loop(),
+                replica_manager=manager, log_manager=None,
+            )  # fmt: skip
+            loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS)
+            await loops.take_topic(self.topic(FOLLOWED))
+            async with asyncio.timeout(60):
+                while not until():  # noqa: ASYNC110 - a state of a log in threads
+                    await asyncio.sleep(0)
+            if then is not None:
+                await then(loops)
+            await loops.close()
+        return loops
+
+
+class LeaderChannel:
+    """Stands in for a connection to the leader of the world in use."""
+
+    world: World
+
+    def __init__(self, timeout_s: float) -> None:
+        assert timeout_s == 1
+
+    async def ask(self, address: Address, request: FetchRequest, _: type[FetchResponse]) -> FetchResponse:
+        return await self.world.ask(address, request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = LeaderChannel.world = World(tmp_path)
+    monkeypatch.setattr(replication, "Channel", LeaderChannel)
+    yield made
+    made.leader.close()
+    made.log.close()
+
+
+def sample(loops: Replication, name: str) -> float:
+    """The value of a metric."""
+    return next(one.value for one in loops._samples() if one.name.endswith(name))
+
+
+async def settled(loops: Replication) -> None:
+    """Wait until the partition has failed."""
+    async with asyncio.timeout(60):
+        while not sample(loops, "failedpartitionscount"):  # noqa: ASYNC110 - a state of a log in threads
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("size", "is_in_thread"), [(100, False), (300_000, True)])
+def test_records_are_copied_the_large_ones_in_threads(
+    world: World, monkeypatch: pytest.MonkeyPatch, size: int, is_in_thread: bool
+) -> None:
+    work = replication._outcome_of
+
+    def outcome_of(*arguments: Any) -> Any:
+        world.threads.add(threading.current_thread().name)
+        return work(*arguments)
+
+    monkeypatch.setattr(replication, "_outcome_of", outcome_of)
+    append(world.leader, batch(1, value=b"x" * size))
+    loops = asyncio.run(world.follow(lambda: world.log.high_watermark == 1))
+    assert values(world.log) == values(world.leader)
+    assert any(name.startswith("worker") for name in world.threads) is is_in_thread
+    assert set(world.asked) == {Address("leader", 9092)}
+    assert sample(loops, "replicationbytesin_total") == world.leader.size_bytes
+    assert sample(loops, "maxlag") == 0
+
+
+def test_a_leader_that_is_away_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.failures = 5
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
+    assert caplog.text.count("leader 2 cannot be fetched from: cut off") == 1
+
+
+def test_damaged_records_are_counted_and_fetched_again(world: World) -> None:
+    append(world.leader, batch(1))
+    spoils = iter([True, True])
+    world.spoil = lambda records: records[:-1] + b"!" if records and next(spoils, False) else records
+    loops = asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
+    assert sample(loops, "invalidmessagecrcrecords_total") == 2
+
+
+def test_a_log_out_of_service_is_fetched_no_more(world: World) -> None:
+    append(world.leader, batch(1))
+    world.log.take_out_of_service(KafkaStorageError("the disk is gone"))
+    loops = asyncio.run(world.follow(lambda: len(world.asked) == 1, settled))
+    assert sample(loops, "failedpartitionscount") == 0, "none is left"
+    assert len(world.asked) == 1
+
+
+def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:
+    """The task of a leader ends with its last partition."""
+
+    async def lead(loops: Replication) -> None:
+        await loops.take_topic(world.topic(FOLLOWED._replace(leader=NODE, leader_epoch=EPOCH + 1)))
+        before = len(world.asked)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(world.asked) == before
+        assert sample(loops, "replicationbytesin_total") == world.leader.size_bytes
+
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, lead))
+
+
+def test_a_deleted_topic_is_fetched_no_more(world: World) -> None:
+    async def remove(loops: Replication) -> None:
+        await loops.remove_topic(world.topic(FOLLOWED))
+        before = len(world.asked)
+        await asyncio.sleep(0)
+        assert len(world.asked) == before
+
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, remove))

@@ -1,0 +1,133 @@
+"""A followed partition does the work of a fetch loop on its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.logs import LogBench, append, batch, read_bytes, values
+from tidelog.broker.cluster.fetching.session import FetchKey
+from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, TruncateToEpochEnd
+from tidelog.broker.replica.replication.following import Following
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError
+
+KEY = FetchKey(b"t" * 16, 0)
+EPOCH = 3
+
+
+class Pair:
+    """A leader's log of ten records in epoch 3, and a partition that follows it."""
+
+    def __init__(self, root: Path, **configs: Any) -> None:
+        self.leader = LogBench(str(root / "leader")).open()
+        for _ in range(10):
+            append(self.leader, batch(1), epoch=EPOCH)
+        self.checkpoints: list[int] = []
+        log = LogBench(str(root / "follower"), **configs).open()
+        self.following = Following(log, lambda: self.checkpoints.append(log.recovery_point))
+
+    @property
+    def log(self) -> UnifiedLog:
+        """The follower's log."""
+        return self.following.log
+
+    def work(self, offset: int = 0, *, high_watermark: int = 0, log_start: int = 0, epoch: int = EPOCH) -> Append:
+        """The leader's records from an offset on."""
+        records = memoryview(read_bytes(self.leader, offset)) if offset < 10 else memoryview(b"")
+        return Append(KEY, epoch, offset, records, high_watermark, log_start)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def test_records_are_appended_and_the_position_tells(pair: Pair) -> None:
+    assert pair.following.position == LogPosition(0, -1, 0)
+    assert pair.following.do(pair.work())
+    assert pair.following.position == LogPosition(10, EPOCH, 0)
+    assert values(pair.log) == values(pair.leader)
+
+
+def test_records_for_another_offset_are_not(pair: Pair) -> None:
+    """The log has moved since the request: it is asked for where it is now, without a pause."""
+    assert pair.following.do(pair.work(4))
+    assert pair.log.log_end_offset == 0
+
+
+def test_records_of_a_later_epoch_bring_nothing(pair: Pair) -> None:
+    assert not pair.following.do(pair.work(epoch=EPOCH - 1))
+    assert pair.log.log_end_offset == 0
+
+
+@pytest.mark.parametrize(("told", "taken"), [(4, 4), (10, 10), (12, 10), (-1, 0)])
+def test_the_high_watermark_is_the_leaders_within_the_log(pair: Pair, told: int, taken: int) -> None:
+    pair.following.do(pair.work(high_watermark=told))
+    assert pair.log.high_watermark == taken
+
+
+def test_a_high_watermark_comes_without_records(pair: Pair) -> None:
+    pair.following.do(pair.work())
+    assert pair.following.do(pair.work(10, high_watermark=7))
+    assert pair.log.high_watermark == 7
+
+
+def test_a_former_leaders_high_watermark_is_not_taken(pair: Pair) -> None:
+    """This broker leads by now: its watermark is its own."""
+    pair.following.do(pair.work(high_watermark=5))
+    pair.log.leader_epochs.assign(EPOCH + 1, 10)
+    pair.following.do(pair.work(10, high_watermark=9))
+    assert pair.log.high_watermark == 5
+
+
+@pytest.mark.parametrize(("told", "taken"), [(4, 4), (8, 0)])
+def test_the_log_start_follows_up_to_the_high_watermark(pair: Pair, told: int, taken: int) -> None:
+    pair.following.do(pair.work(high_watermark=5, log_start=told))
+    assert pair.log.log_start_offset == taken
+
+
+def test_damaged_records_are_told(pair: Pair) -> None:
+    work = pair.work()
+    damaged = bytearray(work.records)
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptMessageError, match="wrong checksum"):
+        pair.following.do(work._replace(records=memoryview(damaged)))
+    assert pair.log.log_end_offset == 9
+
+
+@pytest.mark.parametrize(
+    ("work", "end"),
+    [
+        (TruncateToEpochEnd(KEY, EPOCH + 1, EPOCH, 6), 6),
+        (TruncateTo(KEY, EPOCH, 4), 4),
+        (StartAt(KEY, EPOCH, 20), 20),
+    ],
+)
+def test_checkpoints_are_written_after_a_cut(pair: Pair, work: Any, end: int) -> None:
+    """A point above the cut would say that what comes in its place is synced."""
+    pair.following.do(pair.work(high_watermark=4))
+    pair.log.flush()
+    assert pair.log.recovery_point == 10
+    assert pair.following.do(work)
+    assert (pair.log.log_end_offset, pair.checkpoints) == (end, [min(end, 10) if end < 10 else pair.log.recovery_point])
+    assert pair.log.recovery_point <= end
+
+
+def test_an_epoch_without_a_record_goes_and_a_second_time_nothing(pair: Pair) -> None:
+    """It led epoch 5 and wrote nothing: without the cut it would never agree with its leader."""
+    pair.following.do(pair.work())
+    pair.log.leader_epochs.assign(5, 10)
+    work = TruncateToEpochEnd(KEY, 6, EPOCH, 10)
+    assert pair.following.do(work)
+    assert pair.following.position == LogPosition(10, EPOCH, 0)
+    assert not pair.following.do(work), "it would come again at once"
+
+
+def test_with_flush_messages_an_append_is_synced(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, flush_messages=1)
+    assert pair.following.is_synced_at_once
+    pair.following.do(pair.work())
+    assert pair.log.recovery_point == 10
