@@ -10,7 +10,9 @@ from tidelog.broker.errors import StartError
 from tidelog.broker.member.member import check_image
 from tidelog.broker.metadata.metadata_image import AccessRule, MetadataImage
 
-IMAGE = MetadataImage(acls={b"i" * 16: AccessRule(2, "orders", 3, "User:ann", "*", 3, 3)})
+IMAGE = MetadataImage(
+    features={"metadata.version": 25}, acls={b"i" * 16: AccessRule(2, "orders", 3, "User:ann", "*", 3, 3)}
+)
 
 
 def test_a_cluster_with_acls_is_joined_with_an_authorizer_only() -> None:
