@@ -1,18 +1,23 @@
-"""Replicated partitions that a Tidelog member leads, with Apache Kafka's broker as follower, in one cluster."""
+"""Replicated partitions of two Tidelog members and one broker of Apache Kafka, which take turns as leaders.
+
+``test_replication_follower.py`` has what concerns a member as follower.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess
+from tests.support.apache_kafka import run_tool
 from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
@@ -23,23 +28,50 @@ from tidelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
-JAVA, MEMBER = 2, 101
+ELECTION_COMMAND = "org.apache.kafka.tools.LeaderElectionCommand"
+REASSIGN_COMMAND = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+JAVA, MEMBER, SECOND = 2, 101, 102
+ALL = [MEMBER, SECOND, JAVA]
 WAIT_S = 60
 QUICK = {
     "replica.lag.time.max.ms": "3000",
-    "offsets.topic.num.partitions": "3",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
     "group.initial.rebalance.delay.ms": "0",
 }
 
 
 class Cluster:
-    """A controller, a Java broker and a member."""
+    """A controller, a Java broker and two members."""
 
     def __init__(self, directory: Path) -> None:
         ports = ports_of_controllers(1)
         self.controller = KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
         self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=QUICK)
         self.member = MemberNode(directory, MEMBER, ports, QUICK)
+        self.second = MemberNode(directory, SECOND, ports, QUICK)
+        self.brokers: dict[int, BrokerProcess] = {MEMBER: self.member, SECOND: self.second, JAVA: self.java}
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers."""
+        return ",".join(node.bootstrap for node in self.brokers.values())
+
+    def digests(self, name: str) -> list[dict[str, str]]:
+        """What each broker has of partition 0."""
+        return [digests(Path(node.data_directory) / f"{name}-0") for node in (self.member, self.second, self.java)]
+
+    def change_leader(self, name: str) -> int:
+        """Kill the leader of partition 0, wait for another one, start the killed broker again; its id."""
+        killed = leader(self.bootstrap, name)
+        others = ",".join(node.bootstrap for number, node in self.brokers.items() if number != killed)
+        self.brokers[killed].kill()
+        wait_until(lambda: leader(others, name) not in (killed, -1), "another leader", WAIT_S)
+        self.brokers[killed].start()
+        return killed
 
     def create(self, name: str, replicas: list[int], **configs: str) -> None:
         """A topic of one partition with these replicas, the first of which leads."""
@@ -49,8 +81,8 @@ class Cluster:
         self.wait_isr(name, replicas)
 
     def wait_isr(self, name: str, members: list[int], limit_s: float = WAIT_S) -> None:
-        """Wait until these are the in-sync replicas, as both brokers tell it."""
-        for node in (self.java, self.member):
+        """Wait until these are the in-sync replicas, as all brokers tell it."""
+        for node in self.brokers.values():
             wait_until(lambda node=node: isr(node, name) == sorted(members), f"{name}: {members}", limit_s)  # type: ignore[misc]
 
 
@@ -78,24 +110,16 @@ def digests(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.log"))}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A running cluster."""
-    cluster = Cluster(tmp_path_factory.mktemp("replication"))
-    with cluster.controller, cluster.java, cluster.member:
-        yield cluster
-
-
-def leader(node: BrokerProcess, name: str) -> int:
+def leader(bootstrap: str, name: str) -> int:
     """The leader of partition 0."""
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
     return -1 if found is None else found.leader
 
 
-def values(node: BrokerProcess, topic: str) -> list[bytes]:
+def values(bootstrap: str, topic: str) -> list[bytes]:
     """All committed values of partition 0, in their order."""
-    return [record.value for record in read_to_end(node.bootstrap, topic)]
+    return [record.value for record in read_to_end(bootstrap, topic)]
 
 
 def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
@@ -152,14 +176,22 @@ class Writer:
             self.errors.append(error)
 
 
-def test_a_java_follower_has_the_same_files(cluster: Cluster) -> None:
-    cluster.create("copied", [MEMBER, JAVA], **{"segment.bytes": "1048576", "min.insync.replicas": "2"})
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running cluster."""
+    cluster = Cluster(tmp_path_factory.mktemp("replication"))
+    with cluster.controller, cluster.java, cluster.member, cluster.second:
+        yield cluster
+
+
+def test_followers_have_the_same_files(cluster: Cluster) -> None:
+    cluster.create("copied", ALL, **{"segment.bytes": "1048576", "min.insync.replicas": "3"})
     produce(cluster.java, "copied", 5000, 1000)
-    cluster.wait_isr("copied", [MEMBER, JAVA])
-    own, copy = (node.data_directory / "copied-0" for node in (cluster.member, cluster.java))
-    assert len(digests(own)) > 3
-    wait_until(lambda: digests(own) == digests(copy), "equal files", WAIT_S)
-    assert len(values(cluster.java, "copied")) == 5000
+    cluster.wait_isr("copied", ALL)
+    own, second, java = cluster.digests("copied")
+    assert len(own) > 3
+    wait_until(lambda: cluster.digests("copied") == [own] * 3, f"equal files: {own}, {second}, {java}", WAIT_S)
+    assert len(values(cluster.bootstrap, "copied")) == 5000
 
 
 def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None:
@@ -181,16 +213,67 @@ def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None
     assert writer.errors == []
     cluster.wait_isr("careful", [MEMBER, JAVA])
     assert produce_code(cluster.member, "careful", -1) == 0
-    assert values(cluster.member, "free") == writer.acknowledged
+    assert values(cluster.bootstrap, "free") == writer.acknowledged
 
 
-def test_the_java_follower_takes_over_from_a_killed_leader(cluster: Cluster) -> None:
-    cluster.create("over", [MEMBER, JAVA])
-    with Writer(f"{cluster.java.bootstrap},{cluster.member.bootstrap}", "over") as writer:
+def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:
+    """Each broker loses and gets leadership; at the end the preferred leader gets it back by Kafka's tool."""
+    cluster.create("turns", ALL, **{"min.insync.replicas": "2"})
+    killed = set()
+    with Writer(cluster.bootstrap, "turns") as writer:
+        for _ in ALL:
+            writer.wait_for(100)
+            killed.add(cluster.change_leader("turns"))
+            cluster.wait_isr("turns", ALL)
         writer.wait_for(100)
-        cluster.member.kill()
-        wait_until(lambda: leader(cluster.java, "over") == JAVA, "the new leader", WAIT_S)
+        elected = run_tool(
+            ELECTION_COMMAND,
+            ["--bootstrap-server", cluster.second.bootstrap, "--election-type", "preferred", "--topic", "turns",
+             "--partition", "0"],
+        )  # fmt: skip
+        assert elected.returncode == 0, elected.stdout + elected.stderr
+        wait_until(lambda: leader(cluster.bootstrap, "turns") == MEMBER, "the preferred leader", WAIT_S)
         writer.wait_for(100)
-        cluster.member.start()
+    assert len(killed) > 1
     assert writer.errors == []
-    assert values(cluster.java, "over") == writer.acknowledged
+    assert values(cluster.bootstrap, "turns") == writer.acknowledged
+    wait_until(lambda: len(set(map(str, cluster.digests("turns")))) == 1, "equal files", WAIT_S)
+
+
+def test_a_partition_moves_by_kafkas_tool(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.create("moved", [MEMBER])
+    plan = tmp_path / "plan.json"
+    for replicas in ([SECOND, JAVA], [JAVA, MEMBER]):
+        with Writer(cluster.bootstrap, "moved") as writer:
+            writer.wait_for(50)
+            moves = [{"topic": "moved", "partition": 0, "replicas": replicas}]
+            plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+            options = ["--bootstrap-server", cluster.member.bootstrap, "--reassignment-json-file", str(plan)]
+            moved = run_tool(REASSIGN_COMMAND, [*options, "--execute"])
+            assert moved.returncode == 0, moved.stdout + moved.stderr
+            wait_until(lambda: isr(cluster.java, "moved") == sorted(replicas), f"on {replicas}", WAIT_S)  # noqa: B023
+            writer.wait_for(50)
+        assert writer.errors == []
+    wait_until(lambda: not (cluster.second.data_directory / "moved-0").exists(), "the old replica is gone", WAIT_S)
+
+
+def test_groups_and_transactions_outlive_their_coordinators(cluster: Cluster) -> None:
+    """The leaders of both internal topics are killed, and their successors, while a transaction is open."""
+    cluster.create("sums", ALL, **{"min.insync.replicas": "2"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "sums"})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "sums"})
+    producer.init_transactions(WAIT_S)
+    for turn in range(3):
+        producer.begin_transaction()
+        producer.produce("sums", str(turn))
+        assert producer.flush(WAIT_S) == 0
+        if turn:
+            for topic in ("__transaction_state", "__consumer_offsets"):
+                cluster.change_leader(topic)
+                cluster.wait_isr(topic, ALL)
+        offsets = [TopicPartition("sums", 0, turn + 1)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), WAIT_S)
+        producer.commit_transaction(WAIT_S)
+        assert consumer.committed(offsets, WAIT_S)[0].offset == turn + 1
+    consumer.close()
+    assert values(cluster.bootstrap, "sums") == [b"0", b"1", b"2"]
