@@ -14,7 +14,14 @@ from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import NONE, KafkaError
+from tidelog.protocol.errors import (
+    NONE,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+)
 from tidelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -28,6 +35,8 @@ from tidelog.protocol.messages.write_txn_markers import (
 API_KEY = ApiKey.WRITE_TXN_MARKERS
 MIN_VERSION, MAX_VERSION = 0, 2
 Request = WriteTxnMarkersRequest
+
+OF_COORDINATORS = (NotCoordinatorError, CoordinatorNotAvailableError, CoordinatorLoadInProgressError)
 
 
 def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
@@ -44,8 +53,8 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
                 coordinator_epoch=marker.coordinator_epoch,
             )
         except KafkaError as error:
-            return completed(error.code)
-        return written.then(lambda _: NONE).otherwise(lambda error: error.code)
+            return completed(code_of(error))
+        return written.then(lambda _: NONE).otherwise(code_of)
 
     markers = []
     for marker in request.markers:
@@ -59,6 +68,11 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
         markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         yield None
     return WriteTxnMarkersResponse(markers=markers)
+
+
+def code_of(error: KafkaError) -> int:
+    """Return an error's code in the words of partitions: coordinators ask again only for those."""
+    return NotLeaderOrFollowerError.code if isinstance(error, OF_COORDINATORS) else error.code
 
 
 def build_topic_result(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:

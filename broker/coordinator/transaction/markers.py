@@ -13,7 +13,7 @@ from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.replica.opening import opening_of
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import NotCoordinatorError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class BrokerMarkerWriter:
         """
         try:
             return self._write_here(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)
-        except NotLeaderOrFollowerError:
+        except (NotLeaderOrFollowerError, NotCoordinatorError):  # of other topics, and of the groups'
             if self._peers is None:
                 raise
             return self._peers.write_marker(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.support.replicated import LED, ReplicatedBroker
 from tests.unit.broker.data_broker import batch
+from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
+from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.metadata.metadata_image import PartitionState
-from tidelog.protocol.errors import CoordinatorNotAvailableError, KafkaError, NotCoordinatorError
+from tidelog.protocol.errors import (
+    CoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+)
+from tidelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +46,35 @@ def test_appends_are_refused_in_the_words_of_coordinators(
     node.partition.take_over(state)
     with pytest.raises(error):
         log.append(0, batch(b"b"))
+    node.close()
+
+
+class Peers:
+    """Other brokers, and the partitions of markers that they were given."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, int]] = []
+
+    def write_marker(self, partition: tuple[str, int], *_: object, **__: object) -> Deferred[None]:
+        """Note it."""
+        self.written.append(partition)
+        return completed(None)
+
+
+def test_a_marker_for_the_groups_of_another_broker_is_refused_as_for_any_partition(tmp_path: Path) -> None:
+    """Transaction coordinators send it again only for the errors of partitions."""
+    node = ReplicatedBroker(tmp_path)
+    image = node.topic._replace(
+        name="__consumer_offsets", topic_id=b"g" * 16, partitions=(LED._replace(leader=2),), is_internal=True
+    )
+    node.broker.metadata.put(image)
+    node.replica_manager.take_roles(image)
+    topics = [WritableTxnMarkerTopic(name="__consumer_offsets", partition_indexes=[0])]
+    marker = WritableTxnMarker(producer_id=7, transaction_result=True, topics=topics)
+    answer = node.begin(WriteTxnMarkersRequest(markers=[marker]), 1).result()
+    assert answer.markers[0].topics[0].partitions[0].error_code == NotLeaderOrFollowerError.code
+    peers = Peers()
+    writer = BrokerMarkerWriter(node.broker, coordinators_of(node.broker), cast(Any, peers))
+    writer.write(("__consumer_offsets", 0), (7, 0), commit=True)
+    assert peers.written == [("__consumer_offsets", 0)]
     node.close()
