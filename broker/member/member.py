@@ -166,7 +166,7 @@ class Member:
         fetching = fetcher_config(config, self.broker_epoch)
         replication = self._replication = Replication(broker, controller, fetching, self._settings)
         replication.measure(broker.metrics)
-        await self._make_own_logs(broker, image, replication)
+        await make_own_logs(broker, image, replication)
         self._publisher = MetadataPublisher(broker, controller, roles, replication)
         await self._publish_backlog()
         self._start(roles.check_isr())
@@ -174,16 +174,6 @@ class Member:
         self._start(self._forwarder.run())
         self._start(fetch_blocks(producer_ids, self._view.quorum, config.node_id, self.broker_epoch))
         return broker
-
-    async def _make_own_logs(self, broker: Broker, image: MetadataImage, replication: Replication) -> None:
-        """Make the logs that this broker has by the image and not on its disks, and take their roles."""
-        for topic in image.topics.values():
-            shown = topic_image(image, topic)
-            if own := replicas_of(shown, broker.node_id):
-                make = broker.replica_manager.make_logs(shown, sorted(own))
-                await self._loop.run_in_executor(broker.executor, make)
-                broker.replica_manager.take_roles(shown)
-                await replication.take_topic(shown)
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
         """Return the dispatcher of a member."""
@@ -341,6 +331,17 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
+
+
+async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> None:
+    """Make the logs that this broker has by the image and not on its disks, and take their roles."""
+    for topic in image.topics.values():
+        shown = topic_image(image, topic)
+        if own := replicas_of(shown, broker.node_id):
+            make = broker.replica_manager.make_logs(shown, sorted(own))
+            await broker.loop.run_in_executor(broker.executor, make)
+            broker.replica_manager.take_roles(shown)
+            await replication.take_topic(shown)
 
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:
