@@ -87,8 +87,8 @@ class MetadataDelta:
     """Changes of the records since ``image``. Not thread-safe."""
 
     __slots__ = (
-        "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "deletions", "features", "image",
-        "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
+        "_directory_lists", "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "deletions",
+        "features", "image", "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
     )  # fmt: skip
 
     def __init__(self, image: MetadataImage) -> None:
@@ -108,6 +108,7 @@ class MetadataDelta:
         """Topics that were deleted, by id: the name, or None once nothing is left of their logs."""
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def replay(self, record: Message) -> None:
         """Take one record's change. Raises CorruptMessageError for a record about what does not exist."""
@@ -166,8 +167,15 @@ class MetadataDelta:
 
     def share(self, replicas: list[int] | None) -> tuple[int, ...]:
         """Return one tuple for all equal lists: most partitions of a cluster have one of a few."""
-        key = tuple(replicas or ())
+        if not replicas:
+            return ()
+        key = tuple(replicas)
         return self._replica_lists.setdefault(key, key)
+
+    def share_directories(self, ids: list[bytes]) -> tuple[bytes, ...]:
+        """Return one tuple for all equal lists of directories' ids: a broker has a few directories."""
+        key = tuple(ids)
+        return self._directory_lists.setdefault(key, key)
 
     def registered_broker(self, broker_id: int, epoch: int) -> BrokerRegistration:
         """Return a registered broker. Raises CorruptMessageError unless it has this epoch."""
@@ -191,7 +199,7 @@ def _replay_partition(delta: MetadataDelta, record: records.PartitionRecord) -> 
         leader=record.leader,
         leader_epoch=record.leader_epoch,
         partition_epoch=record.partition_epoch,
-        directories=tuple(record.directories),
+        directories=delta.share_directories(record.directories),
         removing=delta.share(record.removing_replicas),
         adding=delta.share(record.adding_replicas),
         is_recovering=record.leader_recovery_state == _RECOVERING,
@@ -225,7 +233,7 @@ def _change_partition(
     }
     changes: dict[str, Any] = {name: delta.share(value) for name, value in lists.items() if value is not None}
     if record.directories is not None:
-        changes["directories"] = tuple(record.directories)
+        changes["directories"] = delta.share_directories(record.directories)
     if record.leader_recovery_state in (_RECOVERING, _RECOVERED):
         changes["is_recovering"] = record.leader_recovery_state == _RECOVERING
     return state._replace(
