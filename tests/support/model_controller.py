@@ -45,8 +45,18 @@ class Session(NamedTuple):
     """The controller's memory of one broker: last heartbeat, its image's offset, and where its shutdown began."""
 
     heard_ms: float
+    is_heard: bool = False
+    """Whether a heartbeat has come since the registration: until then another process may take the id."""
     position: int = -1
     shutdown_offset: int = -1
+
+
+class Saved(NamedTuple):
+    """A model's state at one moment."""
+
+    image: MetadataImage
+    sessions: dict[int, Session]
+    register_offsets: dict[int, int]
 
 
 class Place(NamedTuple):
@@ -88,6 +98,15 @@ class ModelController:
         for record in decided:
             delta.replay(record)
         self.image = delta.build(self.offset + len(decided), self.image.epoch, 0)
+
+    def save(self) -> Saved:
+        """Return what a decision may change."""
+        return Saved(self.image, dict(self._sessions), dict(self.register_offsets))
+
+    def restore(self, saved: Saved) -> None:
+        """Take decisions back."""
+        self.image, self.commits = saved.image, []
+        self._sessions, self.register_offsets = dict(saved.sessions), dict(saved.register_offsets)
 
     # ---- topics
 
@@ -143,7 +162,8 @@ class ModelController:
         changes = [] if is_same else self._changes_of_shutdown(request, before)
         self.commit(*changes, _registration(request, epoch, before if is_same else None))
         self.register_offsets[request.broker_id] = self.offset
-        self._sessions[request.broker_id] = Session(now_ms)
+        kept = self._sessions.get(request.broker_id, Session(now_ms)) if is_same else Session(now_ms)
+        self._sessions[request.broker_id] = kept._replace(heard_ms=now_ms, position=-1)
         return BrokerRegistrationResponse(broker_epoch=epoch)
 
     def _changes_of_shutdown(
@@ -160,7 +180,7 @@ class ModelController:
 
     def renew_sessions(self, now_ms: float) -> None:
         """Begin all sessions again, as a controller that becomes active does."""
-        self._sessions = {broker_id: Session(now_ms) for broker_id in self.brokers}
+        self._sessions = {broker_id: Session(now_ms, is_heard=True) for broker_id in self.brokers}
 
     def forget(self, broker_id: int) -> None:
         """Let another process have the id, as an unregistration of it does."""
@@ -168,16 +188,16 @@ class ModelController:
 
     def _has_session(self, broker_id: int, now_ms: float) -> bool:
         session = self._sessions.get(broker_id)
-        is_unfenced = broker_id in self.brokers and not self.brokers[broker_id].is_fenced
-        return session is not None and is_unfenced and now_ms - session.heard_ms <= self._session_ms
+        return session is not None and session.is_heard and now_ms - session.heard_ms <= self._session_ms
 
     # ---- heartbeats
 
     def expire(self, now_ms: float) -> None:
         """Fence the brokers whose session is over, one after the other."""
         for broker_id, broker in sorted(self.brokers.items()):
-            if not broker.is_fenced and not self._has_session(broker_id, now_ms):
-                self._fence(broker_id)
+            session = self._sessions.get(broker_id)
+            if not broker.is_fenced and (session is None or now_ms - session.heard_ms > self._session_ms):
+                self.fence(broker_id)
 
     def beat(self, request: BrokerHeartbeatRequest, now_ms: float) -> BrokerHeartbeatResponse:
         """Take a heartbeat: unfence, fence, or begin a shutdown as it asks."""
@@ -188,7 +208,9 @@ class ModelController:
         if broker.broker_epoch != request.broker_epoch:
             return BrokerHeartbeatResponse(error_code=errors.StaleBrokerEpochError.code)
         before = self._sessions.get(broker_id, Session(now_ms))
-        self._sessions[broker_id] = before._replace(heard_ms=now_ms, position=request.current_metadata_offset)
+        self._sessions[broker_id] = before._replace(
+            heard_ms=now_ms, is_heard=True, position=request.current_metadata_offset
+        )
         should_stop = self._take_wish(broker, request)
         return BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= self.register_offsets[broker_id],
@@ -206,7 +228,7 @@ class ModelController:
                 self._unfence(broker)
             return False
         if request.want_fence:
-            self._fence(broker_id)
+            self.fence(broker_id)
             return request.want_shut_down
         if broker.in_controlled_shutdown:
             return self._may_stop(broker_id)
@@ -216,7 +238,7 @@ class ModelController:
         """Move leaders away; return whether there was none."""
         broker_id = broker.broker_id
         if not self._leads(broker_id):
-            self._fence(broker_id)
+            self.fence(broker_id)
             return True
         change = _registration_change(broker, in_controlled_shutdown=IN_SHUTDOWN)
         self.commit(change, *self._changes(self._in_isr(broker_id), removed=broker_id))
@@ -228,13 +250,14 @@ class ModelController:
         active = [session.position for one, session in self._sessions.items() if self.is_active(one)]
         if self._leads(broker_id) or self._sessions[broker_id].shutdown_offset > min(active, default=1 << 62):
             return False
-        self._fence(broker_id)
+        self.fence(broker_id)
         return True
 
     def _leads(self, broker_id: int) -> bool:
         return any(place.state.leader == broker_id for place in self.places())
 
-    def _fence(self, broker_id: int) -> None:
+    def fence(self, broker_id: int) -> None:
+        """Take a broker out of all ISRs; it leads no longer."""
         changes = self._changes(self._in_isr(broker_id), removed=broker_id)
         self.commit(*changes, _registration_change(self.brokers[broker_id], fenced=FENCE))
 
