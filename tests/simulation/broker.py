@@ -26,6 +26,9 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.fetch import FetchRequest
 
+DISK_MS = (0.0, 0.0, 0.0, 1.0, 1.0, 30.0)
+"""Times that the work of an answer may take."""
+
 
 class Place(NamedTuple):
     """The world that all brokers share."""
@@ -285,7 +288,7 @@ class SimulatedBroker:
             loop.take_failure(now_ms)
         else:
             for work in loop.take_answer(answer, now_ms):
-                self.process.after(self._place.chance.choice((0, 0, 1.0)), lambda work=work: self._do(fetcher, work))  # type: ignore[misc]
+                self.process.after(self._place.chance.choice(DISK_MS), lambda work=work: self._do(fetcher, work))  # type: ignore[misc]
         self._fetch(fetcher)
 
     def _do(self, fetcher: FetcherId, work: Work) -> None:

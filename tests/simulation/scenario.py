@@ -92,8 +92,7 @@ class Scenario(Simulation):
         def take(answer: int | KafkaError) -> None:
             write.answer = answer
             if acks == ACK_ALL and isinstance(answer, int):
-                self.truth.check(self.brokers)
-                self.truth.acknowledge(Acknowledged(0, answer, write.value))
+                self.truth.acknowledge(Acknowledged(0, answer, write.value), node_id)
 
         broker = self.brokers[node_id]
         broker.process.run(lambda: broker.produce(0, write.value, acks, take))

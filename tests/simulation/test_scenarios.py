@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.planted import BUGS
 from tests.simulation.scenario import ACK_LEADER, Scenario, scenario
+from tests.simulation.settings import TOPIC_ID
 from tests.simulation.truth import ViolationError
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 
@@ -71,6 +72,32 @@ def fail_over_twice() -> None:
 
 def test_kip279_logs_are_equal_after_two_fail_overs() -> None:
     fail_over_twice()
+
+
+def lead_two_epochs_without_a_record() -> None:
+    with scenario() as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        cluster.brokers[1].begin_stop()
+        assert lead_elsewhere(cluster, 1) == 2
+        cluster.until(lambda: not cluster.brokers[1].is_alive)
+        cluster.brokers[1].start()
+        cluster.settle()
+        cluster.quorum.decide(lambda: cluster.controller.elect(TOPIC_ID, 0))
+        assert lead_elsewhere(cluster, 2) == 1
+        cluster.pause(1500)
+        cluster.settle()
+        assert not cluster.truth.unhealed()
+
+
+def test_kip279_a_follower_gets_rid_of_an_epoch_that_it_led_without_a_record() -> None:
+    lead_two_epochs_without_a_record()
+
+
+def test_kip279_finds_an_election_without_an_epoch_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS["no epoch entry on election"].plant(monkeypatch)
+    with pytest.raises(ViolationError, match="state of the scenario"):
+        lead_two_epochs_without_a_record()
 
 
 # ---- Kip320: the log that an unclean election takes away was longer, or shorter, than the new one

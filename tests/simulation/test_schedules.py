@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 
 from tests.simulation.planted import BUGS
+from tests.simulation.scenario import scenario
 from tests.simulation.schedule import Schedule, draw, explain, run, shrink, violation_of
-from tests.simulation.truth import ViolationError
+from tests.simulation.truth import Acknowledged, ViolationError
 
 SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("TIDELOG_SIMULATION_FIRST_SEED", "0"))
@@ -66,9 +66,9 @@ def test_a_violation_is_told_with_its_listing(monkeypatch: pytest.MonkeyPatch) -
     assert "produce(" in told
 
 
-def test_a_run_ends_with_what_it_found() -> None:
-    """Schedules without actions commit what the last writes were."""
-    simulation = run(replace(draw(1), actions=()))
-    assert [len(committed) for committed in simulation.truth.committed] == [1] * simulation.settings.partitions
-    with pytest.raises(ViolationError):
-        simulation.truth.acknowledge(simulation.truth.acknowledged[0]._replace(value=b"another"))
+def test_a_wrong_acknowledgement_is_a_violation() -> None:
+    with scenario() as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        with pytest.raises(ViolationError, match="acked"):
+            cluster.truth.acknowledge(Acknowledged(0, 0, b"another"), 1)

@@ -98,10 +98,13 @@ class Truth:
         registered, broker = self._controller.brokers[node_id], self._brokers[node_id]
         return broker.is_alive and broker.broker_epoch == registered.broker_epoch
 
-    def acknowledge(self, record: Acknowledged) -> None:
-        """A leader says that all in-sync replicas have a record."""
-        committed = self.committed[record.partition]
-        if self._rebased[record.partition] is not None:
+    def acknowledge(self, record: Acknowledged, leader_id: int) -> None:
+        """A leader says that all in-sync replicas have a record; before an unclean election that means nothing."""
+        number = record.partition
+        replica = self._brokers[leader_id].replicas[number]
+        self._check_replica(number, self._brokers[leader_id], replica)
+        committed = self.committed[number]
+        if self._rebased[number] is not None or replica.state.leader_epoch < self._floors[number]:
             return
         if record.offset >= len(committed) or committed[record.offset].value != record.value:
             raise ViolationError(f"acked => readable: {record} is not committed")

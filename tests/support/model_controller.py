@@ -227,11 +227,11 @@ class ModelController:
             if not request.want_fence and request.current_metadata_offset >= self.register_offsets[broker_id]:
                 self._unfence(broker)
             return False
+        if broker.in_controlled_shutdown:
+            return self._may_stop(broker_id)
         if request.want_fence:
             self.fence(broker_id)
             return request.want_shut_down
-        if broker.in_controlled_shutdown:
-            return self._may_stop(broker_id)
         return request.want_shut_down and self._begin_shutdown(broker)
 
     def _begin_shutdown(self, broker: BrokerRegistration) -> bool:
