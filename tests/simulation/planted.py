@@ -72,7 +72,7 @@ def append_after_leader_change(patch: pytest.MonkeyPatch) -> None:
 
     def follow(self: Replica, work: Work) -> None:
         if isinstance(work, Append) and self.leader is None:
-            self._append(work)
+            self.append_fetched(work)
         else:
             follow_rightly(self, work)
 

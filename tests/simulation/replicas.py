@@ -10,6 +10,8 @@ from tests.support.logs import read_bytes
 from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, Work
 from tidelog.broker.cluster.partition_state import Brokers, LeaderState
 from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.log.follower.append import append_as_follower
+from tidelog.log.follower.truncation import truncate_as_follower, truncate_to_epoch_end
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -182,29 +184,22 @@ class Replica:
 
     def follow(self, work: Work) -> None:
         """Do what a leader's answer asks for, unless the leader is another one meanwhile."""
-        log = self.log
         if work.leader_epoch != self.state.leader_epoch or self.leader is not None:
             return
         if isinstance(work, Append):
-            self._append(work)
+            self.append_fetched(work)
             return
         if isinstance(work, StartAt):
-            log.truncate_fully_and_start_at(work.offset)
+            self.log.truncate_fully_and_start_at(work.offset)
         elif isinstance(work, TruncateTo):
-            log.truncate_to(work.offset)
+            truncate_as_follower(self.log, work.offset)
         else:
-            _, own_end = log.leader_epochs.end_offset_for(work.epoch, log.log_end_offset)
-            log.truncate_to(min(work.end_offset, own_end) if own_end >= 0 else work.end_offset)
-        log.leader_epochs.truncate_from_end(log.log_end_offset)  # of epochs that were led without a record, too
+            truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
         self._on_cut()
 
-    def _append(self, work: Append) -> None:
+    def append_fetched(self, work: Append) -> None:
+        """Append the leader's records where the log ends, and take over its high watermark."""
         log = self.log
-        if work.offset != log.log_end_offset:
-            return
-        for batch in iter_batches(bytes(work.records)):
-            if batch.partition_leader_epoch > work.leader_epoch:
-                break
-            records = build_batch([Record(0, one.timestamp, None, one.value) for one in batch.records()])
-            log.append_as_leader(memoryview(records), batch.partition_leader_epoch)
-        log.update_high_watermark(min(work.high_watermark, log.log_end_offset))
+        if work.offset == log.log_end_offset:
+            append_as_follower(log, memoryview(bytes(work.records)), work.leader_epoch)
+            log.update_high_watermark(work.high_watermark)
