@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
-# Test modules that run at the same time, each whole on one worker: one more than processors, for many wait for processes.
-WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
+# Test modules that run at the same time, each whole on one worker. Clients, faults and contracts wait for other processes
+# two thirds of their time, so there are two workers for a processor.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 PYTEST_OPTIONS ?=
 # What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
 TIDELOG_REQUIRE_EXTENSIONS ?= 1

@@ -1,6 +1,6 @@
 """Manager of all logs of a broker, over its ``log.dirs``.
 
-Start: after a clean stop only names are listed, and a log opens at its first use (ten thousand
+Start: after a clean stop only names are listed; a log opens at its first use (ten thousand
 partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
 directory are recovered, in threads, before the broker serves.
 
@@ -12,7 +12,7 @@ Deleting is done when ``delete_log`` returns: the directory has another name (``
 partition may be created again; its files go after ``file.delete.delay.ms``.
 
 The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
-and deleted, so rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
+and deleted: rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
 manager's. An entry that was deleted while a thread waited for its lock says so, and is looked up again.
 Deleting waits for an opening of that very log, and for those that work on its files (``tidelog.log.file_use``).
 

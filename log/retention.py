@@ -12,7 +12,7 @@ Swap (names at rest -> what a crash here leads to at the next start)::
     5  .swap endings taken off, from the lowest base up      -> completed
     6  directory synced; .deleted unlinked later             -> .deleted removed
 
-Retention deletes from the oldest segment on, never above the high watermark, and measures a segment by its *largest*
+Retention deletes from the oldest segment on, never above the high watermark. It measures a segment by its *largest*
 timestamp, so a record from the future keeps its segment (F11).
 """
 

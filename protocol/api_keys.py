@@ -4,7 +4,7 @@
     response header  v0 before, v1 from the first flexible version on; ApiVersions always v0 (KIP-511: a client that
                      asks with a version the broker lacks must be able to read the answer)
 
-All keys of Kafka 4.3 are here with the four that 4.0 dropped (4 to 7), so that a header is understood, and its
+All keys of Kafka 4.3 are here with the four that 4.0 dropped (4 to 7). So a header is understood, and its
 correlation id known, for APIs this broker does not serve.
 """
 

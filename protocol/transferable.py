@@ -1,8 +1,8 @@
 """Slice of a file promised to a connection but not read yet, sent with ``sendfile``.
 
 A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
-reference-counted: making the slice retains the file once, and having sent or dropped it releases the file once,
-so a descriptor closes only when its last reader lets go (and its number is never reused under a reader).
+reference-counted: making the slice retains the file once, and having sent or dropped it releases the file once.
+So a descriptor closes only when its last reader lets go (and its number is never reused under a reader).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 shares.
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
-checks against the end of its buffer before it allocates, and raises :class:`MalformedError`, which the caller turns
+checks against the end of its buffer before it allocates. It raises :class:`MalformedError`, which the caller turns
 into InvalidRequestError with the message, the field and the offset.
 
     UNSIGNED_VARINT   7 bits a byte, lowest first, high bit set on all but the last; at most 5 bytes (10 for varlong)

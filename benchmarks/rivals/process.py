@@ -1,6 +1,6 @@
 """A broker as a child process: start it, wait until it answers, measure it, stop it.
 
-`BrokerProcess` knows how to start, stop, kill and restart one command and keeps what it printed in a file, so that a
+`BrokerProcess` knows how to start, stop, kill and restart one command and keeps what it printed in a file: a
 full pipe never stops a broker and a failure can be shown. What "ready" means is the child class's: Tidelog says a line,
 Apache Kafka is asked.
 """

@@ -10,8 +10,8 @@ A source is one entry of Kafka's ``log.dirs``; a broker's directories are given 
    clean-shutdown marker whatever lies after the recovery point) is mended on the copy; anything else is a problem;
 5. the target's disk has room.
 
-A topic whose configs are unknown is taken over with unlimited retention, so that nothing is deleted before its owner
-has said so, and stays compacted where the source's cleaner had been at it.
+A topic whose configs are unknown is taken over with unlimited retention: nothing is deleted before its owner has said
+so. It stays compacted where the source's cleaner had been at it.
 """
 
 from __future__ import annotations

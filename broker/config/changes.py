@@ -42,7 +42,7 @@ def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> N
 def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
     """The texts after these changes.
 
-    Raises InvalidConfigError for an unknown key or a list operation on a key that is no list, InvalidRequestError for
+    Raises InvalidConfigError for an unknown key or a list operation on a key that is no list; InvalidRequestError for
     a value that is missing or a key named twice.
     """
     changed = dict(texts)

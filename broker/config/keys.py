@@ -3,7 +3,7 @@
 Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults
 (``log.retention.ms``, ``message.max.bytes``) are made from them here. The cleaner declares its own in
 ``cleaner/config.py``; ``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's only
-where one node would otherwise not work (replication factors of internal topics), or would be open to the network
+where one node would otherwise not work (replication factors of internal topics), or be open to the network
 without being told to (``listeners``).
 
 A key is declared with its reader, or stands in ``NO_EFFECT`` (a test compares).

@@ -9,7 +9,7 @@ a directory or a file of a log that was deleted.
 
 Nothing here is imported before a topic asks for an index. The produce path knows nothing of it: the thread sees by the
 high watermark that there is something to do. Where nothing is compiled a step is small and the thread rests three times
-as long as it worked, since plain Python work holds the interpreter that answers producers.
+as long as it worked: plain Python work holds the interpreter that answers producers.
 
 ``wait_until_indexed`` is for look-ups that must not miss what was acknowledged before they were asked.
 """

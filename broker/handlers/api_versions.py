@@ -1,7 +1,7 @@
 """ApiVersions: what is served, straight from the registry.
 
-v0-2 equal, v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
-it), v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
+v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
+it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
 version 0 with UNSUPPORTED_VERSION (KIP-511). Client names and versions are checked as Kafka checks them.
 """
 

@@ -1,6 +1,6 @@
 """ListOffsets: offsets by time, from memory where the question is "first" or "next".
 
-v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch,
+v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch;
 v7+ the record with the largest timestamp (KIP-734), v8+ earliest local (KIP-405), v9+ latest tiered, v11+ earliest
 pending upload.
 Nothing is tiered here: earliest local is the earliest, latest tiered and pending upload are unknown.

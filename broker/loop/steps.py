@@ -7,8 +7,8 @@ A handler over many elements is a generator function that returns its response a
     return response    a response, or a Deferred of one, as any handler returns it
 
 Work that fits into its first slice is done in the turn in which it was begun, unnoticed by others. What is left
-waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop,
-so that a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
+waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop.
+So a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
 are deleted, groups change. A generator therefore looks things up again, iterates over copies, and keeps no view of the
 receive buffer. When the connection goes away, the generator is closed where it stands (``GeneratorExit``): what was
 done so far stands, as it does when a client dies between two requests. Loop thread only.

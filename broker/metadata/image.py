@@ -37,7 +37,7 @@ def unreplicated(
 class TopicImage(NamedTuple):
     """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults.
 
-    The leader epoch of its partitions is 0, or for a topic taken over from another broker one that is larger than any
+    The leader epoch of its partitions is 0; or, for a topic taken over from another broker one that is larger than any
     its logs and its clients have seen.
     """
 

@@ -1,8 +1,8 @@
 """Places in a partition where readers go on: fetches that look at the batch after the one they read.
 
-Where the batch after the one sent begins, its size and last offset are known from a look at its header, taken with
-RWF_NOWAIT when the batch before it was sent. This look is also the probe that both ends of the slice are in memory
-(see ``broker/network/send_queue.py``), and shows where to end the slice so that no half batch is sent. What counts
+Where the batch after the one sent begins, its size and last offset are known from a look at its header. That look was
+taken with RWF_NOWAIT when the batch before it was sent. It is also the probe that both ends of the slice are in memory
+(see ``broker/network/send_queue.py``). And it shows where to end the slice so that no half batch is sent. What counts
 in a fetch of 1 MiB is how much code and data one request touches, because the megabyte before it has taken the caches.
 
 The cursor stands below ``Partition.read`` and gives what ``UnifiedLog.read`` would, but that a batch which would be cut

@@ -1,6 +1,6 @@
 """The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
 
-A :class:`Partition` is made when first asked for and its log is opened when that is first touched, so a partition
+A :class:`Partition` is made when first asked for and its log is opened when that is first touched. So a partition
 that is never used costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted
 and made again is another topic, and a stale object can never be found under its name. Loop thread only.
 """

@@ -1,7 +1,7 @@
 """Requests of a broker with client quotas: measured, answered with their throttle time, and the connection muted.
 
 As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, is told in ``throttle_time_ms``
-for how long it has to wait, and its connection is not read from for that long.
+for how long it has to wait. Its connection is not read from for that long.
 
     produce     the request's bytes count; it is appended, and the answer carries the wait
     fetch       the answer's bytes count; over the quota an empty one goes out in its place. What one answer may hold is

@@ -5,7 +5,7 @@ compressed batches are decompressed and old message sets are rewritten as versio
 batches of a chunk: an int64 array, one row per batch, one column per constant below. Positions are bytes in the buffer.
 
 A record's *ordinal* is its number in pass order, counted over the batches that can be read. Both passes of a round see
-the same bytes, so they count alike, and one bit per ordinal ("superseded") is all the copy pass needs to know of keys.
+the same bytes, so they count alike. One bit per ordinal ("superseded") is all the copy pass needs to know of keys.
 """
 
 from __future__ import annotations

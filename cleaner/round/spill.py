@@ -6,7 +6,7 @@ A *piece* is what one part of the map held, sorted by the top bits of the digest
     piece = partition 0 | partition 1 | ... | partition 255          rows of 24 bytes: first word, second word, ordinal
 
 When the index pass is over the map is filled once more per hash range, with as many partitions as it holds, from all
-pieces. Of two rows with one digest the smaller ordinal is superseded, whatever the order they come in, so the bits end
+pieces. Of two rows with one digest the smaller ordinal is superseded, whatever the order they come in. So the bits end
 as if the map had been large enough. The file has no name and vanishes with the process.
 """
 

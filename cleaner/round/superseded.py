@@ -2,7 +2,7 @@
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
 section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
-(``tidelog.cleaner.round.spill``) and the clean section is walked here as well, so that every byte is read twice in the
+(``tidelog.cleaner.round.spill``) and the clean section is walked here as well. So every byte is read twice in the
 round at most, whatever the number of keys. Stretches of which nothing stays are not read again
 (``tidelog.cleaner.round.stretches``).
 """

@@ -9,7 +9,7 @@
     crc 1a2b3c4d               of the lines above
 
 Written after the files were synced, replaced as a whole. At the next start the newest file is cut to what stands here
-and newer files go, so that a crash at any byte of a put costs only the work since the last checkpoint. A checkpoint
+and newer files go. So a crash at any byte of a put costs only the work since the last checkpoint. A checkpoint
 that is missing, torn or made for another setting means: rebuild the index.
 """
 

@@ -11,7 +11,7 @@ The walk (see ``tidelog.protocol.record.record_batch`` for the drawing):
     record
 
 A section is well-formed when ``count`` records fill it to the last byte, each record's fields fill its length to the
-last byte, header names are not null and every varint ends within its 5 or 10 bytes.
+last byte; header names are not null and every varint ends within its 5 or 10 bytes.
 """
 
 from __future__ import annotations

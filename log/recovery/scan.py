@@ -1,7 +1,7 @@
 """Recovery's walk over a chunk of a segment, compiled: headers, CRC-32C, offsets, and what indices and state need.
 
 ``SegmentScan.scan`` takes whole magic 2 batches from the front of a chunk as long as each is valid and follows the one
-before. At the first that is not (damage, an old format, a full index) it stops, and the plain walk of
+before. At the first that is not (damage, an old format, a full index) it stops. The plain walk of
 ``tidelog.log.recovery.segment_recovery`` goes on from there and says what is wrong. So nothing is decided about damage
 here, and both ways give equal results.
 

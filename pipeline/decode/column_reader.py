@@ -7,8 +7,8 @@
 It yields :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``tidelog.pipeline.decode.layout`` names the columns). Both are used again for the next block.
 
-Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError,
-and every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
+Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError.
+Every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
 out.
 """
 

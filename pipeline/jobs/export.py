@@ -39,7 +39,7 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
 
     ``spark`` None does the work in this process, a file after the other. There is a commit after every ``commit_files``
     files or ``commit_minutes``: a run that is killed at any point, or loses against another one (ConflictError), leaves
-    the table as of its last commit, and the next run goes on there. ``ExportResult.incomplete`` says whether a day is
+    the table as of its last commit; the next run goes on there. ``ExportResult.incomplete`` says whether a day is
     complete. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors.
     """
     table = ExportTable(request.table)

@@ -11,7 +11,7 @@ two batches do not follow each other, a cleaner has been there, or records are l
     anything else                                                         lost
 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
-is read again for a while. Apache Kafka saves it only at the end of a cleaner's round, and a replica that was fetched
+is read again for a while. Apache Kafka saves it only at the end of a cleaner's round; a replica that was fetched
 from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
 records. No entry, no file: nothing is known to be compacted. A segment that is missing below the
 checkpoint cannot be told from compaction.

@@ -2,7 +2,7 @@
 
 Every position comes from the offset index and is believed only when a batch that fits the entry stands there: the index
 of an active segment may hold stale entries. A slice begins at an indexed batch at or before its first record and ends
-at one after its last, so a little is read twice, and no record is left out.
+at one after its last. So a little is read twice, and no record is left out.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class PartitionFinder:
     def find_replicas(self) -> list[tuple[PartitionDirectory, ...]]:
         """The directories as they are now, by topic and partition; one that several brokers have, in the paths' order.
 
-        Raises SelectionError when a path is no data directory, when a topic or partition that was named is not there,
+        Raises SelectionError when a path is no data directory, or a topic or partition that was named is not there;
         or when the directories of one partition have different topic ids.
         """
         found: dict[tuple[str, int], list[PartitionDirectory]] = {}

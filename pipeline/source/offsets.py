@@ -7,7 +7,7 @@ that was deleted and created again while the query was down has another id, and 
 ids, as a checkpoint of Spark's Kafka source holds it, is accepted; its topics are known by id from then on.
 
 Shares: a trigger's limit is divided over partitions in proportion to what each has waiting, at least one unit where
-anything waits, so that a small partition never starves (and the limit may be passed by as many units).
+anything waits. So a small partition never starves (and the limit may be passed by as many units).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``commitGroup``: a stream's progress as committed offsets of a consumer group, so that tools that show lag see it.
 
 Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So a broker that does
-not answer costs a warning and the next commit makes good for it, while a refusal (the group has members of its own,
+not answer costs a warning and the next commit makes good for it. A refusal (the group has members of its own,
 say) is an error: the user asked for something that will never work.
 """
 

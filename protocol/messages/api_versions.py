@@ -1,7 +1,7 @@
 """ApiVersions (key 18): which APIs and versions the broker serves; the first thing most clients ask.
 
 A version the broker does not know is answered in the form of v0, with UNSUPPORTED_VERSION and the range of this
-API, and the response header is always v0 (KIP-511). v1 throttle time; v3 flexible, the client's software name and
+API. The response header is always v0 (KIP-511). v1 throttle time; v3 flexible, the client's software name and
 version, and feature levels (KIP-584); v4 lets features with a lowest level of 0 through (KIP-1022).
 """
 

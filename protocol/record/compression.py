@@ -6,7 +6,7 @@ Decompression is bounded in every codec: no output, and no buffer sized by what 
 UnsupportedCompressionTypeError.
 
 The work is linear in what goes in and what comes out. A stream of gzip members, lz4 frames or snappy chunks is read
-through a window that begins small for each part, so that no part copies all that follows it. The number of parts is
+through a window that begins small for each part: no part copies all that follows it. The number of parts is
 bounded (``MAX_SMALL_PARTS``), since each costs a few calls however little it holds; zstd's frames cost none in Python.
 
 What is read, and written:

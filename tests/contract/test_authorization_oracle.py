@@ -1,6 +1,6 @@
 """Random ACLs and random requests: Apache Kafka's StandardAuthorizer and Tidelog refuse and hide the same.
 
-A round deletes the ACLs of the round before, creates a random set, and asks random questions of every API about names
+A round deletes the ACLs of the round before, creates a random set. It asks random questions of every API about names
 that are there and names that are not. Compared are authorization errors, names that are told or left out, and the bits
 of authorized operations; what else an allowed request gets is the matter of ``test_answers``. The asking client needs
 ALTER of the cluster to change the ACLs, and Apache Kafka's node CLUSTER_ACTION: both stay, and are never denied.

@@ -1,6 +1,6 @@
 """F1, F3, F19 on a real process: kill -9 under load, over and over; then all that was acknowledged is there.
 
-Each round a few producers write batches of their own making (offset, producer and number are in the value), small
+Each round a few producers write batches of their own making (offset, producer and number are in the value); small
 segments roll all the time, and the broker dies at a moment the seed chooses; some rounds kill it again while it
 recovers. After the last round ``tidelog check`` must find nothing. ``TIDELOG_KILL_SEED`` and ``TIDELOG_KILL_ROUNDS``
 replay or lengthen the loop.

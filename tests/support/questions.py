@@ -1,7 +1,7 @@
 """The same questions to two brokers: requests from plain values, answers as plain values that can be compared.
 
 What two brokers choose freely (member ids, producer ids, topic ids, ports) is replaced by the order in which it first
-appears, so that an id must come back where it came back from the other broker. Times become their sign.
+appears. So an id must come back where it came back from the other broker. Times become their sign.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -50,6 +51,21 @@ BANNED_BEGINNINGS = re.compile(
     r"(What|Who|Whose|How|Where|Whether|Which|As|So many|So much|See the module)\b", re.IGNORECASE
 )
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
+MAX_SENTENCE_WORDS = 28
+LONG_SENTENCES = {
+    "benchmarks": 8,
+    "broker": 12,
+    "cleaner": 2,
+    "docs": 84,
+    "log": 8,
+    "pipeline": 6,
+    "protocol": 2,
+    "tests": 8,
+    "tidelog": 2,
+}
+"""So many longer sentences a folder still has, tables included; a number may only become smaller."""
+THROUGH_OTHERS = Path(__file__).with_name("tested_through_others.txt")
+"""Modules that only tests of their neighbours run; the list may only become shorter."""
 
 
 def modules() -> Iterator[Path]:
@@ -205,3 +221,57 @@ def test_a_package_says_what_it_may_import(folder: Path) -> None:
     assert relative(folder) == "tidelog" or "Imports:" in docstring, (
         f"{relative(folder)}/__init__.py has no 'Imports:' line"
     )
+
+
+@pytest.mark.parametrize("folder", sorted(LONG_SENTENCES))
+def test_sentences_are_short(folder: str) -> None:
+    found = [sentence for text in prose_in(folder) for sentence in long_sentences(text)]
+    assert len(found) <= LONG_SENTENCES[folder], "\n".join(found)
+
+
+def prose_in(folder: str) -> Iterator[str]:
+    """Docstrings of a folder's modules, and its Markdown without blocks of code."""
+    for path in prose_modules(folder):
+        yield from (node.value.value for node in _docstrings(tree_of(path)))  # type: ignore[attr-defined]
+    for page in sorted((ROOT / folder).rglob("*.md")):
+        yield re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def long_sentences(text: str) -> list[str]:
+    """Sentences and rows of tables of more than MAX_SENTENCE_WORDS words; code counts as one word."""
+    blocks = re.split(r"\n\s*\n|\n\s*[-*|#>]|\n\s{4,}(?=\S)", inspect.cleandoc(re.sub(r"`+[^`]*`+", "X", text)))
+    sentences = [each for block in blocks for each in re.split(r"(?<=[.!?:;])\s+|\s\|\s", block.replace("\n", " "))]
+    return [each for each in sentences if len(re.findall(r"[A-Za-z][\w'-]*", each)) > MAX_SENTENCE_WORDS]
+
+
+def test_each_module_has_its_test_or_is_imported_by_one() -> None:
+    imported = imported_by_tests()
+    tests = {path.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
+    untested = [
+        relative(path)
+        for path in MODULES
+        if path.name not in ("__init__.py", "__main__.py")
+        and not relative(path).startswith(("benchmarks/", "protocol/messages/"))
+        and Path(relative(path)).with_name(f"test_{path.name}") not in tests
+        and import_name(path) not in imported
+    ]
+    allowed = set(THROUGH_OTHERS.read_text().split())
+    assert [name for name in untested if name not in allowed] == []
+
+
+def imported_by_tests() -> set[str]:
+    """Names of what the modules below ``tests`` import, whole modules and what they take from them."""
+    found: set[str] = set()
+    for path in prose_modules("tests"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def import_name(path: Path) -> str:
+    """The name by which a module is imported."""
+    name = relative(path).removesuffix(".py").replace("/", ".")
+    return name if name.startswith("tidelog.") else f"tidelog.{name}"

@@ -1,7 +1,7 @@
 """``tidelog produce``: records from lines, files or JSON into a topic of any Kafka cluster.
 
-The producer is idempotent. A batch goes out when it is full and when the input has nothing more for the moment, so that
-a line typed or piped is there at once.
+The producer is idempotent. A batch goes out when it is full and when the input has nothing more for the moment: a
+line typed or piped is there at once.
 """
 
 from __future__ import annotations

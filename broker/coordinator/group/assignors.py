@@ -6,8 +6,8 @@
               with equally many partitions are assigned alike, so that they can be joined
 
 Pure functions over values. ``uniform`` first drops what may not stay, then hands out what is free to the member
-with the least, then moves single partitions from the fullest to the emptiest member until they differ by at most one.
-Each move lowers the sum of squares, so it ends. Source: KIP-848.
+with the least. Then it moves single partitions from the fullest to the emptiest member until they differ by one
+at most. Each move lowers the sum of squares, so it ends. Source: KIP-848.
 """
 
 from __future__ import annotations

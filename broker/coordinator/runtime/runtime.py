@@ -3,7 +3,7 @@
     request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records
             -> the high watermark passes them -> answer
 
-A partition is loaded when it is first asked for, and after a start all partitions that hold something are loaded one
+A partition is loaded when it is first asked for. After a start all partitions that hold something are loaded one
 after the other (sessions and open transactions have clocks that must run without requests). Loading reads
 ``LOAD_CHUNK_BYTES`` per turn of the loop; a partition that is not there yet answers COORDINATOR_LOAD_IN_PROGRESS,
 which clients retry. A small partition loads within the first request's turn, so that a quick restart is not seen.

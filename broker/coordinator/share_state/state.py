@@ -2,7 +2,7 @@
 
 A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
 changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
-``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always, so one that has been
+``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always. So one that has been
 quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it.
 
 Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. The leader

@@ -10,7 +10,7 @@
 Every move is a ``TransactionLogValue``; ``Transaction.take_over`` reads it back, when serving and when loading.
 
 Epochs. InitProducerId raises the epoch; a fence (timeout, or InitProducerId over an open transaction) raises it once
-and writes the markers with the raised one, so that the old producer can append nothing after its abort. In version 2
+and writes the markers with the raised one: then the old producer can append nothing after its abort. In version 2
 (KIP-890) each EndTxn raises it: the marker carries the raised epoch and the client goes on with it. 32767 is never
 given to a client; from 32766 on the producer id changes.
 

@@ -5,7 +5,7 @@
                     there, above it the compacted and the lost share
 
 A picture has a limited width: over a long time a step is a multiple of ten minutes, and over many offsets a step of a
-bar is many of them, so a bar is filled by shares. Lost offsets are drawn high enough to be seen however few they are.
+bar is many of them. So a bar is filled by shares. Lost offsets are drawn high enough to be seen however few they are.
 Of many topics and partitions only some are drawn, those with most records and those with faults first; titles say so.
 """
 

@@ -1,6 +1,6 @@
 """A broker under the recorder, and a client that notes its requests and their answers in the trace.
 
-A note comes before the request is sent and another when the answer is there, so a point of the trace knows what was
+A note comes before the request is sent and another when the answer is there. So a point of the trace knows what was
 acknowledged before it, and what may have been done.
 """
 
