@@ -26,7 +26,7 @@ Request = AlterClientQuotasRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
-    """Change each entity by itself; what is set holds from the next request on. Answered when all is durable."""
+    """Change each entity by itself. A quota holds from the next request on; the answer waits until all are durable."""
     quotas = ClientQuotas(broker.controller)
     outcomes: list[KafkaError | None] = []
     for entry in request.entries:
@@ -42,13 +42,13 @@ def handle(
     yield synced
     failure = error_of(synced)
     entries = yield from apply_each(
-        zip(request.entries, outcomes, strict=True), lambda pair: answer(pair[0], pair[1] or failure)
+        zip(request.entries, outcomes, strict=True), lambda pair: build_answer(pair[0], pair[1] or failure)
     )
     return AlterClientQuotasResponse(entries=entries)
 
 
-def answer(entry: EntryData, error: KafkaError | None = None) -> EntryDataResponse:
-    """One entity's answer."""
+def build_answer(entry: EntryData, error: KafkaError | None = None) -> EntryDataResponse:
+    """Build the part of the response that is about one entity."""
     return EntryDataResponse(
         error_code=0 if error is None else error.code,
         error_message=None if error is None else error.message,
@@ -60,4 +60,4 @@ def answer(entry: EntryData, error: KafkaError | None = None) -> EntryDataRespon
 
 def error_response(request: AlterClientQuotasRequest, error: KafkaError) -> AlterClientQuotasResponse:
     """Every entity with the error."""
-    return AlterClientQuotasResponse(entries=[answer(entry, error) for entry in request.entries])
+    return AlterClientQuotasResponse(entries=[build_answer(entry, error) for entry in request.entries])

@@ -1,7 +1,7 @@
 """CreateAcls: add access rules (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka answers.
 
-Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). What is valid is created though other
-rules of the request are not. What was created holds at once and is answered when it is durable.
+Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). Valid rules are created even
+where others of the request are not. A created rule holds at once; the answer is sent when all are durable.
 """
 
 from __future__ import annotations

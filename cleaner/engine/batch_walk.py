@@ -93,12 +93,7 @@ Bytes = memoryview
 
 
 def scan_batches(buffer: Any, limits: tuple[int, int], offsets: tuple[int, int], table: Any) -> tuple[int, int, int]:
-    """Describe the whole batches in ``buffer[limits[0]:limits[1]]``.
-
-    ``offsets``: lowest base offset and lowest offset beyond the segment; a batch outside is POISON (its base offset
-    is not covered by the CRC). Returns (rows, position after the last of them, the size the next batch claims: 0 when
-    fewer than 12 bytes are left or the table is full, negative when no batch can have that size).
-    """
+    """`tidelog.cleaner.engine.reference.scan_batches`, compiled."""
     position, end = limits
     low, high = offsets
     room = len(table)
@@ -112,10 +107,7 @@ def scan_batches(buffer: Any, limits: tuple[int, int], offsets: tuple[int, int],
 
 
 def parse_records(buffer: Any, table: Any, rows: tuple[int, int], keys: Any) -> int:
-    """List the keyed records of the indexed batches of ``rows``: (key position, key size, ordinal) into ``keys``.
-
-    Returns how many. A batch that does not parse becomes POISON and adds none.
-    """
+    """`tidelog.cleaner.engine.reference.parse_records`, compiled."""
     first, end = rows
     held = words.hold(buffer)
     batches = words.hold_writable(table)
@@ -152,12 +144,7 @@ def filter_batches(
     out_table: Any,
     stats: Any,
 ) -> tuple[int, int, int]:
-    """Write what stays of the batches of ``rows`` to ``out`` from its start, one row of ``out_table`` per batch.
-
-    ``superseded``: bit (ordinal - ``bias``) is set when a later record has the same key. ``clock``: now and the delete
-    horizon that tombstones get on first sight, in ms. Returns (first row not done for want of room, bytes written,
-    batches written).
-    """
+    """`tidelog.cleaner.engine.reference.filter_batches`, compiled."""
     first, end = rows
     now, horizon = clock
     work = BatchFilter(bias, now, horizon, len(out_table))
@@ -181,11 +168,7 @@ def filter_batches(
 
 
 def index_entries(out_table: Any, written: int, interval: int, state: Any, entries: Any) -> int:
-    """Make the index entries of the written batches, placed as an append one by one would place them.
-
-    ``state``: position, bytes since the last entry, largest timestamp so far and the offset that has it; carried from
-    call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns how many.
-    """
+    """`tidelog.cleaner.engine.reference.index_entries`, compiled."""
     batches = words.hold(out_table)
     carried = words.hold_writable(state)
     made = words.hold_writable(entries)

@@ -1,8 +1,8 @@
 """Record-level work of the cleaner in plain Python: the reference for the compiled modules beside it, and the engine
 where they are not compiled.
 
-Same functions, same tables, same bytes out; each is written the obvious way, over ``bytes`` and ``struct``. The
-oracle of the property tests.
+The functions, tables and bytes are those of the compiled modules; each is written the obvious way, over ``bytes`` and
+``struct``. Property tests compare the two.
 """
 
 from __future__ import annotations
@@ -166,7 +166,12 @@ def _describe_any(data: bytes, position: int, size: int, offsets: tuple[int, int
 def scan_batches(
     buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.engine.batch_walk.scan_batches``."""
+    """Describe the whole batches in ``buffer[limits[0]:limits[1]]``.
+
+    ``offsets``: lowest base offset and lowest offset beyond the segment; a batch outside is POISON (its base offset
+    is not covered by the CRC). Returns (rows, position after the last of them, the size the next batch claims: 0 when
+    fewer than 12 bytes are left or the table is full, negative when no batch can have that size).
+    """
     data = buffer.tobytes()
     position, end = limits
     row = 0
@@ -189,7 +194,10 @@ def scan_batches(
 
 
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
-    """See ``tidelog.cleaner.engine.batch_walk.parse_records``."""
+    """List the keyed records of the indexed batches of ``rows``: (key position, key size, ordinal) into ``keys``.
+
+    Returns how many. A batch that does not parse becomes POISON and adds none.
+    """
     data = buffer.tobytes()
     found = 0
     for row in table[rows[0] : rows[1]]:
@@ -353,7 +361,12 @@ def filter_batches(
     out_table: IntegerArray,
     stats: IntegerArray,
 ) -> tuple[int, int, int]:
-    """See ``tidelog.cleaner.engine.batch_walk.filter_batches``."""
+    """Write what stays of the batches of ``rows`` to ``out`` from its start, one row of ``out_table`` per batch.
+
+    ``superseded``: bit (ordinal - ``bias``) is set when a later record has the same key. ``clock``: now and the delete
+    horizon that tombstones get on first sight, in ms. Returns (first row not done for want of room, bytes written,
+    batches written).
+    """
     batch_filter = BatchFilter(buffer.tobytes(), superseded, bias, clock, stats)
     target = written = 0
     for number in range(rows[0], rows[1]):
@@ -379,7 +392,11 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """See ``tidelog.cleaner.engine.batch_walk.index_entries``."""
+    """Make the index entries of the written batches, placed as an append one by one would place them.
+
+    ``state``: position, bytes since the last entry, largest timestamp so far and the offset that has it; carried from
+    call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns how many.
+    """
     found = 0
     for row in out_table[:written]:
         if row[at.OUT_MAX_TIMESTAMP] > state[2]:
@@ -470,8 +487,7 @@ class BatchDecisions:
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """See ``tidelog.cleaner.engine.batch_decisions.decide_batches``; returns the aborted transactions whose marker
-    stays."""
+    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker stays for their batches."""
     decisions = BatchDecisions(buffer.tobytes(), transactions)
     for row in table[rows[0] : rows[1]]:
         if row[at.STATE] != BatchState.POISON:

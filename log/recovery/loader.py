@@ -2,13 +2,11 @@
 
 Order of work (each step leaves a directory from which loading can start again, so a kill at any point converges, F3):
 
-1. leftovers: ``.deleted`` and ``.tmp`` are removed; ``.cleaned`` are removed with every ``.swap`` at or above the
-lowest of
-   them (an unfinished swap is undone); else the ``.swap`` files take the place of the segments they cover (it is
-   finished);
-2. the layout must be a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
-missing;
-   otherwise the partition refuses (:class:`LogLoadError`) and the others serve;
+1. leftovers: ``.deleted`` and ``.tmp`` are removed. Where there is a ``.cleaned``, it is removed with every ``.swap``
+   at or above the lowest of them: the unfinished swap is undone. Otherwise the ``.swap`` files take the place of the
+   segments that they cover: the swap is finished;
+2. the layout must be that of a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
+   missing. Otherwise the partition is refused (:class:`LogLoadError`) and the others serve;
 3. after a clean stop: a look at both ends of each index. Otherwise: segments from the recovery point on are recovered
    (``tidelog.log.recovery.segment_recovery``), the others get every index entry checked; what is wrong is rebuilt;
 4. leader epochs and producer state are cut to the log's end, read from their files, and completed from the records.
@@ -77,7 +75,7 @@ class LoadRequest(NamedTuple):
     clean: bool = False
     progress: RecoveryProgress | None = None
     index_digests: frozenset[str] = frozenset()
-    """Of the transaction indices, when the log was closed."""
+    """Digests of the transaction indices as they were when the log was closed."""
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
