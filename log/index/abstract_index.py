@@ -53,7 +53,7 @@ def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: 
     unpack = key.unpack_from
     section = read(first, count) if count else b""
     if count and first and unpack(section, at)[0] > target:
-        first, count = _narrowed(read, key, at, target, first, in_warm)
+        first, count = _narrow(read, key, at, target, first, in_warm)
         section = read(first, count)
     # Invariant: the keys below ``low`` are <= target, those from ``high`` on are > target.
     low, high = 0, count
@@ -66,7 +66,7 @@ def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: 
     return first + low - 1
 
 
-def _narrowed(read: ReadSlots, key: Struct, at: int, target: int, end: int, most: int) -> tuple[int, int]:
+def _narrow(read: ReadSlots, key: Struct, at: int, target: int, end: int, most: int) -> tuple[int, int]:
     """First slot and count of at most ``most`` slots below ``end`` that hold the floor, when any does."""
     low = 0
     while end - low > most:

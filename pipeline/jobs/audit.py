@@ -157,7 +157,7 @@ def _audit_logs(
 ) -> tuple[list[Partition], list[PartitionAudit]]:
     """Audit every partition as it is at one moment: one whose segments the broker replaced or removed meanwhile is
     looked at again. Raises JobError when it never holds still."""
-    partitions = _bounded(request.source)
+    partitions = _bound_partitions(request.source)
     done: dict[tuple[str, int], PartitionAudit] = {}
     for _ in range(ATTEMPTS):
         waiting = [partition for partition in partitions if _place(partition) not in done]
@@ -166,10 +166,10 @@ def _audit_logs(
         found = run_tasks(spark, tasks, audit_segment, progress)
         moved = {(plan.topic, plan.partition) for plan, audited in zip(plans, found, strict=True) if audited is None}
         segments = [audited for audited in found if audited is not None]
-        done |= {_place(p): _joined(p, segments) for p in waiting if _place(p) not in moved}
+        done |= {_place(p): _join(p, segments) for p in waiting if _place(p) not in moved}
         if not moved:
             return partitions, [done[_place(partition)] for partition in partitions]
-        again = {_place(partition): partition for partition in _bounded(request.source)}
+        again = {_place(partition): partition for partition in _bound_partitions(request.source)}
         partitions = [again.get(place, partition) for partition in partitions for place in (_place(partition),)]
     names = ", ".join(f"{topic}-{number}" for topic, number in sorted(moved))
     raise JobError(f"{names}: segments went faster than they could be audited; run the audit again")
@@ -179,7 +179,7 @@ def _place(partition: Partition) -> tuple[str, int]:
     return partition.directory.topic, partition.directory.partition
 
 
-def _bounded(source: LogSource) -> list[Partition]:
+def _bound_partitions(source: LogSource) -> list[Partition]:
     """The partitions and their bounds, with damage in the way too: then nothing counts as an open transaction's."""
     try:
         return source.partitions(accepts_damage=True)
@@ -242,7 +242,7 @@ def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
     return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in found]
 
 
-def _joined(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
+def _join(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
     """Combine a partition's segments in order, and find the faults that show only between them."""
     directory, bounds = partition.directory, partition.bounds
     mine = [s for s in segments if (s.topic, s.partition) == (directory.topic, directory.partition)]
@@ -324,7 +324,7 @@ def _compare(
 ) -> None:
     tasks, owners = [], []
     for partition, found in audits:
-        if found.partition not in _exported(table.manifest, found.topic):
+        if found.partition not in _list_exported(table.manifest, found.topic):
             message = f"{found.name} is not in the table {table.name}"
             found.findings.append(Finding("table", partition.directory.path, -1, -1, message))
         for plan in compare_plans(partition, table, source):
@@ -335,5 +335,5 @@ def _compare(
         found.comparisons.append(comparison)
 
 
-def _exported(manifest: Manifest, topic: str) -> Collection[int]:
+def _list_exported(manifest: Manifest, topic: str) -> Collection[int]:
     return manifest.topics[topic].partitions if topic in manifest.topics else ()

@@ -88,12 +88,12 @@ def compact(
             path: read_offset_checkpoint(file_system, os.path.join(path, CLEANER_OFFSET_FILE))
             for path in logs.data_directories
         }
-        plans = _compacted(logs.plans(changing=not request.dry_run), request.source)
+        plans = _select_compacted(logs.plans(changing=not request.dry_run), request.source)
         tasks = [
             Task(
                 plan.name,
                 plan.size,
-                CompactWork(plan, _known(checkpoints, plan), now_ms, request.map_bytes, request.dry_run),
+                CompactWork(plan, _read_known(checkpoints, plan), now_ms, request.map_bytes, request.dry_run),
             )
             for plan in plans
         ]
@@ -107,7 +107,7 @@ def compact(
     return results
 
 
-def _compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
+def _select_compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
     """The plans of compacted topics. Raises BadRequestError when a topic was named that is none."""
     wanted = [plan for plan in plans if LogConfig(dict(plan.config)).compact]
     others = sorted({plan.topic for plan in plans} - {plan.topic for plan in wanted})
@@ -119,7 +119,7 @@ def _compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
     return wanted
 
 
-def _known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> int | None:
+def _read_known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> int | None:
     return checkpoints[os.path.dirname(plan.path)].get(TopicPartition(plan.topic, plan.partition))
 
 

@@ -121,10 +121,10 @@ def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
 
 def report(results: list[IndexResult]) -> list[str]:
     """Build the lines that the command prints."""
-    return [f"{result.name}: {', '.join(_told(result))}" for result in results]
+    return [f"{result.name}: {', '.join(_describe(result))}" for result in results]
 
 
-def _told(result: IndexResult) -> list[str]:
+def _describe(result: IndexResult) -> list[str]:
     """Build a log's line: the work done, then the totals."""
     parts = []
     if result.indexed_bytes:

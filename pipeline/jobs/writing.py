@@ -172,7 +172,7 @@ class TopicWriter:
         while True:
             try:
                 with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
-                    return _committed(cluster, Publication(self._writer, 0, ()).name)
+                    return _read_committed(cluster, Publication(self._writer, 0, ()).name)
             except Trouble as error:
                 if not is_passing(error) or time.monotonic() > deadline:
                     raise JobError(f"{self._options.bootstrap}: {error}") from error
@@ -200,7 +200,7 @@ class TopicWriter:
         self._pace.wrote(sum(batch.num_rows for batch in batches))
 
 
-def _committed(cluster: Cluster, name: str) -> int:
+def _read_committed(cluster: Cluster, name: str) -> int:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     begun = ask(cluster.coordinator(name, TRANSACTION), request, InitProducerIdResponse, _INIT)
     raise_for_code(begun.error_code, f"InitProducerId of {name}")

@@ -271,7 +271,7 @@ def _choice(given: Mapping[str, str]) -> TopicChoice:
             raise OptionError(f"subscribe={value}: expected topics, comma separated")
         return TopicChoice(topics=topics)
     if named[0] == "assign":
-        return _assigned(value)
+        return _parse_assignment(value)
     try:
         re.compile(value)
     except re.error as error:
@@ -279,7 +279,7 @@ def _choice(given: Mapping[str, str]) -> TopicChoice:
     return TopicChoice(pattern=value)
 
 
-def _assigned(text: str) -> TopicChoice:
+def _parse_assignment(text: str) -> TopicChoice:
     try:
         parsed = json.loads(text)
         partitions = tuple((str(topic), int(number)) for topic, numbers in parsed.items() for number in numbers)

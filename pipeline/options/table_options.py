@@ -61,12 +61,12 @@ def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructT
 
 def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
     """A query's ``options`` over those that the table's schema carries."""
-    return {**_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
+    return {**_list_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
 
 
 def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) -> None:
     """Raises OptionError for a query's option that is not one of the table that the schema is of."""
-    carried = _carried(schema.fields)
+    carried = _list_carried(schema.fields)
     for name, value in options.items():
         if carried and carried.get(name.lower()) != value:
             raise OptionError(
@@ -75,7 +75,7 @@ def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) 
             )
 
 
-def _carried(fields: Iterable[StructField]) -> dict[str, str]:
+def _list_carried(fields: Iterable[StructField]) -> dict[str, str]:
     carried: dict[str, str] = {}
     for field in fields:
         text = (field.metadata or {}).get(_KEY)

@@ -53,7 +53,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
 
     Raises FileNotFoundError when a segment goes meanwhile, CorruptBatchError.
     """
-    walk = _continued(segments[-1], end, count)
+    walk = _continue_walk(segments[-1], end, count)
     if walk is None:
         directory = os.path.dirname(segments[0].path)
         offset, open_transactions = _newest_snapshot(directory, segments[0].base_offset, end)
@@ -70,7 +70,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
     return min(walk.open_transactions.values(), default=None)
 
 
-def _continued(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
+def _continue_walk(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
     """The walk of the last call, taken further; None when there was none, or not over these bytes."""
     known = _WALKED.get(active.path)
     if known is None:

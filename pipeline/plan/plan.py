@@ -41,7 +41,7 @@ MAX_KEY_SPANS = 1000
 
 def plan(request: ReadRequest) -> list[SegmentSlice]:
     """The slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
-    ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrowed(wanted, request), request)]
+    ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrow(wanted, request), request)]
     planned = for_each(ranges, lambda wanted: wanted.directory.path, lambda wanted: plan_range(wanted, request))
     slices = [piece for pieces in planned for piece in pieces]
     if request.min_partitions is None or len(group(slices, request)) >= request.min_partitions:
@@ -143,7 +143,7 @@ def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request:
         )
 
 
-def _narrowed(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
+def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
     """Narrow a range to offsets where the key may be: those from the key index, and those it does not cover yet."""
     key = request.row_filter.key
     if key is None or wanted.start >= wanted.end:

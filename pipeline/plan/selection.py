@@ -129,7 +129,7 @@ class _Place:
         self._names, self._stamp = names, stamp
 
     def _is_wanted(self, name: str) -> bool:
-        partition = _parsed(name)
+        partition = _parse_name(name)
         return partition is not None and self._choice.wants(partition.topic, partition.partition)
 
     def _ensure_data_directory(self) -> None:
@@ -154,7 +154,7 @@ def _names_in(path: str) -> set[str]:
         raise SelectionError(f"path {path} cannot be listed: {error.strerror}") from error
 
 
-def _parsed(name: str) -> TopicPartition | None:
+def _parse_name(name: str) -> TopicPartition | None:
     try:
         return TopicPartition.parse(name)
     except ValueError:
@@ -163,7 +163,7 @@ def _parsed(name: str) -> TopicPartition | None:
 
 def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDirectory | None:
     directory = os.path.join(path, name)
-    partition = _parsed(name)
+    partition = _parse_name(name)
     if partition is None:
         return None
     if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):

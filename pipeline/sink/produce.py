@@ -140,7 +140,7 @@ def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
     for staged in batches:
         name = staged.batch.topic
         topic = topics.setdefault(name, TopicProduceData(name=name, partition_data=[]))
-        data = memoryview(_sealed(staged, producer))
+        data = memoryview(_seal(staged, producer))
         topic.partition_data.append(PartitionProduceData(index=staged.batch.partition, records=data))
     return ProduceRequest(
         transactional_id=producer.transactional_id,
@@ -150,7 +150,7 @@ def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
     )
 
 
-def _sealed(staged: Staged, producer: Producer) -> bytearray:
+def _seal(staged: Staged, producer: Producer) -> bytearray:
     """Read a staged batch and put the producer's id, epoch and sequence into it."""
     data = staged.file.read(staged.batch)
     if not RecordBatch(data).is_valid():

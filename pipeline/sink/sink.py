@@ -75,13 +75,13 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch, unless it is already; runs in the driver. Raises PublishError, StagingError."""
-        staged = _staged(messages)
+        staged = _collect_staged(messages)
         for writer in {file.task.writer for file in staged}:  # the query: one, or none without tasks
             _publish(self._tasks.options, writer, batchId, staged=staged, is_last=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove what was staged for a batch that failed."""
-        remove_files(_staged(messages))
+        remove_files(_collect_staged(messages))
 
 
 class TidelogBatchWriter(DataSourceArrowWriter):
@@ -107,7 +107,7 @@ class TidelogBatchWriter(DataSourceArrowWriter):
         """Publish; runs in the driver. Raises PublishError, StagingError."""
         options = self._tasks.options
         is_last = options.application is None
-        _publish(options, self._writer, options.version, staged=_staged(messages), is_last=is_last)
+        _publish(options, self._writer, options.version, staged=_collect_staged(messages), is_last=is_last)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged for a write that failed, and the place where tasks that still run would stage."""
@@ -121,7 +121,7 @@ def _publish(options: SinkOptions, writer: str, batch_id: int, *, staged: Sequen
     remove_published(options.staging, writer, batch_id)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+def _collect_staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 

@@ -135,7 +135,7 @@ def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> 
         some, rest = _split(files, pace, part)
         is_full = bool(rest)
         if not part:
-            plan = _continued(plan, manifest)
+            plan = _continue_plan(plan, manifest)
         if rest and some:
             end = some[-1].end
             lost = tuple(one for one in plan.lost if one[0] < end)
@@ -158,7 +158,7 @@ def _split(files: list[FilePlan], pace: CommitPace, part: list[Planned]) -> tupl
     return files, []
 
 
-def _continued(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
+def _continue_plan(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
     """The plan with the state that an earlier commit of this run gave its partition."""
     directory = plan.partition.directory
     topic = manifest.topics.get(directory.topic)

@@ -148,7 +148,7 @@ class _IcebergTable:
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}
-        for match in _named(self.files, directory.topic):
+        for match in _match_names(self.files, directory.topic):
             if match["id"] != id_text(directory.topic_id):
                 raise TopicRecreatedError(
                     f"{self.name} has rows of an earlier topic {directory.topic} (id {match['id']}) as well, which "
@@ -160,7 +160,7 @@ class _IcebergTable:
         return [TableRange(start, end, self.rows) for start, end in pairwise(inside)]
 
 
-def _named(files: Iterable[str], topic: str) -> list[re.Match[str]]:
+def _match_names(files: Iterable[str], topic: str) -> list[re.Match[str]]:
     """The files of a topic that have the name an export gave them."""
     matches = (_FILE.fullmatch(os.path.basename(file)) for file in files)
     return [match for match in matches if match is not None and match["topic"] == topic]

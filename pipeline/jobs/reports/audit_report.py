@@ -206,7 +206,7 @@ def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
     return [("ten minutes from", "records", "checksum"), *body]
 
 
-def _told(result: AuditResult) -> list[str]:
+def _describe(result: AuditResult) -> list[str]:
     """Build the sentences that say what was checked and the result."""
     read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
     lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
@@ -219,7 +219,7 @@ def _told(result: AuditResult) -> list[str]:
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:
     """The report as Markdown; pictures are linked."""
     lines = [f"# Audit of {_moment(result.created_ms)}"]
-    lines += [line for told in _told(result) for line in ("", told)]
+    lines += [line for told in _describe(result) for line in ("", told)]
     lines += ["", *_markdown_table(_rows(result)), ""]
     lines += [line for name in pictures for line in (f"![{name}]({name})", "")]
     if not pictures:
@@ -244,7 +244,7 @@ def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
 def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
     """The report as one page, pictures inside."""
     title = f"Audit of {_moment(result.created_ms)}"
-    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _told(result))]
+    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _describe(result))]
     parts.append(_html_table(_rows(result)))
     for name in pictures:
         with open(os.path.join(directory, name), "rb") as file:
