@@ -25,6 +25,7 @@ from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import PlainSocket, Transport
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.principal import ANONYMOUS, Principal
+from tidelog.protocol.config_def import ConfigError
 
 if TYPE_CHECKING:
     from tidelog.broker.network.authentication import Authentication
@@ -44,6 +45,9 @@ class Entrance:
         self._on_left = on_left
         self._per_ip: Counter[str] = Counter()
         self._tls = build_tls(broker)
+        if self._tls is not None:
+            broker.configs.stores.watch(self._tls)
+            broker.metrics.source(self._tls.samples)
         warn_of_weaknesses(self._config)
         self._sasl = build_sasl(broker)
 
@@ -137,7 +141,12 @@ def build_tls(broker: Broker) -> TlsListeners | None:
         return None
     from tidelog.broker.security.tls.listeners import TlsListeners
 
-    return TlsListeners(names, broker.config.listener_texts(), broker.loop, broker.timers, broker.executor)
+    config, parts = broker.config, (broker.loop, broker.timers, broker.executor)
+    try:
+        return TlsListeners(names, config.listener_texts(), *parts)
+    except ConfigError as error:  # set while it ran, and gone meanwhile
+        logger.error("the stores that were set by kafka-configs cannot be used, so those of the start are: %s", error)
+        return TlsListeners(names, config.listener_texts_with({}), *parts)
 
 
 def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:

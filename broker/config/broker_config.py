@@ -166,6 +166,11 @@ class BrokerConfig:
         """The given texts, those of single listeners among them; see ``security_keys.listener_values``."""
         return {**self._given, **self._listener_texts}
 
+    def listener_texts_with(self, dynamic: Mapping[str, str]) -> dict[str, str]:
+        """``listener_texts`` as they would be with these texts set through the admin API, in place of the present."""
+        merged = {**self.static_texts, **dynamic}
+        return {**select_known_texts(merged), **select_listener_texts(merged)}
+
     @property
     def values(self) -> Mapping[str, Any]:
         """All declared keys with their values, for those that build their own config of them."""

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config.security_keys import store_key_of
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigKey
@@ -116,7 +117,8 @@ class ConfigDescriber:
         if name == CLUSTER_DEFAULT:
             given = {key: BROKER_CONFIG_DEF[key] for key in self._texts.cluster}
         else:
-            given = dict(BROKER_CONFIG_DEF.keys)
+            stores = {key: renamed(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None}
+            given = {**BROKER_CONFIG_DEF.keys, **stores}
         return [self._broker_entry(key, name) for key in given.values() if keys is None or key.name in keys]
 
     def _broker_entry(self, key: ConfigKey, name: str) -> ConfigEntry:
@@ -128,7 +130,7 @@ class ConfigDescriber:
         for other in unit_synonyms(key.name):
             synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])
         source = synonyms[0].source if synonyms and synonyms[0].name == key.name else ConfigSource.DEFAULT
-        value = key.to_text(self._config.get(key.name))
+        value = key.to_text(self._config.get(key.name)) if key.name in BROKER_CONFIG_DEF else synonyms[0].value
         return entry_of(key, value, source, synonyms, read_only=not key.dynamic)
 
     def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
@@ -170,6 +172,11 @@ class ConfigDescriber:
         """A group's default is what the broker's ``group.<key>`` says."""
         broker_key = f"group.{key.name}"
         return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
+
+
+def renamed(key: ConfigKey, name: str) -> ConfigKey:
+    """Return a key as it is for one listener, where it may be set while the broker runs."""
+    return ConfigKey(name, key.type, None, key.validator, key.importance, key.doc, dynamic=True)
 
 
 def entry_of(

@@ -110,6 +110,30 @@ MECHANISM_KEYS = frozenset({"sasl.jaas.config", "sasl.server.callback.handler.cl
 """Keys that each mechanism of a listener may have values of its own for."""
 
 
+STORE_KEYS = frozenset(
+    {
+        "ssl.keystore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.key.password",
+        "ssl.truststore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.certificates",
+    }
+)
+"""Keys that may be changed for a listener while the broker runs. Source: SslConfigs.RECONFIGURABLE_CONFIGS."""
+
+
+def store_key_of(key: str) -> ConfigKey | None:
+    """The key of a store that this one sets for a listener; None for any other key."""
+    parts = key.split(".", 3)
+    is_store = len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[3] in STORE_KEYS
+    return LISTENER_CONFIG_DEF[parts[3]] if is_store else None
+
+
 def listener_prefix(name: str) -> str:
     """The beginning of the keys of one listener."""
     return f"listener.name.{name.lower()}."

@@ -24,6 +24,8 @@ from tidelog.broker.config.description import (
     DynamicTexts,
     ResourceType,
 )
+from tidelog.broker.config.security_keys import STORE_KEYS, store_key_of
+from tidelog.broker.controller.dynamic_stores import DynamicStores
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
@@ -84,7 +86,7 @@ class TopicConfigs:
 class ConfigManager:
     """Describes and changes configurations at run time. Loop thread only."""
 
-    __slots__ = ("_config", "_controller", "_describer", "_metadata", "_texts", "_topic_configs", "_topics")
+    __slots__ = ("_config", "_controller", "_describer", "_metadata", "_texts", "_topic_configs", "_topics", "stores")
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class ConfigManager:
         self._describer = ConfigDescriber(config, self._texts)
         self._topic_configs = topic_configs
         self._topics = topics
+        self.stores = DynamicStores(config, self._texts)
 
     def load(self) -> None:
         """Read what was set in former runs; called once, before the first request.
@@ -241,11 +244,7 @@ class ConfigManager:
     ) -> None:
         old = self._texts.cluster if name == CLUSTER_DEFAULT else self._texts.node
         texts = change(old)
-        check_known(BROKER_CONFIG_DEF, texts, "broker")
-        fixed = sorted(key for key in texts if not BROKER_CONFIG_DEF[key].dynamic and texts[key] != old.get(key))
-        if fixed:
-            raise InvalidRequestError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
-        BROKER_CONFIG_DEF.parse_given(texts)
+        check_dynamic(texts, old, is_default=name == CLUSTER_DEFAULT)
         if validate_only:
             return
         self._keep(ResourceType.BROKER, name, texts)
@@ -284,6 +283,7 @@ class ConfigManager:
 
     def _set_broker_texts(self) -> None:
         self._config.set_dynamic({**self._texts.cluster, **self._texts.node})
+        self.stores.follow()
         self._topic_configs.defaults_changed()
 
     def _check_broker(self, name: str) -> None:
@@ -295,6 +295,26 @@ class ConfigManager:
             raise InvalidRequestError(
                 f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}"
             )
+
+
+def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:
+    """Raises InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words."""
+    stores = {key: store for key in texts if (store := store_key_of(key)) is not None}
+    others = {key: text for key, text in texts.items() if key not in stores}
+    check_known(BROKER_CONFIG_DEF, others, "broker")
+    if is_default and stores:
+        raise InvalidRequestError(f"Cannot update these configs at default cluster level: {', '.join(sorted(stores))}")
+    if base := sorted(STORE_KEYS & others.keys()):
+        raise InvalidRequestError(
+            f"These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"{', '.join(base)}"
+        )
+    fixed = sorted(key for key in others if not BROKER_CONFIG_DEF[key].dynamic and others[key] != old.get(key))
+    if fixed:
+        raise InvalidRequestError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+    BROKER_CONFIG_DEF.parse_given(others)
+    for key, store in stores.items():
+        store.parse(texts[key])
 
 
 def current_config(metadata: MetadataCache, configs: TopicConfigs, topic: str) -> LogConfig | None:

@@ -8,7 +8,8 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
 from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -38,6 +39,10 @@ def handle(
             work = partial(
                 broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only
             )
+            check = broker.configs.stores.check(resource.resource_type, resource.resource_name, keys)
+            if check is not None:
+                yield from settled(in_thread(broker.loop, broker.executor, check))
+                broker.loop.call_soon(broker.configs.stores.reload)
             topic = topic_of(resource.resource_type, resource.resource_name)
             results.append((resource, broker.topics.changes.commit(topic, work)))
         except KafkaError as error:

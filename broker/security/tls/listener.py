@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 from tidelog.broker.config.security_keys import listener_values
@@ -17,7 +18,7 @@ from tidelog.broker.security.principal import ANONYMOUS, USER, Principal
 from tidelog.broker.security.tls.contexts import build_context
 from tidelog.broker.security.tls.principal_rules import PrincipalRules
 from tidelog.broker.security.tls.stores import FileStamp, KeyStore, read_key_store, refuse, stamps_of
-from tidelog.broker.security.tls.subject_names import MalformedCertificateError, host_names_of, subject_of
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError, expiry_of, host_names_of, subject_of
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -27,6 +28,8 @@ class Identity(NamedTuple):
 
     subject: str
     host_names: frozenset[tuple[int, bytes]]
+    expires_s: float = inf
+    """End of its validity, in seconds since 1970."""
 
 
 class Prepared(NamedTuple):
@@ -35,6 +38,8 @@ class Prepared(NamedTuple):
     context: ssl.SSLContext
     identity: Identity
     stamps: dict[str, FileStamp]
+    values: Mapping[str, Any]
+    """Keys of the listener by which all was read."""
 
 
 class TlsListener:
@@ -43,21 +48,27 @@ class TlsListener:
     def __init__(self, name: str, texts: Mapping[str, str]) -> None:
         """Raises ConfigError."""
         self.name = name
-        self.values: dict[str, Any] = listener_values(texts, name)
-        self._rules = PrincipalRules(self.values["ssl.principal.mapping.rules"])
-        self.prepared = prepare(self.values)
+        values = listener_values(texts, name)
+        self._rules = PrincipalRules(values["ssl.principal.mapping.rules"])
+        self.prepared = prepare(values)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The keys in force."""
+        return self.prepared.values
 
     @property
     def context(self) -> ssl.SSLContext:
         """The context of the next handshake."""
         return self.prepared.context
 
-    def prepare_again(self, *, even_if_unchanged: bool) -> Prepared | None:
-        """Read the stores again; None while their files are as they were. Any thread. Raises ConfigError."""
-        if not even_if_unchanged and stamps_of(self.values) == self.prepared.stamps:
+    def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> Prepared | None:
+        """Read the stores of these keys; None while keys and files are as they were. Any thread. Raises ConfigError."""
+        present = self.prepared
+        if not even_if_unchanged and values == present.values and stamps_of(values) == present.stamps:
             return None
-        found = prepare(self.values)
-        check_identity(self.values, self.prepared.identity, found.identity)
+        found = prepare(values)
+        check_identity(values, present.identity, found.identity)
         return found
 
     def principal_of(self, certificate: bytes | None) -> Principal:
@@ -69,7 +80,7 @@ def prepare(values: Mapping[str, Any]) -> Prepared:
     """Read the stores and build their context. Any thread. Raises ConfigError."""
     stamps = stamps_of(values)  # first: what changes meanwhile is seen as a change later
     store = read_key_store(values)
-    return Prepared(build_context(values, store), identity_of(store), stamps)
+    return Prepared(build_context(values, store), identity_of(store), stamps, values)
 
 
 def identity_of(store: KeyStore) -> Identity:
@@ -77,7 +88,7 @@ def identity_of(store: KeyStore) -> Identity:
     match = _CERTIFICATE.search(store.pem.decode("ascii", "replace"))
     try:
         certificate = ssl.PEM_cert_to_DER_cert(match[0]) if match is not None else b""
-        return Identity(subject_of(certificate), host_names_of(certificate))
+        return Identity(subject_of(certificate), host_names_of(certificate), expiry_of(certificate))
     except (MalformedCertificateError, ValueError) as error:
         raise refuse("ssl.keystore", "[hidden]", "a store with a certificate") from error
 

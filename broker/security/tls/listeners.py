@@ -1,7 +1,8 @@
 """The TLS listeners of a broker: each with its present context, and the handshakes of all of them.
 
-Store files are looked at every ``ssl.store.refresh.ms``, and at SIGHUP read in any case. A store that cannot be used
-changes nothing: it is logged, and the old one serves on.
+Store files are looked at every ``ssl.store.refresh.ms``, and at SIGHUP read in any case; other stores come by changed
+keys (IncrementalAlterConfigs), after ``check`` has found that they can be used. A store that cannot be used changes
+nothing: it is logged, and the old one serves on. A certificate that ends soon is warned of once a day.
 """
 
 from __future__ import annotations
@@ -9,16 +10,25 @@ from __future__ import annotations
 import logging
 import socket
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
+from time import time
+from typing import Any
 
+from tidelog.broker.config.security_keys import STORE_KEYS, listener_values
 from tidelog.broker.loop.timers import Timer, TimerQueue
+from tidelog.broker.metrics.registry import Sample
+from tidelog.broker.security.audit import record
 from tidelog.broker.security.tls.handshakes import Handshakes, OnReady
 from tidelog.broker.security.tls.listener import Prepared, TlsListener
 from tidelog.protocol.config_def import ConfigError
 
 logger = logging.getLogger(__name__)
+
+DAY_S = 86_400
+WARNING_DAYS = 30
+EXPIRY_METRIC = "tidelog_tls_certificate_expiry_seconds"
 
 
 class TlsListeners:
@@ -31,17 +41,22 @@ class TlsListeners:
         loop: AbstractEventLoop,
         timers: TimerQueue,
         executor: Executor,
+        now_s: Callable[[], float] = time,
     ) -> None:
-        """Raises ConfigError."""
+        """``now_s`` is the wall clock's. Raises ConfigError."""
         self._loop = loop
         self._timers = timers
         self._executor = executor
+        self._now_s = now_s
         self._listeners = {name: TlsListener(name, texts) for name in names}
+        self._wanted = {name: listener.values for name, listener in self._listeners.items()}
         self._reading: set[str] = set()
+        self._asked_meanwhile: set[str] = set()
         self._timers_of_looks: dict[str, Timer] = {}
         self.handshakes = Handshakes(loop, timers)
         for listener in self._listeners.values():
             self._schedule_look(listener)
+        self._warn_of_ends()
 
     def begin(
         self, sock: socket.socket, name: str, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
@@ -58,8 +73,34 @@ class TlsListeners:
         for listener in self._listeners.values():
             self._read(listener, even_if_unchanged=True)
 
+    def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
+        """Return the check, for a thread, that stores by these keys can be used. Both raise ConfigError."""
+        wanted = [(listener, listener_values(texts, name)) for name, listener in self._listeners.items()]
+
+        def read_all() -> None:
+            for listener, values in wanted:
+                listener.prepare_again(values, even_if_unchanged=True)
+
+        return read_all
+
+    def take_over(self, texts: Mapping[str, str]) -> None:
+        """Use the stores of these keys from now on, as far as they can be used."""
+        for name, listener in self._listeners.items():
+            try:
+                self._wanted[name] = {**listener.values, **stores_of(listener_values(texts, name))}
+            except ConfigError as error:
+                logger.error("listener %s keeps its certificate: %s", name, error)
+                continue
+            self._read(listener, even_if_unchanged=False)
+
+    def samples(self) -> Iterator[Sample]:
+        """When each listener's certificate ends, in seconds since 1970."""
+        for name, listener in self._listeners.items():
+            yield Sample(EXPIRY_METRIC, "gauge", {"listener": name}, listener.prepared.identity.expires_s)
+
     def close(self) -> None:
         """End handshakes and looks."""
+        self._timer_of_warnings.cancel()
         for timer in self._timers_of_looks.values():
             timer.cancel()
         self.handshakes.close()
@@ -77,9 +118,10 @@ class TlsListeners:
     def _read(self, listener: TlsListener, *, even_if_unchanged: bool) -> None:
         """Have a thread read a listener's stores, one reading at a time."""
         if listener.name in self._reading:
+            self._asked_meanwhile.add(listener.name)
             return
         self._reading.add(listener.name)
-        work = partial(listener.prepare_again, even_if_unchanged=even_if_unchanged)
+        work = partial(listener.prepare_again, self._wanted[listener.name], even_if_unchanged=even_if_unchanged)
         self._loop.run_in_executor(self._executor, work).add_done_callback(partial(self._take, listener))
 
     def _take(self, listener: TlsListener, future: Future[Prepared | None]) -> None:
@@ -94,3 +136,25 @@ class TlsListeners:
         elif (found := future.result()) is not None:
             listener.prepared = found
             logger.info("listener %s has a new certificate: %s", listener.name, found.identity.subject)
+            record("certificate changed", listener=listener.name, subject=found.identity.subject)
+            self._warn_of_end(listener)
+        if listener.name in self._asked_meanwhile:
+            self._asked_meanwhile.discard(listener.name)
+            self._read(listener, even_if_unchanged=True)
+
+    def _warn_of_ends(self) -> None:
+        for listener in self._listeners.values():
+            self._warn_of_end(listener)
+        self._timer_of_warnings = self._timers.schedule(DAY_S * 1000, self._warn_of_ends)
+
+    def _warn_of_end(self, listener: TlsListener) -> None:
+        left_s = listener.prepared.identity.expires_s - self._now_s()
+        if left_s < 0:
+            logger.warning("the certificate of listener %s has expired: clients refuse it", listener.name)
+        elif left_s < WARNING_DAYS * DAY_S:
+            logger.warning("the certificate of listener %s ends in %d days", listener.name, left_s // DAY_S)
+
+
+def stores_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a listener's values that may change while the broker runs."""
+    return {key: values[key] for key in STORE_KEYS}

@@ -7,8 +7,10 @@ from the DER form. Source: sun.security.x509.AVA (toRFC2253String).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 _SEQUENCE, _SET, _VERSION, _EXTENSIONS = 0x30, 0x31, 0xA0, 0xA3
+_UTC_TIME = 0x17
 _ALTERNATIVE_NAMES = "2.5.29.17"
 _TEXT_TAGS = frozenset({12, 19, 20, 22, 27, 30})
 """UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: written as text, others in hex."""
@@ -48,6 +50,18 @@ def host_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
     except (IndexError, ValueError) as error:
         raise MalformedCertificateError("the certificate cannot be read") from error
     return frozenset()
+
+
+def expiry_of(certificate: bytes) -> float:
+    """The end of a certificate's validity, in seconds since 1970. Raises MalformedCertificateError."""
+    try:
+        _, (tag, end, _) = _elements(_fields(certificate)[3][1])
+        text = bytes(end).decode("ascii")
+        if tag == _UTC_TIME:  # of two digits, from 1950 on
+            text = ("19" if text >= "50" else "20") + text
+        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except (IndexError, ValueError) as error:
+        raise MalformedCertificateError("the certificate cannot be read") from error
 
 
 def _alternative_names(extensions: memoryview) -> Iterator[tuple[int, bytes]]:

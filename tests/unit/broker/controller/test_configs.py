@@ -345,3 +345,27 @@ def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_ne
     go_on.set()
     cleaner.join()
     assert admin.topic_configs.log_config(image).retention_ms == 6
+
+
+STORE = "listener.name.ssl.ssl.keystore.location"
+
+
+def test_stores_are_set_for_one_listener_of_one_broker(admin: AdminBroker) -> None:
+    for name, key, said in (
+        ("", STORE, "at default cluster level"),
+        ("1", "ssl.keystore.location", "only per-listener using the listener prefix"),
+        ("1", "listener.name.ssl.ssl.client.auth", "Unknown broker config name"),
+        ("1", "listener.name.ssl.ssl.keystore.type.more", "Unknown broker config name"),
+    ):
+        with pytest.raises((InvalidRequestError, InvalidConfigError), match=said):
+            admin.configs.alter(BROKER, name, [change(key, "x")], False)
+    with pytest.raises(InvalidConfigError, match=r"ssl\.keystore\.type"):
+        admin.configs.alter(BROKER, "1", [change("listener.name.ssl.ssl.keystore.type", "x")], False)
+    admin.configs.alter(
+        BROKER, "1", [change(STORE, "/a.pem"), change("listener.name.ssl.ssl.key.password", "p")], False
+    )
+    again = admin.reopen()
+    assert again.config.listener_texts()[STORE] == "/a.pem"
+    entries = {entry.name: entry for entry in again.configs.describe(BROKER, "1")}
+    assert (entries[STORE].value, entries[STORE].source) == ("/a.pem", ConfigSource.DYNAMIC_BROKER)
+    assert entries["listener.name.ssl.ssl.key.password"].value is None

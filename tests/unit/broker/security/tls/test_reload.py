@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.security.tls.listener import TlsListener
 from tidelog.broker.security.tls.listeners import TlsListeners
 from tidelog.log.system.time import ManualTime
+from tidelog.protocol.config_def import ConfigError
 
 SUBJECT = "/CN=localhost/O=Tidelog"
 
@@ -38,7 +40,9 @@ class World:
         self.timers = TimerQueue(self.time.monotonic_ms, loop.call_later, TurnClock(self.time.monotonic_ms))
         self.executor = ThreadPoolExecutor(1)
         given = certificates.server_texts(ssl_keystore_location=str(self.store), **texts)
-        self.listeners = TlsListeners(["SSL"], given, loop, self.timers, self.executor)
+        self.given = given
+        self.now_s = time.time()
+        self.listeners = TlsListeners(["SSL"], given, loop, self.timers, self.executor, lambda: self.now_s)
         (self.listener,) = self.listeners._listeners.values()
 
     def replace(self, pem: bytes) -> None:
@@ -145,3 +149,71 @@ def test_a_listener_knows_its_own_names(certificates: Certificates) -> None:
     identity = TlsListener("SSL", certificates.server_texts()).prepared.identity
     assert identity.subject == "O=Tidelog,CN=localhost"
     assert identity.host_names == {(0x82, b"localhost"), (0x87, bytes([127, 0, 0, 1]))}
+
+
+def set_keys(world: World, **texts: str) -> dict[str, str]:
+    """The keys of the listener as they are with these set for it alone."""
+    return world.given | {f"listener.name.ssl.{key.replace('_', '.')}": text for key, text in texts.items()}
+
+
+async def test_stores_that_are_set_are_checked_and_taken_over(world: World, certificates: Certificates) -> None:
+    before = world.listener.context
+    pair = certificates.authority.issue("dynamic", SUBJECT)
+    texts = set_keys(world, ssl_keystore_location=str(pair.pem))
+    world.listeners.check(texts)()
+    assert world.listener.context is before  # a check alone changes nothing
+    world.listeners.take_over(texts)
+    await world.settle()
+    assert world.listener.context is not before
+    assert world.listener.values["ssl.keystore.location"] == str(pair.pem)
+    world.listeners.take_over(world.given)  # deleted again
+    await world.settle()
+    assert world.listener.values["ssl.keystore.location"] == str(world.store)
+
+
+async def test_keys_that_are_set_while_a_store_is_read_are_not_forgotten(
+    world: World, certificates: Certificates
+) -> None:
+    world.listeners.reload()
+    pair = certificates.authority.issue("meanwhile", SUBJECT)
+    world.listeners.take_over(set_keys(world, ssl_keystore_location=str(pair.pem)))
+    await world.settle()
+    assert world.listener.values["ssl.keystore.location"] == str(pair.pem)
+
+
+@pytest.mark.parametrize("texts", [{"ssl_keystore_location": "/nonexistent.pem"}, {"ssl_keystore_type": "PKCS12"},
+                                   {"ssl_keystore_key": "x", "ssl_keystore_certificate_chain": "y"}])  # fmt: skip
+async def test_stores_that_cannot_be_used_are_refused_and_change_nothing(
+    world: World, texts: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = world.listener.prepared
+    wanted = set_keys(world, **texts)
+    with pytest.raises(ConfigError):
+        world.listeners.check(wanted)()
+    world.listeners.take_over(wanted)
+    await world.settle()
+    assert world.listener.prepared is before
+    assert "keeps its certificate" in caplog.text
+
+
+async def test_a_certificate_of_another_subject_is_refused(world: World, certificates: Certificates) -> None:
+    other = certificates.authority.issue("other", "/CN=other")
+    with pytest.raises(ConfigError, match="CN=other"):
+        world.listeners.check(set_keys(world, ssl_keystore_location=str(other.pem)))()
+
+
+@pytest.mark.parametrize(("days", "said"), [(40, None), (29, "ends in 28 days"), (-1, "has expired")])
+async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
+    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture, days: int, said: str | None
+) -> None:
+    pair = certificates.authority.issue("ending", SUBJECT, days=days)
+    world.replace(pair.pem.read_bytes())
+    for _ in range(2):
+        caplog.clear()
+        world.time.advance(86_400_000)
+        world.timers.run_due()
+        await world.settle()
+    lines = [line for line in caplog.messages if "the certificate of listener SSL" in line]
+    assert (lines == []) if said is None else (len(lines) == 1 and said in lines[0])
+    (sample,) = world.listeners.samples()
+    assert abs(sample.value - (world.now_s + days * 86_400)) < 3_600

@@ -1,0 +1,81 @@
+"""Keystores and truststores of listeners, as the admin API sets them: checked by the listeners before they are kept.
+
+The listeners that encrypt register with ``watch``; without any there is nothing to check. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
+from tidelog.broker.config.changes import Change, apply_changes
+from tidelog.broker.config.description import CLUSTER_DEFAULT, DynamicTexts, ResourceType
+from tidelog.broker.config.security_keys import store_key_of
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+
+class Stores(Protocol):
+    """Listeners whose keystores and truststores may be set while the broker runs."""
+
+    def check(self, texts: Mapping[str, str], /) -> Callable[[], None]:
+        """Return the check of stores by these keys, for a thread. Both raise ConfigError."""
+        ...
+
+    def take_over(self, texts: Mapping[str, str], /) -> None:
+        """Use the stores of these keys from now on."""
+        ...
+
+    def reload(self) -> None:
+        """Read all stores again: a file may have changed under its name."""
+        ...
+
+
+class DynamicStores:
+    """The stores of a broker's listeners and what sets them."""
+
+    __slots__ = ("_config", "_stores", "_texts")
+
+    def __init__(self, config: BrokerConfig, texts: DynamicTexts) -> None:
+        self._config = config
+        self._texts = texts
+        self._stores: Stores | None = None
+
+    def watch(self, stores: Stores) -> None:
+        """Have these listeners check and follow what is set."""
+        self._stores = stores
+
+    def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
+        """Return the check, for a thread, of what changes set for stores; None where they set nothing for any.
+
+        It raises InvalidRequestError, as this does.
+        """
+        stores, listed = self._stores, list(changes)
+        concerned = any(store_key_of(change.name) is not None for change in listed)
+        if stores is None or kind != ResourceType.BROKER or name == CLUSTER_DEFAULT or not concerned:
+            return None
+        texts = {**self._texts.cluster, **apply_changes(BROKER_CONFIG_DEF, self._texts.node, listed)}
+        wanted = self._config.listener_texts_with(texts)
+        return partial(in_kafkas_words, in_kafkas_words(partial(stores.check, wanted)))
+
+    def follow(self) -> None:
+        """Take over the keys that are in force now."""
+        if self._stores is not None:
+            self._stores.take_over(self._config.listener_texts())
+
+    def reload(self) -> None:
+        """Read the stores again, changed or not: their keys were set."""
+        if self._stores is not None:
+            self._stores.reload()
+
+
+def in_kafkas_words(check: Callable[[], T]) -> T:
+    """Return what a check of stores returns. Any thread. Raises InvalidRequestError where it raises ConfigError."""
+    try:
+        return check()
+    except ConfigError as error:
+        raise InvalidRequestError(f"Validation of dynamic config update of SSL stores failed: {error}") from error
