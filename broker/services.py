@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.admin_keys import ADMIN_LISTENER
+from tidelog.broker.config.token_keys import CHECK_INTERVAL_MS, SECRET_KEY
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from tidelog.broker.quota.quotas import Quotas
     from tidelog.broker.replica.directories import DirectoryAssignments
     from tidelog.broker.replica.partition import Partition
+    from tidelog.broker.security.delegation_tokens import DelegationTokens
     from tidelog.cleaner.log_cleaner import LogCleaner
 
 
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
+DELEGATION_TOKENS = "tidelog.broker.security.delegation_tokens"
 VIRTUAL_TOPICS = "tidelog.broker.find.virtual_topics"
 """Imported in a thread (``tidelog.broker.loop.late_imports``): 20 to 60 ms each."""
 
@@ -46,7 +49,8 @@ class LateServices:
     """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
 
     __slots__ = (
-        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "virtual_partitions",
+        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "tokens",
+        "virtual_partitions",
     )  # fmt: skip
 
     def __init__(self, broker: Callable[[], Broker]) -> None:
@@ -75,6 +79,13 @@ class LateServices:
             begin=lambda coordinators: coordinators.start(),
             close=lambda coordinators: coordinators.close(),
         )
+        self.tokens: Lazy[DelegationTokens] = Lazy(
+            lambda: build_tokens(broker()),
+            is_wanted=lambda: bool(broker().config.get(SECRET_KEY)),
+            begins=Begin.LATER,
+            module=DELEGATION_TOKENS,
+            begin=lambda tokens: schedule_sweeps(broker(), tokens),
+        )
         self.virtual_partitions: Lazy[VirtualPartitions] = Lazy(lambda: build_virtual_partitions(broker()))
         self.indexing: Lazy[Indexing] = Lazy(
             lambda: build_indexing(broker()),
@@ -93,8 +104,8 @@ class LateServices:
     def table(self) -> tuple[LateService, ...]:
         """All services, in the order in which they begin and end."""
         return (
-            self.admin, self.directories, self.quotas, self.coordinators, self.virtual_partitions, self.indexing,
-            self.cleaner,
+            self.admin, self.directories, self.quotas, self.coordinators, self.tokens, self.virtual_partitions,
+            self.indexing, self.cleaner,
         )  # fmt: skip
 
     def _in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
@@ -144,6 +155,20 @@ def build_directories(broker: Broker) -> DirectoryAssignments:
     from tidelog.broker.replica.directories import DirectoryAssignments
 
     return DirectoryAssignments(broker.controller, broker.log_manager, broker.timers)
+
+
+def build_tokens(broker: Broker) -> DelegationTokens:
+    """Build the delegation tokens of the metadata image."""
+    from tidelog.broker.security.delegation_tokens import DelegationTokens
+
+    return DelegationTokens(broker.config, broker.controller, broker.time.milliseconds)
+
+
+def schedule_sweeps(broker: Broker, tokens: DelegationTokens) -> None:
+    """Remove expired tokens from time to time; in a cluster its controllers do."""
+    if broker.peers is None:
+        tokens.sweep()
+        broker.timers.schedule(broker.config.get_int(CHECK_INTERVAL_MS), lambda: schedule_sweeps(broker, tokens))
 
 
 def build_quotas(broker: Broker) -> Quotas:

@@ -22,6 +22,7 @@ from tidelog.broker.config.keys import (
 from tidelog.broker.config.member_keys import MEMBER_KEYS
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
 from tidelog.broker.config.security_keys import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS
+from tidelog.broker.config.token_keys import TOKEN_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import NO_DEFAULT, ConfigKey
@@ -94,6 +95,7 @@ def page() -> str:
         table("Cleaner", CLEANER_CONFIG_DEF),
         table("Admin interface", ADMIN_KEYS),
         table("Authorizer", AUTHORIZER_KEYS),
+        table("Delegation tokens", TOKEN_KEYS),
         table("Groups and offsets", GROUP_KEYS),
         table("Transactions and producers", TRANSACTION_KEYS),
         table("Configs of one group", GROUP_CONFIG_DEF, "Set with `kafka-configs.sh --entity-type groups`."),

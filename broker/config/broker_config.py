@@ -26,6 +26,7 @@ from tidelog.broker.config.sources import (
     properties_from_environment,
     properties_from_overrides,
 )
+from tidelog.broker.config.token_keys import TOKEN_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
 from tidelog.protocol.config_def import ConfigDef, ConfigError
@@ -33,7 +34,16 @@ from tidelog.protocol.config_def import ConfigDef, ConfigError
 logger = logging.getLogger(__name__)
 
 BROKER_CONFIG_DEF = ConfigDef(
-    (*BROKER_KEYS, *CLEANER_CONFIG_DEF, *ADMIN_KEYS, *AUTHORIZER_KEYS, *TLS_KEYS, *SASL_KEYS, *AUTHENTICATION_KEYS)
+    (
+        *BROKER_KEYS,
+        *CLEANER_CONFIG_DEF,
+        *ADMIN_KEYS,
+        *AUTHORIZER_KEYS,
+        *TLS_KEYS,
+        *SASL_KEYS,
+        *AUTHENTICATION_KEYS,
+        *TOKEN_KEYS,
+    )
 )
 UNROUTABLE = ("0.0.0.0", "::")
 """Hosts that mean every interface: to listen on, not to be told."""

@@ -341,7 +341,7 @@ NO_EFFECT = frozenset(
     auto.leader.rebalance.enable broker.id.generation.enable
     broker.session.timeout.ms client.quota.callback.class
     control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
-    controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name delegation.token.
+    controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name
     delete.records.purgatory.purge.interval.requests early.start.listeners
     fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
     group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable

@@ -63,8 +63,6 @@ def refusal(image: MetadataImage, voters: QuorumVoters = STATIC_VOTERS, *, enfor
         return reason
     if image.acls and not enforces_acls:
         return f"the metadata have {len(image.acls)} ACLs, and without authorizer.class.name nothing would enforce them"
-    if image.tokens:
-        return f"the metadata have {len(image.tokens)} delegation tokens, which are not served"
     for (kind, name), texts in image.configs.items():
         if kind == TOPIC_RESOURCE and texts.get(REMOTE_STORAGE) == "true":
             return f"part of topic {name} is in remote storage, which is not served"

@@ -1,12 +1,28 @@
-"""CreateDelegationToken: no listener authenticates, so tokens are not asked for on any:
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 3."""
+"""CreateDelegationToken: a token for the client itself or, where it may, for another owner (KIP-48, KIP-373).
+
+Versions 0 to 3. What is asked of whom, in this order: whether the connection may ask (64), CREATE_TOKENS on the owner
+(65), the renewers' type (67), whether there is a secret key (61). Answered when the token is durable.
+"""
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.changes import note_change
+from tidelog.broker.security.delegation_tokens import Request as TokenRequest
+from tidelog.broker.security.delegation_tokens import derive_credentials
+from tidelog.broker.security.principal import USER, Principal
+from tidelog.broker.security.token_requests import check_may_ask
+from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.errors import (
+    DelegationTokenAuthorizationFailedError,
+    InvalidPrincipalTypeError,
+    KafkaError,
+)
 from tidelog.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
@@ -20,14 +36,54 @@ Request = CreateDelegationTokenRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
-) -> CreateDelegationTokenResponse:
-    """Say no, to whom: the owner a token was asked for, and who asks."""
-    kind, name = context.principal
-    response = error_response(request, DelegationTokenRequestNotAllowedError())
-    response.principal_type = request.owner_principal_type or kind
-    response.principal_name = request.owner_principal_name or name
-    response.token_requester_principal_type, response.token_requester_principal_name = kind, name
+) -> Steps[CreateDelegationTokenResponse]:
+    """Create a token."""
+    requester = context.principal
+    owner = owner_of(request, requester)
+    response = CreateDelegationTokenResponse(
+        principal_type=owner.type, principal_name=owner.name,
+        token_requester_principal_type=requester.type, token_requester_principal_name=requester.name,
+    )  # fmt: skip
+    try:
+        check(broker, context, request, owner)
+        renewers = tuple(f"{one.principal_type}:{one.principal_name}" for one in request.renewers)
+        tokens = broker.services.tokens.get()
+        token = tokens.plan(TokenRequest(str(owner), str(requester), renewers, request.max_lifetime_ms))
+    except KafkaError as error:
+        refused = error_response(request, error)
+        response.error_code, response.issue_timestamp_ms = refused.error_code, refused.issue_timestamp_ms
+        response.expiry_timestamp_ms = response.max_timestamp_ms = -1
+        return response
+    secret = tokens.secret_of(token.token_id)
+    credentials = yield from settled(in_thread(broker.loop, broker.executor, lambda: derive_credentials(secret)))
+    tokens.create(token, credentials)
+    yield from settled(broker.controller.when_synced())
+    note_change("token created", context, token=token.token_id, owner=token.owner)
+    response.issue_timestamp_ms, response.expiry_timestamp_ms = token.issued_ms, token.expires_ms
+    response.max_timestamp_ms, response.token_id, response.hmac = token.max_ms, token.token_id, secret
     return response
+
+
+def owner_of(request: CreateDelegationTokenRequest, requester: Principal) -> Principal:
+    """Return whom the token is for."""
+    if not request.owner_principal_name:
+        return requester
+    return Principal(request.owner_principal_type or "", request.owner_principal_name)
+
+
+def check(broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest, owner: Principal) -> None:
+    """Raises KafkaErrors unless the client may have such a token."""
+    check_may_ask(broker.config, context)
+    if broker.authorizer is not None and owner != context.principal:
+        require_right(broker.authorizer, context, owner)
+    if any(one.principal_type != USER for one in request.renewers):
+        raise InvalidPrincipalTypeError
+
+
+def require_right(authorizer: Authorizer, context: RequestContext, owner: Principal) -> None:
+    """Raises DelegationTokenAuthorizationFailedError unless the client may have tokens for this owner."""
+    if not authorizer.authorize(context, AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)):
+        raise DelegationTokenAuthorizationFailedError
 
 
 def error_response(request: CreateDelegationTokenRequest, error: KafkaError) -> CreateDelegationTokenResponse:

@@ -1,13 +1,22 @@
-"""DescribeDelegationToken: no listener authenticates, so tokens are not asked for on any:
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 3."""
+"""DescribeDelegationToken: tokens of some owners, or all, as far as the client may know them (KIP-48, KIP-373).
+
+Versions 0 to 3. Its owner and its renewers may see a token; others need DESCRIBE on it, or DESCRIBE_TOKENS on its
+owner.
+"""
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.metadata.metadata_image import TokenState
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.token_requests import check_may_ask
+from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
@@ -20,9 +29,48 @@ Request = DescribeDelegationTokenRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeDelegationTokenRequest
-) -> DescribeDelegationTokenResponse:
-    """Raises DelegationTokenRequestNotAllowedError."""
-    raise DelegationTokenRequestNotAllowedError
+) -> Steps[DescribeDelegationTokenResponse]:
+    """Describe tokens. Raises DelegationTokenRequestNotAllowedError, DelegationTokenAuthDisabledError."""
+    check_may_ask(broker.config, context)
+    tokens = broker.services.tokens.get()
+    asked = None if request.owners is None else {f"{one.principal_type}:{one.principal_name}" for one in request.owners}
+    described = []
+    for token in list(tokens.all()):
+        if (asked is None or asked & {token.owner, *token.renewers}) and may_see(broker, context, token):
+            described.append(describe(token, tokens.secret_of(token.token_id)))
+        yield None
+    return DescribeDelegationTokenResponse(tokens=described)
+
+
+def may_see(broker: Broker, context: RequestContext, token: TokenState) -> bool:
+    """Return whether a client may know a token."""
+    authorizer = broker.authorizer
+    if authorizer is None or str(context.principal) in (token.owner, *token.renewers):
+        return True
+    return authorizer.authorize(
+        context, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id
+    ) or authorizer.authorize(context, AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
+
+
+def describe(token: TokenState, secret: bytes) -> DescribedDelegationToken:
+    """One token."""
+    owner_type, _, owner = token.owner.partition(":")
+    requester_type, _, requester = token.requester.partition(":")
+    renewers = [one.partition(":") for one in token.renewers]
+    return DescribedDelegationToken(
+        principal_type=owner_type,
+        principal_name=owner,
+        token_requester_principal_type=requester_type,
+        token_requester_principal_name=requester,
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.token_id,
+        hmac=secret,
+        renewers=[
+            DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name) for kind, _, name in renewers
+        ],
+    )
 
 
 def error_response(request: DescribeDelegationTokenRequest, error: KafkaError) -> DescribeDelegationTokenResponse:

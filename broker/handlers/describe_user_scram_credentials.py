@@ -51,5 +51,8 @@ def build_error_result(name: str, error: KafkaError) -> DescribeUserScramCredent
 def error_response(
     request: DescribeUserScramCredentialsRequest, error: KafkaError
 ) -> DescribeUserScramCredentialsResponse:
-    """The error for the whole answer."""
-    return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
+    """The error for the whole answer, and for each user asked for, whom Kafka leaves without a name."""
+    result = DescribeUserScramCredentialsResult(user="", error_code=error.code, error_message=error.message)
+    return DescribeUserScramCredentialsResponse(
+        error_code=error.code, error_message=error.message, results=[result] * len(request.users or ())
+    )

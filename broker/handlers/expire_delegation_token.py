@@ -1,12 +1,17 @@
-"""ExpireDelegationToken: no listener authenticates, so tokens are not asked for on any:
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
+"""ExpireDelegationToken: a token's end is set, or the token removed (a negative period) (KIP-48). Versions 0 to 2.
+
+Its owner and its renewers may. Answered when that is durable.
+"""
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_change
+from tidelog.broker.security.token_requests import check_may_ask
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
@@ -20,9 +25,14 @@ Request = ExpireDelegationTokenRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
-) -> ExpireDelegationTokenResponse:
-    """Raises DelegationTokenRequestNotAllowedError."""
-    raise DelegationTokenRequestNotAllowedError
+) -> Steps[ExpireDelegationTokenResponse]:
+    """Expire a token. Raises KafkaErrors."""
+    check_may_ask(broker.config, context)
+    tokens = broker.services.tokens.get()
+    expires_ms = tokens.expire(str(context.principal), bytes(request.hmac), request.expiry_time_period_ms)
+    yield from settled(broker.controller.when_synced())
+    note_change("token expired", context, until_ms=expires_ms)
+    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 
 
 def error_response(request: ExpireDelegationTokenRequest, error: KafkaError) -> ExpireDelegationTokenResponse:

@@ -1,13 +1,21 @@
-"""RenewDelegationToken: no listener authenticates, so tokens are not asked for on any:
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Versions 0 to 2."""
+"""RenewDelegationToken: a token's end is put off (KIP-48). Versions 0 to 2.
+
+Its owner and its renewers may. Answered when that is durable.
+"""
 
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_change
+from tidelog.broker.security.token_requests import check_may_ask
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError, KafkaError
-from tidelog.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
 
 API_KEY = ApiKey.RENEW_DELEGATION_TOKEN
 MIN_VERSION = 0
@@ -17,9 +25,14 @@ Request = RenewDelegationTokenRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
-) -> RenewDelegationTokenResponse:
-    """Raises DelegationTokenRequestNotAllowedError."""
-    raise DelegationTokenRequestNotAllowedError
+) -> Steps[RenewDelegationTokenResponse]:
+    """Renew a token. Raises KafkaErrors."""
+    check_may_ask(broker.config, context)
+    tokens = broker.services.tokens.get()
+    expires_ms = tokens.renew(str(context.principal), bytes(request.hmac), request.renew_period_ms)
+    yield from settled(broker.controller.when_synced())
+    note_change("token renewed", context, until_ms=expires_ms)
+    return RenewDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 
 
 def error_response(request: RenewDelegationTokenRequest, error: KafkaError) -> RenewDelegationTokenResponse:

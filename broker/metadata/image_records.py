@@ -18,6 +18,7 @@ from tidelog.broker.metadata.metadata_image import (
     MetadataImage,
     PartitionState,
     Resource,
+    TokenState,
     TopicState,
 )
 from tidelog.protocol.metadata_records import records
@@ -172,17 +173,20 @@ def _access_records(image: MetadataImage) -> Iterator[VersionedRecord]:
             )
         )
     for token in image.tokens.values():
-        yield VersionedRecord(
-            records.DelegationTokenRecord(
-                owner=token.owner,
-                requester=token.requester,
-                renewers=list(token.renewers),
-                issue_timestamp=token.issued_ms,
-                max_timestamp=token.max_ms,
-                expiration_timestamp=token.expires_ms,
-                token_id=token.token_id,
-            )
-        )
+        yield VersionedRecord(token_record(token))
+
+
+def token_record(token: TokenState) -> records.DelegationTokenRecord:
+    """Return the record that makes a delegation token, or changes it."""
+    return records.DelegationTokenRecord(
+        owner=token.owner,
+        requester=token.requester,
+        renewers=list(token.renewers),
+        issue_timestamp=token.issued_ms,
+        max_timestamp=token.max_ms,
+        expiration_timestamp=token.expires_ms,
+        token_id=token.token_id,
+    )
 
 
 def _endpoint_structs(endpoints: tuple[Endpoint, ...]) -> list[records.RegisteredEndpoint]:

@@ -27,6 +27,7 @@ from tidelog.broker.security.audit import record
 from tidelog.broker.security.principal import USER, Principal
 from tidelog.broker.security.sasl.authenticator import PASS_ON, Identity, Outcome, SaslAuthenticator, State
 from tidelog.broker.security.sasl.listener import SaslListener
+from tidelog.broker.security.sasl.scram import TokenCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ class Authentication:
     def __init__(self, broker: Broker, names: Iterable[str]) -> None:
         """Raises ConfigError."""
         config, credentials = broker.config, ScramCredentials(broker.controller)
+        tokens = find_tokens(broker)
         self._metrics = broker.metrics
-        self._listeners = {name: SaslListener(name, config.listener_texts(), credentials.get) for name in names}
+        self._listeners = {name: SaslListener(name, config.listener_texts(), credentials.get, tokens) for name in names}
         self.timers = broker.timers
         self.newcomers = Newcomers(
             lambda: config.get_int("max.unauthenticated.connections"),
@@ -61,6 +63,11 @@ class Authentication:
     def count(self, event: str) -> None:
         """Count an event, by Kafka's name."""
         self._metrics.counter(f"{_METRIC}_{event}_total").count += 1
+
+
+def find_tokens(broker: Broker) -> TokenCredentials:
+    """Return the look-up of delegation tokens, which are built with the first login that shows one."""
+    return lambda token_id, mechanism: broker.services.tokens.get().credential(token_id, mechanism)
 
 
 class Gate:
@@ -129,7 +136,7 @@ class Gate:
         identity = exchange.identity
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
-        lifetime_ms = self._listener.lifetime_ms
+        lifetime_ms = exchange.lifetime_ms
         if lifetime_ms > 0:
             self._expires_ms = self._keeper.timers.monotonic_ms() + lifetime_ms
         if is_first:
@@ -142,6 +149,7 @@ class Gate:
         context = self._connection.context
         context.on_close = None
         context.principal = Principal(USER, identity.user)
+        context.token_authenticated = identity.is_by_token
         guard(self._connection, self.dispatch)
 
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:

@@ -19,7 +19,6 @@ from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.metadata_records.records import (
     AccessControlEntryRecord,
     ConfigRecord,
-    DelegationTokenRecord,
     FeatureLevelRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -38,7 +37,6 @@ CASES: dict[str, tuple[list[Any], list[int], str]] = {
     "replicas elsewhere": ([TOPIC, ELSEWHERE], [1], "other nodes (2)"),
     "remote storage": ([LEVEL, TOPIC, REMOTE], [1], "remote storage"),
     "ACLs": ([LEVEL, ACL], [1], "authorizer.class.name"),
-    "tokens": ([LEVEL, DelegationTokenRecord(token_id="t")], [1], "delegation tokens"),
     "a newer Kafka": ([FeatureLevelRecord(name="metadata.version", feature_level=99)], [1], "level 99"),
     "an older Kafka": ([FeatureLevelRecord(name="metadata.version", feature_level=6)], [1], "level 6"),
     "a much older Kafka": ([TOPIC], [1], "no metadata.version"),

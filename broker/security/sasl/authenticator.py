@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from time import time
 from typing import NamedTuple
 
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
@@ -54,6 +55,8 @@ class Identity(NamedTuple):
 
     user: str
     mechanism: str
+    is_by_token: bool = False
+    """Whether a delegation token was shown for a password."""
 
 
 class Outcome(NamedTuple):
@@ -75,18 +78,25 @@ class SaslAuthenticator:
 
     __slots__ = (
         "_frames",
-        "_lifetime_ms",
         "_mechanism",
         "_mechanisms",
+        "_now_ms",
         "_previous",
         "claimed",
         "identity",
+        "lifetime_ms",
         "mechanism",
         "state",
     )
 
-    def __init__(self, mechanisms: Factories, lifetime_ms: int = 0, previous: Identity | None = None) -> None:
-        """``previous`` is given for a re-authentication; ``lifetime_ms`` is told to the client, 0: no end."""
+    def __init__(
+        self,
+        mechanisms: Factories,
+        lifetime_ms: int = 0,
+        previous: Identity | None = None,
+        now_ms: Callable[[], int] = lambda: int(time() * 1000),
+    ) -> None:
+        """``previous`` is given for a re-authentication; ``now_ms`` is the wall clock's."""
         self.state = State.INITIAL if previous is None else State.HANDSHAKE
         self.identity: Identity | None = None
         self.mechanism = ""
@@ -95,7 +105,9 @@ class SaslAuthenticator:
         """The name that the client gave."""
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
-        self._lifetime_ms = lifetime_ms
+        self.lifetime_ms = lifetime_ms
+        """Length of the session, which is told to the client; 0: no end. That of a token ends with the token."""
+        self._now_ms = now_ms
         self._previous = previous
         self._frames = 0
 
@@ -153,7 +165,7 @@ class SaslAuthenticator:
             return self._fail(str(error), encode(header, response))
         response.auth_bytes = reply.token
         if self.state is State.COMPLETE and header.api_version:
-            response.session_lifetime_ms = self._lifetime_ms
+            response.session_lifetime_ms = self.lifetime_ms
         return Outcome(encode(header, response))
 
     def _take_bare_token(self, token: bytes) -> Outcome:
@@ -186,7 +198,10 @@ class SaslAuthenticator:
                 raise AuthenticationFailedError(
                     f"Cannot change principals during re-authentication from User.{previous.user}: User.{reply.user}"
                 )
-            self.identity = Identity(reply.user, self.mechanism)
+            self.identity = Identity(reply.user, self.mechanism, is_by_token=reply.token_expires_ms is not None)
+            if reply.token_expires_ms is not None:
+                left_ms = max(reply.token_expires_ms - self._now_ms(), 1)
+                self.lifetime_ms = min(left_ms, self.lifetime_ms) if self.lifetime_ms else left_ms
             self.state = State.COMPLETE
         return reply
 

@@ -11,7 +11,7 @@ from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticat
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
-from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers
+from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers, TokenCredentials
 from tidelog.protocol.config_def import ConfigError
 
 USER_OPTION = "user_"
@@ -28,8 +28,14 @@ class SaslLimits(NamedTuple):
 class SaslListener:
     """SASL as one listener speaks it. Loop thread only."""
 
-    def __init__(self, name: str, texts: Mapping[str, str], credentials: Credentials) -> None:
-        """Raises ConfigError."""
+    def __init__(
+        self,
+        name: str,
+        texts: Mapping[str, str],
+        credentials: Credentials,
+        tokens: TokenCredentials = lambda _id, _mechanism: None,
+    ) -> None:
+        """``tokens`` finds the credentials of delegation tokens. Raises ConfigError."""
         values = listener_values(texts, name)
         mechanisms = list(values["sasl.enabled.mechanisms"])
         if not mechanisms or mechanisms == ["GSSAPI"]:
@@ -42,7 +48,7 @@ class SaslListener:
             values["connection.failed.authentication.delay.ms"],
         )
         self.mechanisms: dict[str, Callable[[], Mechanism]] = {
-            mechanism: build_mechanism(name, mechanism, texts, credentials) for mechanism in mechanisms
+            mechanism: build_mechanism(name, mechanism, texts, credentials, tokens) for mechanism in mechanisms
         }
 
     def authenticate(self, previous: Identity | None = None) -> SaslAuthenticator:
@@ -51,7 +57,7 @@ class SaslListener:
 
 
 def build_mechanism(
-    listener: str, mechanism: str, texts: Mapping[str, str], credentials: Credentials
+    listener: str, mechanism: str, texts: Mapping[str, str], credentials: Credentials, tokens: TokenCredentials
 ) -> Callable[[], Mechanism]:
     """The way to begin an exchange by a mechanism. Raises ConfigError."""
     jaas = mechanism_values(texts, listener, mechanism)[JAAS_KEY]
@@ -59,7 +65,7 @@ def build_mechanism(
     if mechanism in SCRAM_MECHANISMS:
         if module is not None and module.name != SCRAM_MODULE:
             raise _refuse_module(mechanism, SCRAM_MODULE)
-        return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials))
+        return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens))
     if mechanism != PLAIN:
         raise _refuse(listener, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS)))
     if module is None or module.name != PLAIN_MODULE:

@@ -10,6 +10,8 @@ class Reply(NamedTuple):
 
     token: bytes
     user: str | None = None
+    token_expires_ms: int | None = None
+    """End of the delegation token that the client showed, by the wall clock; None where it showed none."""
 
 
 class Mechanism(Protocol):

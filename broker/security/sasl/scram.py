@@ -17,6 +17,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism
 from tidelog.broker.metadata.metadata_image import ScramState
@@ -43,15 +44,36 @@ _TOKEN_AUTH = re.compile(r",tokenauth=true(?:,|$)")
 Credentials = Callable[[str, ScramMechanism], ScramState | None]
 
 
-class ScramUsers:
-    """The credentials of one mechanism. ``look_up`` reads the store."""
+class TokenCredential(NamedTuple):
+    """Credential of a delegation token's bearer: he is the token's owner until it ends (ms since 1970)."""
 
-    def __init__(self, mechanism: ScramMechanism, look_up: Credentials) -> None:
+    state: ScramState
+    owner: str
+    expires_ms: int
+
+
+TokenCredentials = Callable[[str, ScramMechanism], TokenCredential | None]
+
+
+class ScramUsers:
+    """The credentials of one mechanism. ``look_up`` reads the store, ``tokens`` that of delegation tokens."""
+
+    def __init__(
+        self, mechanism: ScramMechanism, look_up: Credentials, tokens: TokenCredentials = lambda _id, _mechanism: None
+    ) -> None:
         self.mechanism = mechanism
         self.hash_name = mechanism.hash_name
         self._look_up = look_up
+        self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         """Makes the salts of unknown users."""
+
+    def find_token(self, token_id: str) -> TokenCredential:
+        """The credential of a token's bearer. Raises InvalidTokenError for an unknown or expired one, as Kafka does."""
+        found = self._tokens(token_id, self.mechanism)
+        if found is None:
+            raise InvalidTokenError("unknown or expired delegation token")
+        return found
 
     def find(self, user: str) -> tuple[ScramState, bool]:
         """A user's credential and True; for an unknown user one that no proof fits, and False."""
@@ -75,6 +97,7 @@ class ScramServer:
         self._transcript = ""
         self._credential: ScramState | None = None
         self._is_known = False
+        self._token: TokenCredential | None = None
 
     def evaluate(self, token: bytes, /) -> Reply:
         """Answer the first message, or check the second. Raises InvalidTokenError, AuthenticationFailedError."""
@@ -95,8 +118,10 @@ class ScramServer:
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
         if _TOKEN_AUTH.search(match["extensions"]):
-            raise InvalidTokenError("delegation tokens are not enabled")
-        self._credential, self._is_known = self._users.find(self.claimed)
+            self._token = self._users.find_token(self.claimed)
+            self._credential, self._is_known = self._token.state, True
+        else:
+            self._credential, self._is_known = self._users.find(self.claimed)
         self._gs2, self._nonce = match["gs2"], match["nonce"] + self._make_nonce()
         salt = base64.b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
@@ -115,7 +140,10 @@ class ScramServer:
         if not self._is_proof(decode_base64(match["proof"]), transcript, credential):
             raise InvalidTokenError("the proof is wrong")
         signature = hmac.digest(credential.server_key, transcript, self._users.hash_name)
-        return Reply(b"v=" + base64.b64encode(signature), self.claimed)
+        answer = b"v=" + base64.b64encode(signature)
+        if self._token is not None:
+            return Reply(answer, self._token.owner, self._token.expires_ms)
+        return Reply(answer, self.claimed)
 
     def _is_proof(self, proof: bytes, transcript: bytes, credential: ScramState) -> bool:
         """Return whether the proof was made with the user's password; an unknown user takes as long."""

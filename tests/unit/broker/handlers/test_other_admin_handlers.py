@@ -15,11 +15,12 @@ from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
-from tidelog.broker.handlers import describe_log_dirs
+from tidelog.broker.handlers import describe_log_dirs, describe_user_scram_credentials
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
+    ClusterAuthorizationFailedError,
     DelegationTokenRequestNotAllowedError,
     DuplicateResourceError,
     InvalidRequestError,
@@ -179,6 +180,15 @@ def test_each_credential_that_changed_is_a_line_of_the_audit_log(
         ("credential set", "ann", "SCRAM-SHA-256"), ("credential deleted", "ann", "SCRAM-SHA-256")
     ]  # fmt: skip
     assert "pppp" not in caplog.text
+
+
+def test_a_refusal_has_a_result_without_a_name_for_each_user_as_kafkas_has(admin: AdminBroker) -> None:
+    error = ClusterAuthorizationFailedError()
+    for users, count in (([UserName(name="ann"), UserName(name="bob")], 2), (None, 0)):
+        request = DescribeUserScramCredentialsRequest(users=users)
+        response = describe_user_scram_credentials.error_response(request, error)
+        assert [(one.user, one.error_code) for one in response.results] == [("", error.code)] * count
+        assert response.error_code == error.code
 
 
 def test_users_without_credentials_are_told(admin: AdminBroker) -> None:

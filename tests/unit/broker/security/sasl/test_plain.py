@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.mechanism import Reply
 from tidelog.broker.security.sasl.plain import PlainServer, PlainUsers
 
 USERS = PlainUsers({"ann": "secret", "Jürgen": "pässword"})
@@ -15,7 +16,7 @@ USERS = PlainUsers({"ann": "secret", "Jürgen": "pässword"})
     [("\0ann\0secret", "ann"), ("ann\0ann\0secret", "ann"), ("\0Jürgen\0pässword", "Jürgen")],
 )
 def test_the_right_password_is_let_in(token: str, user: str) -> None:
-    assert PlainServer(USERS).evaluate(token.encode()) == (b"", user)
+    assert PlainServer(USERS).evaluate(token.encode()) == Reply(b"", user)
 
 
 @pytest.mark.parametrize("token", ["\0ann\0Secret", "\0ann\0secret ", "\0bob\0secret", "\0ANN\0secret"])

@@ -14,6 +14,7 @@ import pytest
 from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.mechanism import Reply
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
 
 PASSWORD = "pencil"
@@ -40,7 +41,7 @@ def test_the_vector_of_rfc_7677() -> None:
     final = ours.evaluate(
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    assert final == (b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "user")
+    assert final == Reply(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "user")
 
 
 class Client:

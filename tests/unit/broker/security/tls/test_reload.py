@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -202,7 +203,7 @@ async def test_a_certificate_of_another_subject_is_refused(world: World, certifi
         world.listeners.check(set_keys(world, ssl_keystore_location=str(other.pem)))()
 
 
-@pytest.mark.parametrize(("days", "said"), [(40, None), (29, "ends in 28 days"), (-1, "has expired")])
+@pytest.mark.parametrize(("days", "said"), [(40, None), (29, r"ends in 2[89] days"), (-1, "has expired")])
 async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
     world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture, days: int, said: str | None
 ) -> None:
@@ -214,6 +215,7 @@ async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
         world.timers.run_due()
         await world.settle()
     lines = [line for line in caplog.messages if "the certificate of listener SSL" in line]
-    assert (lines == []) if said is None else (len(lines) == 1 and said in lines[0])
+    assert len(lines) == (said is not None)
+    assert said is None or re.search(said, lines[0])
     (sample,) = world.listeners.samples()
     assert abs(sample.value - (world.now_s + days * 86_400)) < 3_600

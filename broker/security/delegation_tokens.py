@@ -1,0 +1,181 @@
+"""Delegation tokens (KIP-48, KIP-373): who has one, until when, and the SCRAM credential of its bearer.
+
+A token is a record of the metadata log: id, owner, requester, renewers, times. Its secret is the HMAC of its id by
+``delegation.token.secret.key``; it is derived and never stored. The bearer logs in by SCRAM with the id as user and the
+HMAC in base64 as password, as the token's owner. Source: DelegationTokenControlManager. Loop thread only, but for
+``derive_credentials``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.config.token_keys import EXPIRY_TIME_MS, MAX_LIFETIME_MS, SECRET_KEY
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
+from tidelog.broker.metadata.image_records import VersionedRecord, token_record
+from tidelog.broker.metadata.metadata_image import ScramState, TokenState
+from tidelog.broker.security.sasl.scram import TokenCredential
+from tidelog.protocol.errors import (
+    DelegationTokenAuthDisabledError,
+    DelegationTokenExpiredError,
+    DelegationTokenNotFoundError,
+    DelegationTokenOwnerMismatchError,
+)
+from tidelog.protocol.metadata_records.records import RemoveDelegationTokenRecord
+from tidelog.protocol.types import random_uuid, uuid_to_str
+
+if TYPE_CHECKING:
+    from tidelog.broker.config.broker_config import BrokerConfig
+    from tidelog.broker.controller.metadata_controller import MetadataController
+
+_LATEST_MS = 2**63 - 1
+Credentials = Mapping[ScramMechanism, ScramState]
+
+
+class Request(NamedTuple):
+    """A token as it is asked for; principals as ``TYPE:NAME``, a lifetime of 0 or less is the longest."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    lifetime_ms: int
+
+
+class DelegationTokens:
+    """The tokens of the metadata image."""
+
+    def __init__(self, config: BrokerConfig, controller: MetadataController, now_ms: Callable[[], int]) -> None:
+        """``now_ms`` is the wall clock's."""
+        self._config = config
+        self._controller = controller
+        self._now_ms = now_ms
+        self._credentials: dict[str, Credentials] = {}
+        self._seen: Mapping[str, TokenState] = {}
+        self._by_digest: dict[bytes, str] = {}
+        """SHA-256 of a secret -> token id: the time of a look-up tells nothing of the secret."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Return whether there is a secret key."""
+        return bool(self._config.get(SECRET_KEY))
+
+    def plan(self, request: Request) -> TokenState:
+        """Return the token that is to be created. Raises DelegationTokenAuthDisabledError."""
+        self._check_enabled()
+        now, longest = self._now_ms(), self._config.get_int(MAX_LIFETIME_MS)
+        lifetime = min(longest, request.lifetime_ms) if request.lifetime_ms > 0 else longest
+        max_ms = min(now + lifetime, _LATEST_MS)
+        expires_ms = min(max_ms, now + self._config.get_int(EXPIRY_TIME_MS))
+        token_id = uuid_to_str(random_uuid(secrets.SystemRandom()))
+        return TokenState(token_id, request.owner, request.requester, request.renewers, now, max_ms, expires_ms)
+
+    def create(self, token: TokenState, credentials: Credentials) -> None:
+        """Commit a token whose credentials have been derived."""
+        self._controller.commit([VersionedRecord(token_record(token))])
+        self._credentials[token.token_id] = credentials
+
+    def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
+        """Renew a token; returns its new end. Raises KafkaErrors."""
+        token = self._find(secret)
+        self._check_not_expired(token)
+        check_may_renew(token, requester)
+        usual = self._config.get_int(EXPIRY_TIME_MS)
+        lifetime = min(usual, period_ms) if period_ms > 0 else usual
+        return self._set_end(token, min(token.max_ms, self._now_ms() + lifetime))
+
+    def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
+        """Set the end of a token; with a negative period it is removed. Returns its end. Raises KafkaErrors."""
+        token = self._find(secret)
+        check_may_renew(token, requester)
+        if period_ms < 0:
+            self._remove([token])
+            return self._now_ms()
+        self._check_not_expired(token)
+        return self._set_end(token, min(token.max_ms, self._now_ms() + period_ms, _LATEST_MS))
+
+    def all(self) -> Iterable[TokenState]:
+        """All tokens. Raises DelegationTokenAuthDisabledError."""
+        self._check_enabled()
+        return self._controller.image.tokens.values()
+
+    def secret_of(self, token_id: str) -> bytes:
+        """The HMAC that a token's bearer shows."""
+        return hmac.digest(str(self._config.get(SECRET_KEY)).encode(), token_id.encode(), "sha512")
+
+    def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:
+        """The credential of a token's bearer; None for an unknown or expired token."""
+        token = self._controller.image.tokens.get(token_id)
+        if token is None or not self.is_enabled or self._is_expired(token):
+            return None
+        credentials = self._credentials.get(token_id)
+        if credentials is None:  # it is of a former run; some milliseconds, once
+            credentials = self._credentials[token_id] = derive_credentials(self.secret_of(token_id))
+        return TokenCredential(credentials[mechanism], token.owner.partition(":")[2], token.expires_ms)
+
+    def sweep(self) -> None:
+        """Remove expired tokens."""
+        self._remove([token for token in self._controller.image.tokens.values() if self._is_expired(token)])
+
+    def _remove(self, tokens: list[TokenState]) -> None:
+        for token in tokens:
+            self._credentials.pop(token.token_id, None)
+        if tokens:
+            self._controller.commit(
+                [VersionedRecord(RemoveDelegationTokenRecord(token_id=token.token_id)) for token in tokens]
+            )
+
+    def _set_end(self, token: TokenState, expires_ms: int) -> int:
+        self._controller.commit([VersionedRecord(token_record(token._replace(expires_ms=expires_ms)))])
+        return expires_ms
+
+    def _find(self, secret: bytes) -> TokenState:
+        self._check_enabled()
+        tokens = self._controller.image.tokens
+        if tokens is not self._seen:
+            known = set(self._by_digest.values())
+            self._by_digest = {digest: one for digest, one in self._by_digest.items() if one in tokens}
+            self._by_digest |= {digest_of(self.secret_of(one)): one for one in tokens.keys() - known}
+            self._seen = tokens
+        found = tokens.get(self._by_digest.get(digest_of(secret), ""))
+        if found is None:
+            raise DelegationTokenNotFoundError
+        return found
+
+    def _is_expired(self, token: TokenState) -> bool:
+        return min(token.max_ms, token.expires_ms) < self._now_ms()
+
+    def _check_not_expired(self, token: TokenState) -> None:
+        if self._is_expired(token):
+            raise DelegationTokenExpiredError
+
+    def _check_enabled(self) -> None:
+        if not self.is_enabled:
+            raise DelegationTokenAuthDisabledError
+
+
+def check_may_renew(token: TokenState, requester: str) -> None:
+    """Raises DelegationTokenOwnerMismatchError unless the requester owns the token or may renew it."""
+    if requester != token.owner and requester not in token.renewers:
+        raise DelegationTokenOwnerMismatchError
+
+
+def derive_credentials(secret: bytes) -> Credentials:
+    """The SCRAM credentials of a token's bearer. Any thread; 2 to 6 ms."""
+    return dict(_derive_each(base64.b64encode(secret)))
+
+
+def _derive_each(password: bytes) -> Iterator[tuple[ScramMechanism, ScramState]]:
+    for mechanism in ScramMechanism:
+        salt = secrets.token_bytes(16)
+        salted = hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, MIN_ITERATIONS)
+        yield mechanism, derive(mechanism, MIN_ITERATIONS, salt, salted)
+
+
+def digest_of(secret: bytes) -> bytes:
+    """SHA-256 of a secret."""
+    return hashlib.sha256(secret).digest()
