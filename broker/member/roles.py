@@ -51,6 +51,8 @@ class MemberRoles:
         leading = partition.leading
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
             self._resign(partition, leading)
+            if partition.is_leader:
+                partition.commit_all()
         elif leading is not None and leading.core.leader_epoch == state.leader_epoch:
             leading.take_image(state, self._controller.image.brokers)
         else:
@@ -81,13 +83,10 @@ class MemberRoles:
             self._propose(leading)
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:
-        """End the leader's side; the only replica that is left needs no follower."""
-        if leading is None:
-            return
-        self._forget(leading)
-        partition.leading = None
-        if partition.is_leader and partition.is_wanted():
-            partition.advance(partition.log_end_offset)
+        """End the leader's side."""
+        if leading is not None:
+            self._forget(leading)
+            partition.leading = None
 
     def _forget(self, leading: Leading) -> None:
         self._led.pop(leading.key, None)

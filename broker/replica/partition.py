@@ -293,6 +293,17 @@ class Partition:
             return self.when_committed(offset)
         return self.leading.when_acknowledged(offset, acks, timeout_ms)
 
+    def commit_all(self) -> None:
+        """Move the high watermark to the log's end, once it is synced where that is asked for: there is no other
+        replica any more."""
+        log = self._log
+        if log is None or log.high_watermark == log.log_end_offset:
+            return
+        if log.config.flush_messages == NEVER and self._flush is None:
+            self.advance(log.log_end_offset)
+        else:
+            self._group_flush(log).appended()
+
     def _note_synced(self, offset: int) -> None:
         """Move on to ``offset``, up to which this replica's records may count."""
         if self.leading is None:

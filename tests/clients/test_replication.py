@@ -192,6 +192,9 @@ def test_followers_have_the_same_files(cluster: Cluster) -> None:
     assert len(own) > 3
     wait_until(lambda: cluster.digests("copied") == [own] * 3, f"equal files: {own}, {second}, {java}", WAIT_S)
     assert len(values(cluster.bootstrap, "copied")) == 5000
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (deleted,) = admin.delete_records([TopicPartition("copied", 0, 3000)]).values()
+    assert deleted.result().low_watermark == 3000, "all three let go of the others"
 
 
 def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None:

@@ -103,7 +103,8 @@ class Leading:
         return within(self._parts.timers, committed, timeout_ms)
 
     def _check_committed(self, _: None) -> None:
-        if len(self.core.maximal_isr) < self.core.least_isr:
+        leading = self._partition.leading  # of a later epoch, where this broker was elected again meanwhile
+        if leading is not None and len(leading.core.maximal_isr) < leading.core.least_isr:
             raise NotEnoughReplicasAfterAppendError
 
     # ---- followers

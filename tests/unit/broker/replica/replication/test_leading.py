@@ -146,6 +146,22 @@ def test_a_partition_that_has_one_replica_left_commits_all_it_has(node: Replicat
     assert node.partition.high_watermark == 1
 
 
+def test_a_follower_that_becomes_the_only_replica_commits_all_it_has(node: ReplicatedBroker) -> None:
+    """As when the last of the other replicas is moved away."""
+    node.append("t", b"a")
+    node.partition.take_over(FENCED)
+    node.partition.take_over(PartitionState((1,), (1,), 1, 7, 9))
+    assert node.partition.high_watermark == 1
+
+
+def test_a_new_election_here_keeps_who_waits_for_the_same_records(careful: ReplicatedBroker) -> None:
+    answer = produce(careful)
+    careful.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=8))
+    for replica in (2, 3):
+        careful.fetch(replica, 1, leader_epoch=6)
+    assert code(answer) == 0
+
+
 # ---- replica fetches
 
 
