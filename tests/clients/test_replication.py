@@ -61,7 +61,7 @@ class Cluster:
         return ",".join(node.bootstrap for node in self.brokers.values())
 
     def digests(self, name: str) -> list[dict[str, str]]:
-        """What each broker has of partition 0."""
+        """The segments of partition 0 at each broker."""
         return [digests(Path(node.data_directory) / f"{name}-0") for node in (self.member, self.second, self.java)]
 
     def change_leader(self, name: str) -> int:
