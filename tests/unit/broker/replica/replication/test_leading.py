@@ -147,7 +147,7 @@ def test_a_partition_that_has_one_replica_left_commits_all_it_has(node: Replicat
 
 
 def test_a_follower_that_becomes_the_only_replica_commits_all_it_has(node: ReplicatedBroker) -> None:
-    """As when the last of the other replicas is moved away."""
+    """The last of the other replicas was moved away."""
     node.append("t", b"a")
     node.partition.take_over(FENCED)
     node.partition.take_over(PartitionState((1,), (1,), 1, 7, 9))
