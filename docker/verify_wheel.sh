@@ -40,6 +40,6 @@ git archive HEAD | tar -x -C "$root/source"
 git archive HEAD tests benchmarks pyproject.toml extensions.txt | tar -x -C "$root/tests"
 
 inside "$python -m venv --clear $prefix/venv && cd $prefix/source && TIDELOG_REQUIRE_EXTENSIONS=1 pip wheel --quiet --no-deps --wheel-dir $prefix/dist ."
-inside "pip install --quiet $prefix/dist/*.whl pytest pytest-asyncio pytest-timeout hypothesis aiokafka kafka-python && tidelog version"
+inside "pip install --quiet $prefix/dist/*.whl pytest pytest-asyncio pytest-timeout hypothesis aiokafka kafka-python confluent-kafka pytest-xdist && tidelog version"
 inside 'tidelog version | grep -qx "compiled: yes"'
 inside "cd $prefix/tests && PYTHONPATH=$prefix/tests python -m pytest -q -p no:cacheprovider $tests"
