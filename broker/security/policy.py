@@ -10,6 +10,7 @@ import ipaddress
 import os
 from collections.abc import Iterator
 
+from tidelog.broker.config.admin_keys import ADMIN_AUTHENTICATION, ADMIN_LISTENER
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.config.security_keys import listener_values
 
@@ -18,7 +19,11 @@ _READABLE_BY_OTHERS = 0o004
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
     """The findings for a configuration. Looks at the modes of keystores; raises ConfigError."""
-    return [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
+    found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
+    host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
+    if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
+        found.append("the admin interface is open to the network, and asks for no login (admin.authentication=none)")
+    return found
 
 
 def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:

@@ -26,6 +26,8 @@ def weaknesses(listeners: str, **texts: str) -> list[str]:
         ("SSL://:1", {}),
         ("SASL_SSL://:1,PLAINTEXT://localhost:2", AUTHORIZER),
         ("SASL_PLAINTEXT://[::1]:1", AUTHORIZER),
+        ("PLAINTEXT://:1", {"admin_authentication": "none"}),
+        ("PLAINTEXT://:1", {"admin_listener": "", "admin_authentication": "none"}),
     ],
 )
 def test_usual_configurations_have_none(listeners: str, texts: dict[str, str]) -> None:
@@ -40,6 +42,7 @@ def test_usual_configurations_have_none(listeners: str, texts: dict[str, str]) -
         ("SASL_PLAINTEXT://10.0.0.1:1", AUTHORIZER, "without TLS"),
         ("SASL_SSL://:1,PLAINTEXT://:2", AUTHORIZER, "PLAINTEXT is open to the network"),
         ("SSL://:1", {"ssl_client_auth": "requested", **AUTHORIZER}, "User:ANONYMOUS"),
+        ("PLAINTEXT://:1", {"admin_listener": "0.0.0.0:9644", "admin_authentication": "none"}, "asks for no login"),
     ],
 )
 def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], said: str) -> None:
