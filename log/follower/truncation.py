@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from tidelog.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
@@ -44,3 +45,18 @@ def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
                 log.topic_partition, log.log_end_offset, committed - 1,
             )  # fmt: skip
         return is_cut or log.leader_epochs.latest_epoch != before
+
+
+def sync_cut(log: UnifiedLog) -> None:
+    """Make a cut durable, before a high watermark of later records is: a power loss would bring back what was cut.
+
+    Raises KafkaStorageError.
+    """
+    try:
+        with log.files:
+            log.leader_epochs.flush()
+            log.segments.active.flush(with_indices=False)
+            log.environment.file_system.sync_directory(log.directory)
+    except LogStorageError as error:
+        log.note(error)
+        raise

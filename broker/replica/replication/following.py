@@ -5,9 +5,9 @@
     TruncateToEpochEnd   where the epoch ends, here or there (F2)
     TruncateTo, StartAt  the leader's end, or its start
 
-After a cut the checkpoints are written before the next append: a recovery point says what is synced. Any thread; one
-at a time for a partition, while the leader's side of it may take over in another: the log refuses what is older than
-its epoch.
+A cut is synced and the checkpoints are written before the next append: a recovery point says what is synced. Any
+thread; one at a time for a partition, while the leader's side of it may take over in another: the log refuses what is
+older than its epoch.
 
 Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWatermark of Kafka 4.3.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, Work
 from tidelog.broker.replica.group_flush import NEVER
 from tidelog.log.follower.append import append_as_follower
-from tidelog.log.follower.truncation import truncate_as_follower, truncate_to_epoch_end
+from tidelog.log.follower.truncation import sync_cut, truncate_as_follower, truncate_to_epoch_end
 from tidelog.log.unified_log import UnifiedLog
 
 
@@ -58,6 +58,7 @@ class Following:
             truncate_as_follower(self.log, work.offset)
         else:
             truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
+        sync_cut(self.log)
         self._write_checkpoints()
         return self.position != before
 

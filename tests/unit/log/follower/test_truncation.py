@@ -1,0 +1,42 @@
+"""A cut is durable before anything comes in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.logs import LogBench, append, batch, values
+from tidelog.log.follower.truncation import sync_cut, truncate_to_epoch_end
+from tidelog.log.system.file_system import LogStorageError
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> LogBench:
+    return LogBench(str(tmp_path), FaultyFileSystem(str(tmp_path)))
+
+
+def test_a_power_loss_does_not_bring_back_what_was_cut(bench: LogBench) -> None:
+    """The record in its place was not synced; the high watermark, which is checkpointed, says that it is committed."""
+    log = bench.open()
+    append(log, batch(1, value=b"kept"), epoch=0)
+    append(log, batch(1, value=b"cut"), epoch=0)
+    log.flush()
+    assert truncate_to_epoch_end(log, 0, 1)
+    sync_cut(log)
+    append(log, batch(1, value=b"later"), epoch=1)
+    assert isinstance(bench.file_system, FaultyFileSystem)
+    bench.file_system.crash()
+    assert values(bench.open(recovery_point=1)) == {0: b"kept"}
+
+
+def test_a_cut_that_cannot_be_synced_is_told(bench: LogBench) -> None:
+    log = bench.open()
+    append(log, batch(2))
+    truncate_to_epoch_end(log, 0, 0)
+    assert isinstance(bench.file_system, FaultyFileSystem)
+    bench.file_system.fail_operation = {"sync": 5}
+    with pytest.raises(LogStorageError):
+        sync_cut(log)
+    assert not log.is_serving
