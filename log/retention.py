@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.segment.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
 from tidelog.log.system.file_system import LogStorageError
+from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
@@ -39,6 +40,21 @@ class StartOffsetReason(IntEnum):
 
     DELETE_RECORDS = 0
     RETENTION = 1
+
+
+@contextlib.contextmanager
+def whole_or_out_of_service(log: UnifiedLog) -> Iterator[None]:
+    """A change of several files that cannot be taken back: where one fails, memory and files do not agree any more.
+
+    Records appended then would stand at offsets of others. Whatever the error is, the log serves nothing until it is
+    loaded again.
+    """
+    try:
+        yield
+    except KafkaStorageError as error:
+        if not log.is_closed:
+            log.take_out_of_service(error)
+        raise
 
 
 def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:

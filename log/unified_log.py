@@ -46,6 +46,7 @@ from tidelog.log.retention import (
     remove_segments,
     sync_swap,
     undo_swap,
+    whole_or_out_of_service,
 )
 from tidelog.log.segment.segment import LogSegment, flush_indices, seal
 from tidelog.log.segment.segments import LogSegments
@@ -553,7 +554,7 @@ class UnifiedLog:
 
     def truncate_to(self, offset: int) -> bool:
         """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""
-        with self.lock:
+        with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             if offset >= self.log_end_offset:
                 self.leader_epochs.truncate_from_end(offset)  # one that began here has no record
@@ -580,7 +581,7 @@ class UnifiedLog:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets ``offset``. Raises KafkaStorageError."""
-        with self.lock:
+        with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             self._fence_readers(offset)
             remove_segments(self, list(self.segments))

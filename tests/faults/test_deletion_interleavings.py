@@ -31,7 +31,7 @@ from tidelog.log.fetch import FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.segment.segment import LogSegment
-from tidelog.log.system.file_system import OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileSystem, OpenFile, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicOrPartitionError
@@ -46,9 +46,10 @@ OLD_RECORDS, NEW_RECORDS = 16, 3
 class Bench:
     """A manager with one log of several segments and what works on it."""
 
-    def __init__(self, directory: Path, **overrides: Any) -> None:
+    def __init__(self, directory: Path, file_system: Any = None, **overrides: Any) -> None:
+        """``file_system`` is an :class:`InterleavedFileSystem` where none is given."""
         self.directory = directory
-        self.file_system = InterleavedFileSystem()
+        self.file_system = file_system or InterleavedFileSystem()
         self.time = ManualTime(NOW_MS)
         self.config = LogConfig({**SMALL, **overrides})
         self.manager = self.new_manager()
@@ -66,7 +67,7 @@ class Bench:
         self.is_made = True
         self.is_wanted = True
 
-    def new_manager(self, file_system: OsFileSystem | None = None) -> LogManager:
+    def new_manager(self, file_system: FileSystem | None = None) -> LogManager:
         manager = LogManager([str(self.directory)], file_system or self.file_system, self.time, self.config)
         manager.startup()
         return manager

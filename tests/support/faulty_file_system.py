@@ -7,7 +7,7 @@ its journal).
 
 ``fail_at`` makes the N-th mutating call fail with an errno; ``kill_at`` makes it, and every later call, raise
 :class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so
-that a test can go through them all.
+that a test can go through them all; with ``counts_reads`` those that open, read and list as well.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class FaultyFile:
         return self._inner.size()
 
     def read_at(self, position: int, size: int) -> bytes:
+        self._owner.read("read", self.path)
         return self._inner.read_at(position, size)
 
     def read_into(self, position: int, target: memoryview) -> int:
+        self._owner.read("read", self.path)
         return self._inner.read_into(position, target)
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
@@ -91,6 +93,8 @@ class FaultyFileSystem:
         self.fail_at: dict[int, int] = {}
         self.fail_operation: dict[str, int] = {}
         self.kill_at: int | None = None
+        self.counts_reads = False
+        """Reads and listings are steps too: they fail as writes do."""
         self._inodes: dict[str, _Inode] = {}
         self._durable: dict[str, dict[str, _Inode | None]] = {}
         self._open: list[FaultyFile] = []
@@ -123,6 +127,11 @@ class FaultyFileSystem:
             if partly is not None:
                 partly()
             raise LogStorageError(operation, path, code)
+
+    def read(self, operation: str, path: str) -> None:
+        """Count a call that changes nothing, where those are counted."""
+        if self.counts_reads:
+            self.step(operation, path)
 
     def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
         """Close everything and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
@@ -184,6 +193,8 @@ class FaultyFileSystem:
         is_new = create and not os.path.exists(path)
         if is_new:
             self.step("create", path)
+        else:
+            self.read("open", path)
         inner = self._os.open_file(path, create=create, writable=writable)
         inode = self._inodes.setdefault(path, _Inode(b""))
         file = FaultyFile(self, inner, inode)
@@ -191,6 +202,7 @@ class FaultyFileSystem:
         return file
 
     def read_file(self, path: str) -> bytes:
+        self.read("read", path)
         return self._os.read_file(path)
 
     def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
@@ -222,9 +234,11 @@ class FaultyFileSystem:
         self._inodes.pop(path, None)
 
     def list_directory(self, path: str) -> list[FileEntry]:
+        self.read("list", path)
         return self._os.list_directory(path)
 
     def list_names(self, path: str) -> list[str]:
+        self.read("list", path)
         return self._os.list_names(path)
 
     def make_directory(self, path: str) -> None:
