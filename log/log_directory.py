@@ -142,5 +142,7 @@ class LogDirectory:
         recovery point of the old one. One write is for all that were deleted since the last. Raises KafkaStorageError.
         """
         for name in _OFFSET_FILES:
-            if partition in self._written.get(name, ()):
+            with self._write_lock:  # a write under way may be of offsets from before the deletion
+                is_written = partition in self._written.get(name, ())
+            if is_written:
                 self.write(file_system, name)

@@ -46,10 +46,11 @@ from tidelog.log.log_directory import LogDirectory
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
+from tidelog.log.retention import move_start, remove_below_start
 from tidelog.log.room import RoomWatch
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.system.file_system import FileSystem, LogStorageError
-from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES, Reserve
+from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES, Reserve, lacks_room
 from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.log.system.time import Time
 from tidelog.log.unified_log import UnifiedLog
@@ -438,33 +439,59 @@ class LogManager:
         Logs that are not open are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
         """
         now_ms = self._retention_clock.believed(now_ms)
-        count = 0
+        moved = {}
         for partition, entry in list(self._entries.items()):
             if entry.directory.is_online:
                 try:
-                    count += self._retain(partition, entry, now_ms)
+                    log = self._retain(partition, entry, now_ms)
                 except KafkaError as error:
                     logger.warning("retention of %s: %s", partition, error)
+                else:
+                    moved.update({} if log is None else {partition: log})
+        count = self._remove_old_segments(moved)
         self.environment.deletions.run()
         return count
 
-    def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> int:
+    def _remove_old_segments(self, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
+        """Make the start offsets of these logs durable, then remove what is below them; returns how many segments went.
+
+        Without a durable start offset a power loss that keeps only some of the removals would leave a gap. On a full
+        disk they go all the same: they make room.
+        """
+        count = 0
+        if logs:
+            try:
+                self.checkpoint_log_start_offsets()
+            except KafkaStorageError as error:
+                logger.warning("log start offsets are not stored: %s", error)
+                if not lacks_room(error):
+                    return 0
+        for partition, log in logs.items():
+            try:
+                with log.lock:
+                    count += 0 if log.is_closed else remove_below_start(log)
+            except KafkaError as error:
+                logger.warning("retention of %s: %s", partition, error)
+        return count
+
+    def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> UnifiedLog | None:
+        """Move a log's start offset as retention allows; returns the log where segments may go."""
         log = entry.log
         if log is None:
             with entry.lock:
                 if entry.is_gone or entry.error is not None:
-                    return 0
+                    return None
                 if (log := entry.log) is None:
                     log = self._open(partition, entry)
                     log.update_high_watermark(log.log_end_offset)
-                    count = log.delete_old_segments(now_ms)
-                    if count:
+                    if move_start(log, now_ms):
                         entry.log = log  # what changed must be flushed before the next clean marker
-                    else:
-                        log.close()
-                    return count
+                        return log
+                    log.close()
+                    return None
         log.producer_state.remove_expired(log.lock)
-        return log.delete_old_segments(now_ms)
+        with log.lock:
+            return log if not log.is_closed and move_start(log, now_ms) else None
 
     def flush_dirty_logs(self) -> None:
         """Sync rolled segments, and whole logs whose ``flush.ms`` has passed. Call every second or so, in a worker."""

@@ -8,9 +8,17 @@ Swap (names at rest -> what a crash here leads to at the next start)::
     1  new files written and synced as .cleaned              -> removed; the old segments stay
     2  renamed to .swap, from the highest base offset down   -> any .cleaned left? then these .swap go too: old segments
     3  directory synced
-    4  old files renamed to .deleted                         -> all new are .swap: the swap is completed
+    4  old files renamed to .deleted; directory synced       -> all new are .swap: the swap is completed
     5  .swap endings taken off, from the lowest base up      -> completed
     6  directory synced; .deleted unlinked later             -> .deleted removed
+
+Without the sync of step 4 a disk that does not keep the order of renames could have a new segment without its ending
+beside an old one that it overlaps.
+
+Retention has two halves: the log start offset moves, and is made durable by the log's manager; then the segments below
+it go, oldest first. Their renames are not synced, so a power loss may keep any of them: what is missing below the start
+offset is no gap. The start also moves first because a reader that comes now is told OFFSET_OUT_OF_RANGE instead of
+losing its file.
 
 Retention deletes from the oldest segment on, never above the high watermark. It measures a segment by its *largest*
 timestamp, so a record from the future keeps its segment (F11).
@@ -80,18 +88,42 @@ def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_fi
 
 
 def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
-    """Retention by log start offset, time and size; returns how many segments went. Raises KafkaStorageError."""
+    """Retention by log start offset, time and size; returns how many segments went. Raises KafkaStorageError.
+
+    A manager of many logs makes the start offsets durable between the two halves; see the module.
+    """
+    move_start(log, now_ms)
+    return remove_below_start(log)
+
+
+def move_start(log: UnifiedLog, now_ms: int) -> bool:
+    """Move the log start offset to where retention by time and size allows. Returns whether segments may go now.
+
+    Raises KafkaStorageError.
+    """
     try:
-        count = _delete_while(log, "below the log start offset", _below_start(log))
         if log.config.delete:
             if log.config.retention_ms >= 0:
-                count += _delete_while(log, "older than retention.ms", _expired(log, now_ms))
+                _move_while(log, "older than retention.ms", _expired(log, now_ms))
             if log.config.retention_bytes >= 0:
-                count += _delete_while(log, "beyond retention.bytes", _oversized(log, now_ms))
+                _move_while(log, "beyond retention.bytes", _oversized(log, now_ms))
     except LogStorageError as error:
         log.note(error)
         raise
-    return count
+    return bool(_oldest(log, _below_start(log)))
+
+
+def remove_below_start(log: UnifiedLog) -> int:
+    """Remove the segments below the log start offset; returns how many went. Raises KafkaStorageError."""
+    try:
+        removed = _oldest(log, _below_start(log))
+        if removed and len(removed) == len(log.segments):
+            log.roll()
+        remove_segments(log, removed, oldest_first=True)
+    except LogStorageError as error:
+        log.note(error)
+        raise
+    return len(removed)
 
 
 Predicate = Callable[[LogSegment, int], bool]
@@ -121,7 +153,24 @@ def _oversized(log: UnifiedLog, now_ms: int) -> Predicate:
     return is_excess
 
 
-def _delete_while(log: UnifiedLog, reason: str, should_go: Predicate) -> int:
+def _move_while(log: UnifiedLog, reason: str, should_go: Predicate) -> None:
+    removed = _oldest(log, should_go)
+    end = _end_of(log, removed)
+    if end > log.log_start_offset:
+        logger.info("%s: deleting %d segments %s", log.topic_partition, len(removed), reason)
+        log.maybe_increment_log_start_offset(end)
+
+
+def _end_of(log: UnifiedLog, oldest: Sequence[LogSegment]) -> int:
+    """The offset after these segments, the oldest ones of the log; -1 for none."""
+    segments = log.segments
+    if not oldest:
+        return -1
+    return log.log_end_offset if len(oldest) == len(segments) else segments[len(oldest)].base_offset
+
+
+def _oldest(log: UnifiedLog, should_go: Predicate) -> list[LogSegment]:
+    """The oldest segments, as many as should go."""
     segments = log.segments
     removed: list[LogSegment] = []
     for index, segment in enumerate(segments):
@@ -131,15 +180,30 @@ def _delete_while(log: UnifiedLog, reason: str, should_go: Predicate) -> int:
         if (is_active and segment.size == 0) or next_base > log.high_watermark or not should_go(segment, next_base):
             break
         removed.append(segment)
-    if not removed:
-        return 0
-    if len(removed) == len(segments):
-        log.roll()
-    logger.info("%s: deleting %d segments %s", log.topic_partition, len(removed), reason)
-    # The start moves first: a reader that comes now is told OFFSET_OUT_OF_RANGE instead of losing its file.
-    log.maybe_increment_log_start_offset(max(log.segments[len(removed)].base_offset, log.log_start_offset))
-    remove_segments(log, removed, oldest_first=True)
-    return len(removed)
+    return removed
+
+
+def swap_segments(
+    log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None]
+) -> None:
+    """``UnifiedLog.replace_segments``: steps 2 to 6 of the module's table. Takes the log's lock for the renames alone.
+
+    Raises KafkaStorageError and what ``check`` raises.
+    """
+    with log.files:
+        begin_swap(log, new)
+        with log.lock:
+            try:
+                check()
+            except BaseException:
+                undo_swap(log, new)
+                raise
+            retire_swapped(log, new, old)
+            log.version += 1
+        sync_swap(log)
+        with log.lock:
+            finish_swap(log, new)
+        sync_swap(log)
 
 
 def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
@@ -174,31 +238,42 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
         raise
 
 
-def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Do steps 4 and 5 of the module's table. Under the log's lock; the caller syncs the directory after it.
+def retire_swapped(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+    """Put ``new`` in the place of ``old`` in step 4 of the module's table, under the log's lock.
 
-    Raises KafkaStorageError; the next start then finishes the swap.
+    The caller syncs the directory after it. Raises KafkaStorageError; the next start then finishes the swap.
     """
-    ascending = sorted(new, key=lambda segment: segment.base_offset)
     present = [segment for segment in old if segment in log.segments]
     assert log.segments.active not in present, "the active segment cannot be replaced"
     try:
         for segment in sorted(present, key=lambda s: s.base_offset):
             _schedule_deletion(log, segment)
-        for segment in ascending:
-            segment.rename_suffix("")
     except LogStorageError as error:
         _swap_failed(log, error)
         raise
-    log.segments = log.segments.replaced(removed=present, added=ascending)
-    kept = {segment.base_offset for segment in ascending}
+    log.segments = log.segments.replaced(removed=present, added=sorted(new, key=lambda s: s.base_offset))
+    kept = {segment.base_offset for segment in new}
     for segment in present:
         if segment.base_offset not in kept:
             log.producer_state.remove_snapshot(segment.base_offset)
 
 
+def finish_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
+    """Do step 5 of the module's table, under the log's lock; some of ``new`` may be on their way out already.
+
+    Raises KafkaStorageError; the next start then finishes the swap.
+    """
+    try:
+        for segment in sorted(new, key=lambda s: s.base_offset):
+            if segment.suffix == SWAP_SUFFIX:
+                segment.rename_suffix("")
+    except LogStorageError as error:
+        _swap_failed(log, error)
+        raise
+
+
 def sync_swap(log: UnifiedLog) -> None:
-    """Do step 6 of the module's table. Without the log's lock. Raises KafkaStorageError.
+    """Sync the names of step 4 or 5 of the module's table. Without the log's lock. Raises KafkaStorageError.
 
     Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
     one of the table.

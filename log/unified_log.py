@@ -40,12 +40,9 @@ from tidelog.log.producer.state import Marker, ProducerBatch, ProducerStateManag
 from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
     StartOffsetReason,
-    begin_swap,
     delete_old_segments,
-    finish_swap,
     remove_segments,
-    sync_swap,
-    undo_swap,
+    swap_segments,
     whole_or_out_of_service,
 )
 from tidelog.log.segment.segment import LogSegment, flush_indices, seal
@@ -618,19 +615,7 @@ class UnifiedLog:
         Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
         in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.
         """
-        with self.files:
-            begin_swap(self, new)
-            with self.lock:
-                checked = False
-                try:
-                    check()
-                    checked = True
-                finally:
-                    if not checked:
-                        undo_swap(self, new)
-                finish_swap(self, new, old)
-                self.version += 1
-            sync_swap(self)
+        swap_segments(self, new, old, check)
 
     def save_indices(self) -> None:
         """Write the indices that are in memory because the disk was full. Raises KafkaStorageError."""

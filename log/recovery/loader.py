@@ -245,10 +245,13 @@ class LogLoader:
             base = self._base_offset(entry.name)
             if base in logs:
                 continue
-            # Retention (here and in Kafka) can leave an index over at the front; between segments it is the trace of
-            # a record file that was removed, or whose name a power loss took: what follows is cut then.
+            # Retention (here and in Kafka) can leave an index over at the front, or below the log start offset; between
+            # segments it is the trace of a record file that was removed, or whose name a power loss took: what follows
+            # is cut then.
             is_synced = self._request.clean or base < self._request.recovery_point
-            if logs and min(logs) < base < max(logs) and is_synced:
+            next_base = min((other for other in logs if other > base), default=base)
+            is_between = bool(logs) and min(logs) < base < next_base
+            if is_between and is_synced and next_base > self._request.log_start_offset:
                 raise LogLoadError(
                     f"segment {base:020d}.log is missing in {self._directory}: {entry.name} is still there"
                 )
@@ -271,7 +274,7 @@ class LogLoader:
                 raise LogLoadError(f"{where} begins with offset {first.base_offset}, which is not its name's")
             if previous_end is not None and segment.base_offset < previous_end:
                 raise LogLoadError(f"{where} overlaps the segment before it, which ends at {previous_end}")
-            gap = previous_end is not None and segment.base_offset > previous_end
+            gap = previous_end is not None and segment.base_offset > max(previous_end, self._request.log_start_offset)
             if gap and not (self._was_cleaned_below(segment.base_offset) or _shows_compaction(segments, segment)):
                 raise LogLoadError(
                     f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing says "
@@ -333,7 +336,7 @@ class LogLoader:
         return state
 
     def _recover(self, segments: LogSegments) -> LogSegments:
-        recovery_point = self._request.recovery_point
+        recovery_point, start = self._request.recovery_point, self._request.log_start_offset
         unflushed = segments.values(recovery_point, 2**63 - 1)
         flushed = LogSegments(segment for segment in segments if segment not in unflushed)
         self._check_indices(flushed, every_entry=True)
@@ -347,7 +350,7 @@ class LogLoader:
         end: int | None = None
         for number, segment in enumerate(unflushed, 1):
             # A file can lose its unsynced end just between two batches; what follows is then as lost as after damage.
-            gap = end is not None and segment.base_offset > end >= recovery_point
+            gap = end is not None and segment.base_offset > max(end, start) and end >= recovery_point
             cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
                 logger.warning("%s: removing unsynced segment %d after the cut", self._directory, segment.base_offset)

@@ -140,7 +140,8 @@ Job = Callable[[Bench], object]
 
 def retention(bench: Bench) -> object:
     """A round has looked the log up already."""
-    return bench.manager._retain(PARTITION, bench.entry, bench.time.milliseconds())
+    log = bench.manager._retain(PARTITION, bench.entry, bench.time.milliseconds())
+    return bench.manager._remove_old_segments({} if log is None else {PARTITION: log})
 
 
 def flush(bench: Bench) -> None:

@@ -78,3 +78,41 @@ def test_a_damaged_checkpoint_explains_nothing(tmp_path: Path) -> None:
     (tmp_path / CLEANER_OFFSET_FILE).write_text("0\nmany\n")
     with pytest.raises(LogLoadError, match="offsets 10 to 11 are missing before"):
         open_log(tmp_path, DELETE, clean=True)
+
+
+def segments_lost_below(directory: Path, end: int, kept: int) -> None:
+    """Remove the segments below an offset but for one; an index stays of each."""
+    for path in (directory / PARTITION.directory_name).iterdir():
+        base = int(path.name[:20]) if path.name[:20].isdigit() else end
+        if base < end and base != kept and path.suffix != ".timeindex":
+            path.unlink()
+
+
+def five_segments(directory: Path) -> list[int]:
+    """Five closed segments and an empty one; returns their base offsets. Of the first three only the second is whole
+    then."""
+    log = open_log(directory, DELETE)
+    writer = LogWriter(log)
+    for _ in range(5):
+        writer.append([(b"key", b"-" * 60)] * 3)
+        writer.roll()
+    log.flush()
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    segments_lost_below(directory, bases[3], kept=bases[1])
+    return bases
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_what_is_missing_below_the_log_start_offset_is_no_gap(tmp_path: Path, clean: bool) -> None:
+    """A power loss kept some renames of retention and lost others."""
+    bases = five_segments(tmp_path)
+    log = open_log(tmp_path, DELETE, clean=clean, log_start_offset=bases[3])
+    assert [record.offset for record in records_of(log) if record.offset >= bases[3]] == list(range(bases[3], bases[5]))
+    assert (log.log_start_offset, log.log_end_offset) == (bases[3], bases[5])
+
+
+def test_what_is_missing_at_the_log_start_offset_is_a_gap(tmp_path: Path) -> None:
+    bases = five_segments(tmp_path)
+    with pytest.raises(LogLoadError):
+        open_log(tmp_path, DELETE, clean=True, log_start_offset=bases[3] - 1)

@@ -38,7 +38,12 @@ def compacted(**overrides: Any) -> LogConfig:
 
 
 def open_log(
-    directory: Path, config: LogConfig | None = None, file_system: FileSystem | None = None, *, clean: bool = False
+    directory: Path,
+    config: LogConfig | None = None,
+    file_system: FileSystem | None = None,
+    *,
+    clean: bool = False,
+    log_start_offset: int = 0,
 ) -> UnifiedLog:
     """Make or open the log of ``PARTITION`` below ``directory``."""
     environment = LogEnvironment(file_system or OsFileSystem(), ManualTime(NOW_MS))
@@ -52,7 +57,7 @@ def open_log(
             config=config or compacted(),
             environment=environment,
             directory_state=DirectoryState(str(directory)),
-            log_start_offset=0,
+            log_start_offset=log_start_offset,
             recovery_point=0,
             clean=clean,
         )

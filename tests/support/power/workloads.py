@@ -41,14 +41,12 @@ DURABLE = {"log.flush.interval.messages": "1"}
 
 @dataclass(frozen=True)
 class Workload:
-    """``run`` drives the broker; ``overrides`` beside SMALL. ``lazy`` ones run without ``flush.messages`` as well,
-    ``loose`` ones on disks that do not keep the order of names."""
+    """``run`` drives the broker; ``overrides`` beside SMALL. ``lazy`` ones run without ``flush.messages`` as well."""
 
     name: str
     run: Callable[[RecordedBroker], None]
     overrides: dict[str, str] = field(default_factory=dict)
     lazy: bool = True
-    loose: bool = True
 
 
 def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[bytes | None, bytes]]:
@@ -296,10 +294,8 @@ WORKLOADS = (
     Workload("transactions", transactions, lazy=False),
     Workload("configs", configs),
     Workload("groups", groups),
-    # Segments go oldest first without a sync between; where their order is lost the log is refused, as by Apache Kafka.
-    Workload("retention", retention, {"log.retention.check.interval.ms": "100"}, loose=False),
-    # Likewise the files that a swap replaces.
-    Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}, loose=False),
+    Workload("retention", retention, {"log.retention.check.interval.ms": "100"}),
+    Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}),
     Workload("indexing", indexing),
     Workload(
         "share groups",
