@@ -448,30 +448,8 @@ class LogManager:
                     logger.warning("retention of %s: %s", partition, error)
                 else:
                     moved.update({} if log is None else {partition: log})
-        count = self._remove_old_segments(moved)
+        count = remove_old_segments(self, moved)
         self.environment.deletions.run()
-        return count
-
-    def _remove_old_segments(self, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
-        """Make the start offsets of these logs durable, then remove what is below them; returns how many segments went.
-
-        Without a durable start offset a power loss that keeps only some of the removals would leave a gap. On a full
-        disk they go all the same: they make room.
-        """
-        count = 0
-        if logs:
-            try:
-                self.checkpoint_log_start_offsets()
-            except KafkaStorageError as error:
-                logger.warning("log start offsets are not stored: %s", error)
-                if not lacks_room(error):
-                    return 0
-        for partition, log in logs.items():
-            try:
-                with log.lock:
-                    count += 0 if log.is_closed else remove_below_start(log)
-            except KafkaError as error:
-                logger.warning("retention of %s: %s", partition, error)
         return count
 
     def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> UnifiedLog | None:
@@ -585,6 +563,29 @@ def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartitio
     """Return whether the partition has no log that is open or refused."""
     entry = entries.get(partition)
     return entry is None or (entry.log is None and entry.error is None)
+
+
+def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
+    """Make the start offsets of these logs durable, then remove what is below them; returns how many segments went.
+
+    Without a durable start offset a power loss that keeps only some of the removals would leave a gap. On a full
+    disk they go all the same: they make room.
+    """
+    count = 0
+    if logs:
+        try:
+            manager.checkpoint_log_start_offsets()
+        except KafkaStorageError as error:
+            logger.warning("log start offsets are not stored: %s", error)
+            if not lacks_room(error):
+                return 0
+    for partition, log in logs.items():
+        try:
+            with log.lock:
+                count += 0 if log.is_closed else remove_below_start(log)
+        except KafkaError as error:
+            logger.warning("retention of %s: %s", partition, error)
+    return count
 
 
 def _collect(directory: LogDirectory, entries: dict[TopicPartition, _Entry], lock: threading.Lock) -> None:

@@ -29,7 +29,7 @@ from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.log.config import LogConfig
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import LogManager
+from tidelog.log.manager import LogManager, remove_old_segments
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.system.file_system import FileSystem, OpenFile, OsFileSystem
 from tidelog.log.system.time import ManualTime
@@ -141,7 +141,7 @@ Job = Callable[[Bench], object]
 def retention(bench: Bench) -> object:
     """A round has looked the log up already."""
     log = bench.manager._retain(PARTITION, bench.entry, bench.time.milliseconds())
-    return bench.manager._remove_old_segments({} if log is None else {PARTITION: log})
+    return remove_old_segments(bench.manager, {} if log is None else {PARTITION: log})
 
 
 def flush(bench: Bench) -> None:
