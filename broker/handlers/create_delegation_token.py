@@ -6,14 +6,13 @@ Versions 0 to 3. What is asked of whom, in this order: whether the connection ma
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.changes import note_change
-from tidelog.broker.security.delegation_tokens import Request as TokenRequest
-from tidelog.broker.security.delegation_tokens import derive_credentials
 from tidelog.broker.security.principal import USER, Principal
 from tidelog.broker.security.token_requests import check_may_ask
 from tidelog.protocol.acl import AclOperation, ResourceType
@@ -28,6 +27,9 @@ from tidelog.protocol.messages.create_delegation_token import (
     CreateDelegationTokenResponse,
 )
 
+if TYPE_CHECKING:
+    from tidelog.broker.security.authorization.authorizer import Authorizer
+
 API_KEY = ApiKey.CREATE_DELEGATION_TOKEN
 MIN_VERSION = 0
 MAX_VERSION = 3
@@ -38,6 +40,8 @@ def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> Steps[CreateDelegationTokenResponse]:
     """Create a token."""
+    from tidelog.broker.security import delegation_tokens  # no broker without tokens pays for it
+
     requester = context.principal
     owner = owner_of(request, requester)
     response = CreateDelegationTokenResponse(
@@ -48,14 +52,16 @@ def handle(
         check(broker, context, request, owner)
         renewers = tuple(f"{one.principal_type}:{one.principal_name}" for one in request.renewers)
         tokens = broker.services.tokens.get()
-        token = tokens.plan(TokenRequest(str(owner), str(requester), renewers, request.max_lifetime_ms))
+        token = tokens.plan(delegation_tokens.Request(str(owner), str(requester), renewers, request.max_lifetime_ms))
     except KafkaError as error:
         refused = error_response(request, error)
         response.error_code, response.issue_timestamp_ms = refused.error_code, refused.issue_timestamp_ms
         response.expiry_timestamp_ms = response.max_timestamp_ms = -1
         return response
     secret = tokens.secret_of(token.token_id)
-    credentials = yield from settled(in_thread(broker.loop, broker.executor, lambda: derive_credentials(secret)))
+    credentials = yield from settled(
+        in_thread(broker.loop, broker.executor, lambda: delegation_tokens.derive_credentials(secret))
+    )
     tokens.create(token, credentials)
     yield from settled(broker.controller.when_synced())
     note_change("token created", context, token=token.token_id, owner=token.owner)
