@@ -70,7 +70,8 @@ class Quorum:
 
     def _expire(self) -> None:
         if self.is_active:
-            self.decide(lambda: self.controller.expire(self._clock.now_ms))
+            while self.decide(lambda: self.controller.expire_one(self._clock.now_ms)):
+                pass
         self._clock.after(EXPIRY_INTERVAL_MS, self._expire)
 
     def decide(self, decision: Callable[[], object]) -> object:

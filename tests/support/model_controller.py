@@ -194,10 +194,17 @@ class ModelController:
 
     def expire(self, now_ms: float) -> None:
         """Fence the brokers whose session is over, one after the other."""
+        while self.expire_one(now_ms):
+            pass
+
+    def expire_one(self, now_ms: float) -> bool:
+        """Fence one broker whose session is over; return whether there was one."""
         for broker_id, broker in sorted(self.brokers.items()):
             session = self._sessions.get(broker_id)
             if not broker.is_fenced and (session is None or now_ms - session.heard_ms > self._session_ms):
                 self.fence(broker_id)
+                return True
+        return False
 
     def beat(self, request: BrokerHeartbeatRequest, now_ms: float) -> BrokerHeartbeatResponse:
         """Take a heartbeat: unfence, fence, or begin a shutdown as it asks."""
