@@ -61,8 +61,8 @@ def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
     def take_and_cut(self: Replica, state: PartitionState, brokers: Brokers, now_ms: float) -> None:
         is_new = state.leader_epoch > self.state.leader_epoch and state.leader != self._node_id
         take(self, state, brokers, now_ms)
-        if is_new and self.log.truncate_to(self.log.high_watermark):
-            self._on_cut()
+        if is_new:
+            self.log.truncate_to(self.log.high_watermark)
 
     patch.setattr(Replica, "take", take_and_cut)
 
@@ -72,7 +72,7 @@ def append_after_leader_change(patch: pytest.MonkeyPatch) -> None:
 
     def follow(self: Replica, work: Work) -> None:
         if isinstance(work, Append) and self.leader is None:
-            self.append_fetched(work)
+            self.following.do(work)
         else:
             follow_rightly(self, work)
 

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from tests.simulation.settings import Settings
 from tests.support.logs import read_bytes
-from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, Work
+from tidelog.broker.cluster.fetching.work import LogPosition, Work
 from tidelog.broker.cluster.partition_state import Brokers, LeaderState
 from tidelog.broker.metadata.metadata_image import PartitionState
-from tidelog.log.follower.append import append_as_follower
-from tidelog.log.follower.truncation import truncate_as_follower, truncate_to_epoch_end
+from tidelog.broker.replica.replication.following import Following
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -41,7 +40,7 @@ class Replica:
     def __init__(self, node_id: int, log: UnifiedLog, settings: Settings, on_cut: Callable[[], object]) -> None:
         """``on_cut`` is called after each truncation, before the next append."""
         self.log = log
-        self._on_cut = on_cut
+        self.following = Following(log, on_cut)
         self.state = PartitionState((), (), leader_epoch=-1, partition_epoch=-1)
         self.leader: LeaderState | None = None
         self.entries: list[Entry] = []
@@ -180,26 +179,10 @@ class Replica:
 
     def position(self) -> LogPosition:
         """Return the ends of the log."""
-        return LogPosition(self.log.log_end_offset, self.log.leader_epochs.latest_epoch, self.log.log_start_offset)
+        return self.following.position
 
     def follow(self, work: Work) -> None:
         """Do what a leader's answer asks for, unless the leader is another one meanwhile."""
         if work.leader_epoch != self.state.leader_epoch or self.leader is not None:
             return
-        if isinstance(work, Append):
-            self.append_fetched(work)
-            return
-        if isinstance(work, StartAt):
-            self.log.truncate_fully_and_start_at(work.offset)
-        elif isinstance(work, TruncateTo):
-            truncate_as_follower(self.log, work.offset)
-        else:
-            truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
-        self._on_cut()
-
-    def append_fetched(self, work: Append) -> None:
-        """Append the leader's records where the log ends, and take over its high watermark."""
-        log = self.log
-        if work.offset == log.log_end_offset:
-            append_as_follower(log, memoryview(bytes(work.records)), work.leader_epoch)
-            log.update_high_watermark(work.high_watermark)
+        self.following.do(work)
