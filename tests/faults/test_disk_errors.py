@@ -50,7 +50,7 @@ CODES = [errno.EIO, errno.ENOSPC]
 
 
 class Outcome(NamedTuple):
-    """What a job with one failing call did: the call, and whether the job told of the failure."""
+    """The failed call of a job, and whether the job told of the failure."""
 
     operation: str
     name: str
