@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import run_tool
-from tests.support.kafka_python import read_to_end
+from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.client import Client
@@ -32,7 +29,6 @@ ELECTION_COMMAND = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_COMMAND = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 JAVA, MEMBER, SECOND = 2, 101, 102
 ALL = [MEMBER, SECOND, JAVA]
-WAIT_S = 60
 QUICK = {
     "replica.lag.time.max.ms": "3000",
     "offsets.topic.num.partitions": "1",
@@ -86,13 +82,6 @@ class Cluster:
             wait_until(lambda node=node: isr(node, name) == sorted(members), f"{name}: {members}", limit_s)  # type: ignore[misc]
 
 
-def isr(node: BrokerProcess, name: str) -> list[int]:
-    """The in-sync replicas of partition 0."""
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
-    return [] if found is None else sorted(found.isrs)
-
-
 def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> None:
     """Records by an idempotent producer, acknowledged by all in-sync replicas."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "linger.ms": 1})
@@ -103,23 +92,6 @@ def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> Non
     assert producer.flush(WAIT_S) == 0
     assert len(errors) == count
     assert set(errors) == {None}
-
-
-def digests(directory: Path) -> dict[str, str]:
-    """Name -> SHA-256 of the segments of a partition."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.log"))}
-
-
-def leader(bootstrap: str, name: str) -> int:
-    """The leader of partition 0."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
-    return -1 if found is None else found.leader
-
-
-def values(bootstrap: str, topic: str) -> list[bytes]:
-    """All committed values of partition 0, in their order."""
-    return [record.value for record in read_to_end(bootstrap, topic)]
 
 
 def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
@@ -133,47 +105,6 @@ def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
             topic_data=[TopicProduceData(name=topic, topic_id=topic_id.topic_id, partition_data=[data])],
         )
         return client.call(request, ProduceResponse).responses[0].partition_responses[0].error_code
-
-
-class Writer:
-    """An idempotent producer in a thread that writes numbers until it is told to end; what was acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50}
-        )
-        self._topic = topic
-        self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self.acknowledged: list[bytes] = []
-        self.errors: list[object] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_ended.set()
-        self._thread.join()
-        assert self._producer.flush(WAIT_S) == 0
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many more records are acknowledged."""
-        wanted = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= wanted or bool(self.errors), f"{wanted} records", WAIT_S)
-
-    def _write(self) -> None:
-        number = 0
-        while not self._is_ended.is_set():
-            self._producer.produce(self._topic, str(number), on_delivery=self._note)
-            self._producer.poll(0.001)
-            number += 1
-
-    def _note(self, error: object, message: Message) -> None:
-        if error is None:
-            self.acknowledged.append(message.value() or b"")
-        else:
-            self.errors.append(error)
 
 
 @pytest.fixture(scope="module")

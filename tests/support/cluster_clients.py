@@ -1,0 +1,82 @@
+"""Questions of tests to a cluster of several brokers: leader, in-sync replicas, files; a producer that writes on."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.rivals.process import BrokerProcess
+from tests.support.kafka_python import read_to_end
+from tests.support.kraft_node import wait_until
+
+WAIT_S = 60
+
+
+def isr(node: BrokerProcess, name: str) -> list[int]:
+    """The in-sync replicas of partition 0."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
+    return [] if found is None else sorted(found.isrs)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Name -> SHA-256 of the segments of a partition."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.log"))}
+
+
+def leader(bootstrap: str, name: str) -> int:
+    """The leader of partition 0."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
+    return -1 if found is None else found.leader
+
+
+def values(bootstrap: str, topic: str) -> list[bytes]:
+    """All committed values of partition 0, in their order."""
+    return [record.value for record in read_to_end(bootstrap, topic)]
+
+
+class Writer:
+    """An idempotent producer in a thread that writes numbers until it is told to end; what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50}
+        )
+        self._topic = topic
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.acknowledged: list[bytes] = []
+        self.errors: list[object] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+        assert self._producer.flush(WAIT_S) == 0
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more records are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        wait_until(lambda: len(self.acknowledged) >= wanted or bool(self.errors), f"{wanted} records", WAIT_S)
+
+    def _write(self) -> None:
+        number = 0
+        while not self._is_ended.is_set():
+            self._producer.produce(self._topic, str(number), on_delivery=self._note)
+            self._producer.poll(0.001)
+            number += 1
+
+    def _note(self, error: object, message: Message) -> None:
+        if error is None:
+            self.acknowledged.append(message.value() or b"")
+        else:
+            self.errors.append(error)
