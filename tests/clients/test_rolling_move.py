@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, values
+from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
+from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
-TOPIC = "moved"
+TOPIC, PAIRS = "moved", "pairs"
 NODES = [2, 3, 4]
 SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
     "group.initial.rebalance.delay.ms": "0",
 }
 
@@ -81,6 +86,65 @@ class Reader:
                 self.values.append(message.value() or b"")
 
 
+class Pairs:
+    """A transactional producer that writes each number to both partitions of a topic until it is told to end."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "pairs", "linger.ms": 0})
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self.committed: list[bytes] = []
+        self.fatal: KafkaException | None = None
+
+    def __enter__(self) -> Self:
+        self._producer.init_transactions(WAIT_S)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more transactions are committed."""
+        wanted = len(self.committed) + count
+        wait_until(lambda: len(self.committed) >= wanted or self.fatal is not None, f"{wanted} transactions", WAIT_S)
+        assert self.fatal is None, self.fatal
+
+    def _write(self) -> None:
+        try:
+            while not self._is_ended.is_set():
+                self._commit(str(len(self.committed)).encode())
+        except KafkaException as error:
+            self.fatal = error
+
+    def _commit(self, value: bytes) -> None:
+        """One transaction. Raises KafkaException where it can neither be committed nor aborted."""
+        self._producer.begin_transaction()
+        try:
+            for partition in (0, 1):
+                self._producer.produce(PAIRS, value, partition=partition)
+            self._repeated(self._producer.commit_transaction)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self._repeated(self._producer.abort_transaction)
+        else:
+            self.committed.append(value)
+
+    def _repeated(self, call: Callable[[float], object]) -> None:
+        """Call until there is an answer that is not to be asked for again. Raises KafkaException."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                call(5)
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KraftNode]]:
     """Three Java brokers, which the test starts and stops itself."""
@@ -97,37 +161,66 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KraftNode
                 node.kill()
 
 
-def change(old: Node, new: Node, others: list[Node]) -> None:
-    """Stop one process, start the other in its place, and wait until it is in sync again."""
-    old.terminate()
-    new.start()
-    for node in (new, *others):
-        wait_until(lambda node=node: isr(node, TOPIC) == NODES, f"{new.name} {new.port} is in sync", WAIT_S)  # type: ignore[misc]
+def move(running: list[Node], targets: Sequence[Node], writer: Writer, pairs: Pairs) -> None:
+    """Put each target into the place of what runs there, one after the other, each when the last one is in sync."""
+    for index, new in enumerate(targets):
+        running[index].terminate()
+        running[index] = new
+        new.start()
+        go_on(running, writer, pairs)
+    files = [digests(Path(node.data_directory) / f"{TOPIC}-0") for node in running]
+    assert set(files[0]) == set(files[1]) == set(files[2])
+
+
+def lose_leader(running: list[Node], writer: Writer, pairs: Pairs) -> None:
+    """Kill the leader, and start it again when another one leads."""
+    bootstrap = ",".join(node.bootstrap for node in running)
+    killed = next(node for node in running if node.node_id == leader(bootstrap, TOPIC))
+    others = ",".join(node.bootstrap for node in running if node is not killed)
+    killed.kill()
+    wait_until(lambda: leader(others, TOPIC) not in (killed.node_id, -1), "another leader", WAIT_S)
+    killed.start()
+    go_on(running, writer, pairs)
+
+
+def go_on(running: list[Node], writer: Writer, pairs: Pairs) -> None:
+    """Wait until all replicas are in sync, and both producers have got on."""
+    for node in running:
+        wait_until(lambda node=node: isr(node, TOPIC) == NODES, f"{node.name} {node.port}", WAIT_S)  # type: ignore[misc]
+    writer.wait_for(100)
+    pairs.wait_for(10)
+
+
+def create_topics(bootstrap: str) -> None:
+    """Topics with a replica on each broker."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    config = {"min.insync.replicas": "2"}
+    topics = [
+        NewTopic(TOPIC, 1, replica_assignment=[NODES], config=config),
+        NewTopic(PAIRS, 2, replica_assignment=[NODES, NODES[::-1]], config=config),
+    ]
+    for created in admin.create_topics(topics).values():
+        created.result()
 
 
 def test_broker_by_broker_and_back(brokers: list[KraftNode]) -> None:
     bootstrap = ",".join(node.bootstrap for node in brokers)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, 1, replica_assignment=[NODES], config={"min.insync.replicas": "2"})
-    (created,) = admin.create_topics([topic]).values()
-    created.result()
+    create_topics(bootstrap)
     members = [TakenOver(node) for node in brokers]
     running: list[Node] = list(brokers)
-    sides: list[list[Node]] = [list(members), list(brokers)]
     try:
-        with Reader(bootstrap) as reader, Writer(bootstrap, TOPIC) as writer:
+        with Reader(bootstrap) as reader, Writer(bootstrap, TOPIC) as writer, Pairs(bootstrap) as pairs:
             writer.wait_for(100)
-            for side in sides:
-                for index, new in enumerate(side):
-                    old, running[index] = running[index], new
-                    change(old, new, [node for node in running if node is not new])
-                    writer.wait_for(100)
-                files = [digests(Path(node.data_directory) / f"{TOPIC}-0") for node in running]
-                assert set(files[0]) == set(files[1]) == set(files[2])
+            move(running, members, writer, pairs)
+            lose_leader(running, writer, pairs)
+            move(running, brokers, writer, pairs)
             assert writer.errors == []
             wanted = list(writer.acknowledged)
             wait_until(lambda: len(set(reader.values)) >= len(wanted), "all is read", WAIT_S)
         assert values(bootstrap, TOPIC) == writer.acknowledged
+        both = read_to_end(bootstrap, PAIRS)
+        for partition in (0, 1):
+            assert [record.value for record in both if record.partition == partition] == pairs.committed
         assert list(dict.fromkeys(reader.values))[: len(wanted)] == wanted
     finally:
         for node in members:
