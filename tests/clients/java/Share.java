@@ -74,7 +74,7 @@ public class Share {
                 }
                 commit(consumer, member, answers);
                 if (held.isEmpty()) continue;
-                Thread.sleep(consumer.acquisitionLockTimeoutMs().get() + 500);
+                Thread.sleep(consumer.acquisitionLockTimeoutMs().get() + 2000);  // a busy broker notices the end late
                 answers.clear();
                 for (ConsumerRecord<byte[], String> record : held) {
                     consumer.acknowledge(record, AcknowledgeType.ACCEPT);  // too late

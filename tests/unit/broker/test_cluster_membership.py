@@ -30,7 +30,6 @@ from tidelog.protocol.metadata_records.control_records import (
 from tidelog.protocol.metadata_records.records import (
     AccessControlEntryRecord,
     ConfigRecord,
-    DelegationTokenRecord,
     FeatureLevelRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -131,7 +130,6 @@ def test_who_was_unregistered_is_forgotten(tmp_path: Path) -> None:
     ("record", "text"),
     [
         (AccessControlEntryRecord(id=TOPIC_ID, principal="User:ann"), "1 ACLs"),
-        (DelegationTokenRecord(token_id="t"), "delegation tokens"),
         (
             ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true"),
             "part of topic t is in remote storage",
