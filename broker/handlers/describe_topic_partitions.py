@@ -6,6 +6,8 @@ partitions of one answer; the cursor names the first partition that did not fit.
 
 from __future__ import annotations
 
+from heapq import heapify, heappop
+
 from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
@@ -38,10 +40,11 @@ def handle(
     room = max(1, min(request.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
     if cursor is not None and request.topics and cursor.topic_name not in {topic.name for topic in request.topics}:
         raise InvalidRequestError("DescribeTopicPartitions must ask for the topic of its cursor.")
-    names = pending_names(broker, request, cursor)
+    names = yield from pending_names(broker, request, cursor)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in names:
+    while names:
         yield None
+        name = heappop(names)
         if room == 0:
             return page(topics, CursorResponse(topic_name=name, partition_index=0))
         image = broker.metadata.find(name)
@@ -57,14 +60,22 @@ def handle(
     return page(topics, None)
 
 
-def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, cursor: Cursor | None) -> list[str]:
-    """The names asked for, or all; from the cursor's on, in order."""
-    names = {topic.name for topic in request.topics} or set(broker.metadata.topics)
-    return sorted(name for name in names if cursor is None or name >= cursor.topic_name)
+def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, cursor: Cursor | None) -> Steps[list[str]]:
+    """Return a heap of the names asked for, or of all, from the cursor's on: to sort them all would take too long."""
+    first = "" if cursor is None else cursor.topic_name
+    names = set()
+    for name in [topic.name for topic in request.topics] or list(broker.metadata.topics):
+        if name >= first:
+            names.add(name)
+        yield None
+    heap = list(names)
+    heapify(heap)
+    return heap
 
 
 def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    """Some partitions of a topic."""
+    """Return some partitions of a topic as the image has them."""
+    states = [image.partitions[index] for index in indexes]
     return DescribeTopicPartitionsResponseTopic(
         name=image.name,
         topic_id=image.topic_id,
@@ -76,10 +87,11 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=list(state.elr),
+                last_known_elr=list(state.last_known_elr),
+                offline_replicas=offline,
             )
-            for index, state in ((index, image.partitions[index]) for index in indexes)
+            for index, state, offline in zip(indexes, states, broker.nodes.offline_replicas(states), strict=False)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

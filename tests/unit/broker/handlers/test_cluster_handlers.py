@@ -129,6 +129,17 @@ def test_an_unknown_topic_has_its_error_on_its_page(admin: AdminBroker) -> None:
     assert (unknown.name, unknown.error_code) == ("no", UnknownTopicOrPartitionError.code)
 
 
+def test_replicas_of_a_cluster_are_shown_as_the_image_has_them(admin: AdminBroker) -> None:
+    image = admin.topics.create_topic("a", 1)
+    state = image.partitions[0]._replace(replicas=(1, 2, 3), isr=(1,), elr=(2,), last_known_elr=(3,))
+    admin.broker.metadata.put(image._replace(partitions=(state,)))
+    (topic,) = drive(admin.broker, DescribeTopicPartitionsRequest(), DescribeTopicPartitionsResponse).topics
+    (shown,) = topic.partitions
+    assert (shown.replica_nodes, shown.isr_nodes) == ([1, 2, 3], [1])
+    assert (shown.eligible_leader_replicas, shown.last_known_elr) == ([2], [3])
+    assert shown.offline_replicas == next(iter(admin.broker.nodes.offline_replicas([state])))
+
+
 def test_a_cursor_of_a_topic_deleted_meanwhile_goes_on_after_it(admin: AdminBroker) -> None:
     admin.topics.create_topic("c", 1)
     request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="b", partition_index=5))
