@@ -63,7 +63,11 @@ TOPICS = {
     "all": {MIN_ISR: "3", UNCLEAN: "false"},
     "unclean": {MIN_ISR: "2", UNCLEAN: "true"},
 }
-ONE_NODE = {"broker.session.timeout.ms": str(SESSION_MS), "auto.leader.rebalance.enable": "false"}
+ONE_NODE = {
+    "broker.session.timeout.ms": str(SESSION_MS),
+    "auto.leader.rebalance.enable": "false",
+    "metadata.max.idle.interval.ms": "0",  # a NoOp record between two questions would leave all brokers behind
+}
 Answer = TypeVar("Answer", bound=Message)
 
 
