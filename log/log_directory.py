@@ -104,10 +104,14 @@ class LogDirectory:
         }[name]
 
     def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
-        """Take an open log's offsets over what the files said; closed logs have not moved. Under the manager's lock."""
+        """Take an open log's offsets over what the files said; closed logs have not moved. Under the manager's lock.
+
+        A start offset stays written when the first segment begins there: a power loss may bring back the names of
+        segments that went, and what is missing below the start is no gap.
+        """
         self.recovery_points[partition] = log.recovery_point
         self.high_watermarks[partition] = log.high_watermark
-        if log.log_start_offset > log.segments.first.base_offset:
+        if log.log_start_offset > 0:
             self.start_offsets[partition] = log.log_start_offset
         else:
             self.start_offsets.pop(partition, None)

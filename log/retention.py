@@ -8,12 +8,12 @@ Swap (names at rest -> what a crash here leads to at the next start)::
     1  new files written and synced as .cleaned              -> removed; the old segments stay
     2  renamed to .swap, from the highest base offset down   -> any .cleaned left? then these .swap go too: old segments
     3  directory synced
-    4  old files renamed to .deleted; directory synced       -> all new are .swap: the swap is completed
+    4  old files renamed to .deleted                         -> all new are .swap: the swap is completed
     5  .swap endings taken off, from the lowest base up      -> completed
     6  directory synced; .deleted unlinked later             -> .deleted removed
 
-Without the sync of step 4 a disk that does not keep the order of renames could have a new segment without its ending
-beside an old one that it overlaps.
+A disk that does not keep the order of renames could have a new segment without its ending beside an old one that it
+overlaps; the log is then refused, as by Apache Kafka.
 
 Retention has two halves: the log start offset moves, and is made durable by the log's manager; then the segments below
 it go, oldest first. Their renames are not synced, so a power loss may keep any of them: what is missing below the start
@@ -198,11 +198,8 @@ def swap_segments(
             except BaseException:
                 undo_swap(log, new)
                 raise
-            retire_swapped(log, new, old)
+            finish_swap(log, new, old)
             log.version += 1
-        sync_swap(log)
-        with log.lock:
-            finish_swap(log, new)
         sync_swap(log)
 
 
@@ -238,42 +235,31 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
         raise
 
 
-def retire_swapped(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Put ``new`` in the place of ``old`` in step 4 of the module's table, under the log's lock.
+def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+    """Do steps 4 and 5 of the module's table. Under the log's lock: whoever flushes a segment opens its files by name.
 
     The caller syncs the directory after it. Raises KafkaStorageError; the next start then finishes the swap.
     """
+    ascending = sorted(new, key=lambda segment: segment.base_offset)
     present = [segment for segment in old if segment in log.segments]
     assert log.segments.active not in present, "the active segment cannot be replaced"
     try:
         for segment in sorted(present, key=lambda s: s.base_offset):
             _schedule_deletion(log, segment)
+        for segment in ascending:
+            segment.rename_suffix("")
     except LogStorageError as error:
         _swap_failed(log, error)
         raise
-    log.segments = log.segments.replaced(removed=present, added=sorted(new, key=lambda s: s.base_offset))
-    kept = {segment.base_offset for segment in new}
+    log.segments = log.segments.replaced(removed=present, added=ascending)
+    kept = {segment.base_offset for segment in ascending}
     for segment in present:
         if segment.base_offset not in kept:
             log.producer_state.remove_snapshot(segment.base_offset)
 
 
-def finish_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Do step 5 of the module's table, under the log's lock; some of ``new`` may be on their way out already.
-
-    Raises KafkaStorageError; the next start then finishes the swap.
-    """
-    try:
-        for segment in sorted(new, key=lambda s: s.base_offset):
-            if segment.suffix == SWAP_SUFFIX:
-                segment.rename_suffix("")
-    except LogStorageError as error:
-        _swap_failed(log, error)
-        raise
-
-
 def sync_swap(log: UnifiedLog) -> None:
-    """Sync the names of step 4 or 5 of the module's table. Without the log's lock. Raises KafkaStorageError.
+    """Do step 6 of the module's table. Without the log's lock. Raises KafkaStorageError.
 
     Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
     one of the table.

@@ -129,11 +129,11 @@ class LogLoader:
     def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
         """Return no segments for a log that ends before its log start offset.
 
-        After an unclean stop its unsynced records are lost, and what is left lies below the log start. Raises
-        LogLoadError where synced records are missing.
+        After an unclean stop its unsynced records are lost, and what is left lies below the log start, where retention
+        may have removed the rest. Raises LogLoadError where synced records from the log start on are missing.
         """
         start = self._request.log_start_offset
-        if self._request.clean or end < self._request.recovery_point:
+        if self._request.clean or start < self._request.recovery_point:
             raise LogLoadError(
                 f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
             )

@@ -104,9 +104,10 @@ def _mixed(old: bytearray, new: bytearray, block: int, chance: random.Random) ->
     return bytes(old)
 
 
-def draw(disk: Disk, step: int, chance: random.Random) -> Crash:
-    """Any power loss at this point; ``disk`` is the model there. Half of them do not keep the order of names."""
-    ordered = chance.random() < 0.5
+def draw(disk: Disk, step: int, chance: random.Random, *, loose: bool) -> Crash:
+    """Any power loss at this point; ``disk`` is the model there. With ``loose`` half of them do not keep the order of
+    names."""
+    ordered = not loose or chance.random() < 0.5
     names = disk.pending_names(ordered=ordered)
     if ordered:
         lost = names[chance.choice((0, len(names), chance.randrange(len(names) + 1))) :]

@@ -109,7 +109,7 @@ class Recorded:
         chance = random.Random(f"{self.workload.name}/{seed}")
         points = sorted(chance.randrange(1, len(self.steps) + 1) for _ in range(count))
         for point, disk, story in self.disks(points):
-            yield draw(disk, point, chance), disk, story
+            yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
     def killed(self, writes: Callable[[Step], bool], most: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
         """The disks that a kill of the process leaves just after a step that ``writes`` names; ``most`` of them."""

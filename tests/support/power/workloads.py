@@ -41,12 +41,14 @@ DURABLE = {"log.flush.interval.messages": "1"}
 
 @dataclass(frozen=True)
 class Workload:
-    """``run`` drives the broker; ``overrides`` beside SMALL. ``lazy`` ones run without ``flush.messages`` as well."""
+    """``run`` drives the broker; ``overrides`` beside SMALL. ``lazy`` ones run without ``flush.messages`` as well,
+    ``loose`` ones on disks that do not keep the order of names."""
 
     name: str
     run: Callable[[RecordedBroker], None]
     overrides: dict[str, str] = field(default_factory=dict)
     lazy: bool = True
+    loose: bool = True
 
 
 def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[bytes | None, bytes]]:
@@ -295,7 +297,8 @@ WORKLOADS = (
     Workload("configs", configs),
     Workload("groups", groups),
     Workload("retention", retention, {"log.retention.check.interval.ms": "100"}),
-    Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}),
+    # A swap syncs no directory between the names that go and those that come; see docs/internals/faults.md.
+    Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}, loose=False),
     Workload("indexing", indexing),
     Workload(
         "share groups",

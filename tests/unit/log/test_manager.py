@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch, values
 from tidelog.log.config import LogConfig
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
@@ -173,6 +174,19 @@ def test_log_start_offset_survives_a_kill(tmp_path: Path) -> None:
     again = manager_of(tmp_path).get_log(T0)
     assert again is not None
     assert again.log_start_offset == 3
+
+
+def test_a_start_offset_stays_written_when_the_segments_below_it_are_gone(tmp_path: Path) -> None:
+    """A power loss may bring back some of their names: they must not look like a gap."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(5))
+    log.roll()
+    append(log, batch(5))
+    log.maybe_increment_log_start_offset(5)
+    assert log.delete_old_segments(0) == 1
+    manager.checkpoint_log_start_offsets()
+    assert read_offset_checkpoint(OsFileSystem(), str(tmp_path / LOG_START_OFFSET_FILE))[T0] == 5
 
 
 def test_checkpoints_hold_what_kafka_would_write(tmp_path: Path) -> None:
