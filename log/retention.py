@@ -236,7 +236,7 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
 
 
 def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Do steps 4 and 5 of the module's table. Under the log's lock: whoever flushes a segment opens its files by name.
+    """Do steps 4 and 5 of the module's table. Under the log's lock: a flush opens the files of a segment by name.
 
     The caller syncs the directory after it. Raises KafkaStorageError; the next start then finishes the swap.
     """
