@@ -32,9 +32,9 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m tidelog.configuration_page > docs/configuration.md`; change the tables, not this page. -->
 
-Keys, values and units are Apache Kafka's. A key that is not set has its default; defaults differ from Kafka's only
-where one node would not work otherwise (replication factors of internal topics are 1), and where a broker would be
-open to the network without being told to (`listeners`).
+Keys, values and units are Apache Kafka's. A key that is not set has its default. Defaults differ from Kafka's in two
+cases: one node would not work otherwise (replication factors of internal topics are 1), or a broker would be open to
+the network without being told to (`listeners`).
 
 ## Where values come from
 
@@ -144,8 +144,8 @@ def topic_table() -> str:
 
 def without_effect() -> str:
     """Build the list of keys that are accepted and do nothing."""
-    names = [f"`{name}*`" if name.endswith(".") else f"`{name}`" for name in sorted(NO_EFFECT)]
-    return "\n".join(["## Kafka's keys without effect here", "", ", ".join(names) + ".", ""])
+    rows = [f"- `{name}*`" if name.endswith(".") else f"- `{name}`" for name in sorted(NO_EFFECT)]
+    return "\n".join(["## Kafka's keys without effect here", "", *rows, ""])
 
 
 def default_of(key: ConfigKey) -> str:
