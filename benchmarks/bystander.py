@@ -3,12 +3,12 @@
     python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT] [--rows FIRST-LAST]
 
 For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
-CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, the
-growth of the broker's resident memory, and whether the request was answered, refused by closing its connection, or not
-answered in ANSWER_S seconds. Each request goes to a broker that has answered the ones before; one that did not answer,
-or did not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka gets the same ones. The
-bystander's records are all there at the end, or this fails. ``--from`` begins with the first row of such a name,
-``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
+CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, and
+the growth of the broker's resident memory. The last column says whether the request was answered, refused by closing
+its connection, or not answered in ANSWER_S seconds. Each request goes to a broker that has answered the ones before;
+one that did not answer, or did not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka
+gets the same ones. The bystander's records are all there at the end, or this fails. ``--from`` begins with the first
+row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
         [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
-all different, eight requests in flight, all encoded before the clock starts. In turn: a topic without index, with
-``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold: index and log dropped from the
-page cache before each look-up; warm), over HTTP, and by a consumer that reads everything (librdkafka).
+all different. Eight requests are in flight, and all are encoded before the clock starts. In turn: a topic without
+index, with ``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold: index and log dropped
+from the page cache before each look-up; warm), over HTTP, and by a consumer that reads everything (librdkafka).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The broker's own configuration keys: one row each, under Kafka's names.
 
-Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults
-(``log.retention.ms``, ``message.max.bytes``) are made from them here. The cleaner declares its own in
-``cleaner/config.py``; ``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's only
-where one node would otherwise not work (replication factors of internal topics), or be open to the network
-without being told to (``listeners``).
+Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults (``log.retention.ms``,
+``message.max.bytes``) are made from them here. The cleaner declares its own in ``cleaner/config.py``;
+``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's in two cases: one node would
+otherwise not work (replication factors of internal topics), or be open to the network without being told to
+(``listeners``).
 
 A key is declared with its reader, or stands in ``NO_EFFECT`` (a test compares).
 

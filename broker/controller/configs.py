@@ -1,10 +1,11 @@
 """Configuration through the admin API: described with its origin, changed while the broker runs, kept over restarts.
 
-A value's origins, first that has one wins
-  topic     the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
-  broker    this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
-  loggers   set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
-  groups, client metrics    set through the API -> default
+A value's origins; the first that has one wins:
+
+    topic   the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+    broker  this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
+    loggers set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
+    groups, client metrics    set through the API -> default
 
 Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py``
 says so. Dynamic values are kept as texts, one record of the metadata log for each change. Loop thread only.

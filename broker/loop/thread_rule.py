@@ -1,8 +1,8 @@
 """The check of the thread rule: a wrong thread that enters an object of the loop's fails at once, where it enters.
 
-The docstring is the declaration. After a module below ``tidelog.broker`` is executed, the methods of each class that is
-the loop thread's alone, by its own docstring or its module's, are put behind a check; so are functions whose docstring
-says "Loop thread". A method for other threads says so: "Any thread", "In a thread", "In a worker", or "except
+The docstring is the declaration. A class is the loop thread's alone by its own docstring or its module's. After a
+module below ``tidelog.broker`` is executed, the methods of such a class are put behind a check; so are functions whose
+docstring says "Loop thread". A method for other threads says so: "Any thread", "In a thread", "In a worker", or "except
 ``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations) and special methods are not
 checked.
 

@@ -2,8 +2,8 @@
 
     fetch -> the work of the answer, on the loop or in threads -> fetch
 
-The next request leaves when all appends of an answer are done, so that a slow disk slows its own leader's stream alone,
-and a loop has at most one answer in memory (``replica.fetch.response.max.bytes``). Large pieces, truncations and topics
+The next request leaves when all appends of an answer are done. So a slow disk slows its own leader's stream alone, and
+a loop has at most one answer in memory (``replica.fetch.response.max.bytes``). Large pieces, truncations and topics
 that ask for syncs work in threads: the loop waits for no disk. With ``flush.messages`` an append is done when it is
 synced; the offset of the next fetch then says what a power loss spares here.
 

@@ -1,8 +1,8 @@
 """The address of this broker in answers to a client.
 
 With ``advertised.listeners`` it is the one of the client's listener. Without (or without a host there), it is the
-address this client's connection arrived at: right on machines with many names and inside of a container network, wrong
-where an address is translated on the way to a network that the client cannot reach by itself.
+address this client's connection arrived at. That is right on machines with many names and inside of a container
+network. It is wrong where an address is translated on the way to a network that the client cannot reach by itself.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class SendStatus(Enum):
 def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -> int:
     """Send a response without a queue: joined bytes, or bytes around a slice that is known to be in memory.
 
-    Returns ``ALL`` when the kernel took everything (the slice's file is released then), else how many bytes it took of
-    the parts, which are the queue's from there on. Raises OSError when the peer is gone, SliceCutShortError.
+    Returns ``ALL`` when the kernel took everything (the slice's file is released then), else how many bytes of the
+    parts it took; the rest is the queue's. Raises OSError when the peer is gone, SliceCutShortError.
     """
     try:
         if has_slices:

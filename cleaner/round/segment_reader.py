@@ -74,8 +74,8 @@ def always() -> bool:
 class SegmentReader:
     """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
-    With an engine that works without the interpreter lock a helper thread reads, checks and decompresses the next step
-    meanwhile, and prepares it, as long as ``reads_ahead`` says so; it is asked before each step.
+    With an engine that works without the interpreter lock a helper thread reads, checks, decompresses and prepares the
+    next step meanwhile. ``reads_ahead`` is asked before each step whether it may.
     """
 
     def __init__(

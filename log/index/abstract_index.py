@@ -5,10 +5,10 @@ with an older count reads what it expects; ``trim`` cuts the rest when the segme
 Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
 
 Entries are read with ``pread`` and written with ``pwrite``, never through a mapping: a full disk, a bad sector or a
-file that was cut under the broker then gives an error, where a touch of a mapped page would kill the process (SIGBUS).
-A look-up near the end costs 3.3 µs instead of 2.5 by that, one anywhere in 10 MB 12 instead of 5; readers that go
-forward do none. Readers read only slots below ``entries``, which is published after the entry is in the file. They hold
-the open file while they read; it closes with the last reference, so its descriptor is never another file's by then.
+file that was cut under the broker then gives an error. A touch of a mapped page would kill the process (SIGBUS). A
+look-up near the end costs 3.3 µs instead of 2.5 by that, one anywhere in 10 MB 12 instead of 5; readers that go forward
+do none. Readers read only slots below ``entries``, which is published after the entry is in the file. They hold the
+open file while they read; it closes with the last reference, so its descriptor is never another file's by then.
 
 A rebuild on a full disk goes on in memory, so that the log can be read: the file on the disk is emptied, which the next
 load takes for an index to rebuild. ``save`` puts the entries back into the file once there is room.

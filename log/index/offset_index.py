@@ -1,9 +1,8 @@
 """The offset index (``.index``): offset -> byte position, one entry per ``index.interval.bytes`` of records.
 
 Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
-``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry,
-so a relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it
-too.
+``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry. So a
+relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it too.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ was synced, the header is garbage   the next batch that proves itself (CRC) is l
 was synced, nothing valid follows   refused: cutting would give old offsets to new records
 ==================================  =====================================================================
 
-Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled, and by plain
-Python elsewhere and from a damaged batch or one of an old format on.
+Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled. Plain Python
+walks elsewhere, and from a damaged batch or one of an old format on.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
 ``rebuild_indices`` makes them from batch headers.

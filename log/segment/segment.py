@@ -5,7 +5,7 @@ Invariants:
 
 - batches lie in offset order; the first offset of the first is >= the base offset, the last one fits 31 bits above it;
 - an index entry is made *before* the batch at whose start more than ``index.interval.bytes`` have passed since the last
-  entry, so a rebuild (which sees only bytes) makes the same entries as the appends did;
+  entry. So a rebuild (which sees only bytes) makes the same entries as the appends did;
 - the time index's last entry of a closed segment is the segment's maximum.
 
 Append belongs to the log's lock. Reads take none: they copy ``records.size`` (or the log's published end) once and

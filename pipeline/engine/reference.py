@@ -182,9 +182,9 @@ def record_hash(offset: int, timestamp: int, key: bytes | None, value: bytes | N
 def field_hash(data: bytes | None, seed: int) -> int:
     """The hash of a key or a value, 0 to 2^64 - 1.
 
-    Each step takes 32 bytes, 16 in either chain. What is left is taken by one more step of the first chain, when it is
-    longer than 16 bytes, and by the field's last 16 bytes in the second, which may have been taken already; of a field
-    shorter than 16 bytes these are its first and its last 8, or the whole of it and 0.
+    Each step takes 32 bytes, 16 in either chain. What is left, when it is longer than 16 bytes, is taken by one more
+    step of the first chain. The second chain takes the field's last 16 bytes, which may have been taken already; of a
+    field shorter than 16 bytes these are its first and its last 8, or the whole of it and 0.
     """
     if data is None:
         return seed

@@ -6,7 +6,7 @@
 A task's work is in ``tidelog.pipeline.sink.rows`` and ``tidelog.pipeline.sink.staging``, the driver's in
 ``tidelog.pipeline.sink.commit``. A stream is known by its query id, which its checkpoint keeps, and a batch of it by
 Spark's batch id; both reach tasks as local properties of the job. A batch write is known by an id of its own, or by
-``txnAppId`` and ``txnVersion``, with which a write that is done again (from ``foreachBatch``, say) is left out. In the
+``txnAppId`` and ``txnVersion``. With these a write that is done again (from ``foreachBatch``, say) is left out. In the
 output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
 Writers are pickled into tasks and created again for each commit, so they hold options alone. Spark's Kafka sink, for

@@ -2,18 +2,18 @@
 
     <stagingPath>/<writer's name>/<batch id, 20 digits>/[<run>/]<partition>-<attempt>-<random>.batches
 
-One file per task attempt: magic 2 batches one after the other, for all topic-partitions of its rows. A file is
-written under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. Its contents are described by the
-commit message (:class:`StagedFile`), which only the attempt that Spark counts delivers: files of other attempts, of
-killed workers and of killed drivers are never looked at, and go with their directory once their batch id, or a later
-one, is published. So nothing is synced: a file that a crash of its machine cuts short fails the batch by its size or
-its batches' CRC, and the batch is staged again.
+One file per task attempt: magic 2 batches one after the other, for all topic-partitions of its rows. A file is written
+under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. Its contents are described by the commit
+message (:class:`StagedFile`), which only the attempt that Spark counts delivers. Files of other attempts, of killed
+workers and of killed drivers are never looked at. They go with their directory once their batch id, or a later one, is
+published. So nothing is synced: a file that a crash of its machine cuts short fails the batch by its size or its
+batches' CRC, and the batch is staged again.
 
 A batch write is a run of its own (``begin_run``), also where another one has the same ``txnAppId`` and ``txnVersion``.
 Its directory is made by the driver, never by a task, and a run that fails is ended by taking the directory away:
-renamed, then removed. Spark names to a failing driver only the attempts that had reported; of the others, one that
-had staged goes with the directory, one that is being written finds its name gone (its file already is), and one that
-comes later finds no place to begin. So nothing stays and nothing has to be waited for.
+renamed, then removed. Spark names to a failing driver only the attempts that had reported. Of the others, one that had
+staged goes with the directory; one that is being written finds its name gone (its file already is); one that comes
+later finds no place to begin. So nothing stays and nothing has to be waited for.
 
 A stream's driver hears of a batch only when its tasks are done, so there each task makes the directory where it is
 missing. A batch that failed is tried again under its number, and what the failed try left goes when that is published.

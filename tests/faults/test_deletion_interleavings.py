@@ -1,7 +1,8 @@
-"""Every job that works on a log's files, against the deletion of that log and its making again, at every call of the
-file system that the job makes.
+"""Every job that works on a log's files, against the deletion of that log and its making again.
 
-An error on a file of a log that was deleted meanwhile says nothing about the disk, and nothing may be made, renamed or
+The deletion comes at every call of the file system that the job makes.
+
+An error on a file of a log that was deleted meanwhile says nothing about the disk. Nothing may be made, renamed or
 removed in the directory of the next log of that name: it is another one.
 """
 

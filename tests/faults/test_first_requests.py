@@ -1,7 +1,7 @@
 """The first request of each API after a start holds up no other client: what it needs is imported in a thread.
 
-Measured by the broker's own turn clock, in CPU time: a broker whose longest turn exceeds the limit is started once
-more, since another program may have used the caches, and its first requests have to keep the limit then.
+Measured by the broker's own turn clock, in CPU time. A broker whose longest turn exceeds the limit is started once
+more, since another program may have used the caches. Its first requests have to keep the limit then.
 """
 
 from __future__ import annotations

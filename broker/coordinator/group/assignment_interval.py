@@ -2,7 +2,7 @@
 
 Changes that come within the interval are gathered: the group's epoch rises with each, and the first heartbeat after the
 interval, of whichever member, works out one target for them all. The default here is 0, at once; Apache Kafka's is a
-second, which gathers the members of large deployments and lets the second member of a small one wait for its next
+second. That gathers the members of large deployments, and lets the second member of a small one wait for its next
 heartbeat, five seconds later.
 """
 

@@ -1,8 +1,8 @@
 """Authorization of one request: checks before its handler, a request without what is refused, an answer without it.
 
 A handler knows nothing of authorization. Where an authorizer is configured, the dispatcher calls a :class:`Guarded`
-handler in its place: it refuses the whole request, or hands on a copy without the elements that are refused, and puts
-them into the answer as the handler's own ``error_response`` writes them. So each check is made once, in the order of
+handler in its place. It refuses the whole request, or hands on a copy without the elements that are refused. It puts
+these into the answer as the handler's own ``error_response`` writes them. So each check is made once, in the order of
 ``tidelog.broker.security.authorization.table``, and a broker without an authorizer has none of it. Fetches alone ask
 the authorizer themselves: their partitions stand in sessions.
 

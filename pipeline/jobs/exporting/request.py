@@ -66,9 +66,9 @@ class ExportResult:
         """The partitions of the table that may still get a record with a time before ``before_ms``: none once the day
         is complete that ends then.
 
-        A partition is complete when this run read it to its end at that time or later, or when the table has a record
-        of that time or later. With LogAppendTime no earlier record can follow; with CreateTime producers choose their
-        times, so leave them as long as they may be late.
+        A partition is complete when this run read it to its end at that time or later. A record of that time or later
+        in the table also makes it complete. With LogAppendTime no earlier record can follow; with CreateTime producers
+        choose their times, so leave them as long as they may be late.
         """
         return [
             f"{name}-{partition}"

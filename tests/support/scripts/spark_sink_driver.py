@@ -1,7 +1,7 @@
 """A Spark driver to be killed: copies a topic through ``format("tidelog")``, source and sink, until all is read.
 
-Arguments: a JSON object with ``work``, ``data``, ``source``, ``target``, ``bootstrap``, ``checkpoint`` and, when one
-task's Python worker is to be killed once while it writes, ``kill_marker``, the path of a file that says it was.
+Arguments: a JSON object with ``work``, ``data``, ``source``, ``target``, ``bootstrap``, ``checkpoint`` and perhaps
+``kill_marker``. With it one task's Python worker is killed once while it writes; it is the path of a file that says so.
 It prints "ready" once Spark is there, waits for a line and begins.
 """
 
