@@ -1,8 +1,15 @@
 """Truncation of a follower to where its log and the leader's part: by epochs alone, never to the high watermark.
 
-Any thread; each call takes the log's lock, and a caller may hold it to look at the log first. Recovery points may go
-back: who truncates writes the directory's checkpoint before the next append, else a power loss could leave unsynced
-bytes below a point that says they are synced. Source: KIP-101, KIP-279.
+A cut is made of several calls, of which a power loss may keep any::
+
+    1  lower_recovery_point, checkpoints written   -> the segments to be cut are recovered, and end at the first gap
+    2  segments renamed, the last one cut          -> any of it may be there
+    3  sync_cut                                    -> nothing that was cut comes back
+    4  checkpoints written                         -> high watermark and log start offset are those of what is left
+
+With the old recovery point a gap that step 2 leaves would be that of synced records that are lost: such a log is
+refused. Any thread; each call takes the log's lock, and a caller may hold it to look at the log first. Source: KIP-101,
+KIP-279.
 """
 
 from __future__ import annotations
@@ -16,6 +23,31 @@ from tidelog.log.unified_log import UnifiedLog
 logger = logging.getLogger(__name__)
 
 
+def lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
+    """Lower the recovery point to the segment that holds ``offset``, where a cut is to be made, or to the first one if
+    it lies before that; False where it was not above, or nothing is to be cut.
+
+    The checkpoint is the caller's to write. A flush raises the point again.
+    """
+    with log.lock:
+        segment = log.segments.floor(offset) or log.segments.first
+        if offset >= log.log_end_offset or log.recovery_point <= segment.base_offset:
+            return False
+        log.recovery_point = segment.base_offset
+        return True
+
+
+def end_of_epoch(log: UnifiedLog, epoch: int, leader_end_offset: int) -> int:
+    """Return where ``epoch`` ends here, or at the leader, whichever comes first."""
+    with log.lock:
+        offset = min(leader_end_offset, log.log_end_offset)
+        if epoch != UNDEFINED_EPOCH:
+            _, own_end_offset = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)
+            if own_end_offset != UNDEFINED_EPOCH_OFFSET:
+                offset = min(offset, own_end_offset)
+        return offset
+
+
 def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -> bool:
     """Cut the log where ``epoch`` ends here, or at the leader, whichever comes first; False when nothing went.
 
@@ -23,12 +55,7 @@ def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -
     Raises KafkaStorageError.
     """
     with log.lock:
-        offset = min(leader_end_offset, log.log_end_offset)
-        if epoch != UNDEFINED_EPOCH:
-            _, own_end_offset = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)
-            if own_end_offset != UNDEFINED_EPOCH_OFFSET:
-                offset = min(offset, own_end_offset)
-        return truncate_as_follower(log, offset)
+        return truncate_as_follower(log, end_of_epoch(log, epoch, leader_end_offset))
 
 
 def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:

@@ -351,7 +351,9 @@ class LogLoader:
         for number, segment in enumerate(unflushed, 1):
             # A file can lose its unsynced end just between two batches; what follows is then as lost as after damage.
             gap = end is not None and segment.base_offset > max(end, start) and end >= recovery_point
-            cut = cut or (gap and not self._was_cleaned_below(segment.base_offset))
+            # A power loss brought back a segment that was cut off, and one stands that was begun in its place.
+            overlap = end is not None and recovery_point <= segment.base_offset < end
+            cut = cut or overlap or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
                 logger.warning("%s: removing unsynced segment %d after the cut", self._directory, segment.base_offset)
                 segment.close()

@@ -5,9 +5,9 @@
     TruncateToEpochEnd   where the epoch ends, here or there (F2)
     TruncateTo, StartAt  the leader's end, or its start
 
-A cut is synced and the checkpoints are written before the next append: a recovery point says what is synced. Any
-thread; one at a time for a partition, while the leader's side of it may take over in another: the log refuses what is
-older than its epoch.
+A cut begins with a lower recovery point in the checkpoint and is synced before the next append: see
+:mod:`tidelog.log.follower.truncation`. Any thread; one at a time for a partition, while the leader's side of it may
+take over in another: the log refuses what is older than its epoch.
 
 Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWatermark of Kafka 4.3.
 """
@@ -16,15 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, Work
+from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, TruncateToEpochEnd, Work
 from tidelog.broker.replica.group_flush import NEVER
 from tidelog.log.follower.append import append_as_follower
-from tidelog.log.follower.truncation import sync_cut, truncate_as_follower, truncate_to_epoch_end
+from tidelog.log.follower.truncation import (
+    end_of_epoch,
+    lower_recovery_point,
+    sync_cut,
+    truncate_as_follower,
+    truncate_to_epoch_end,
+)
 from tidelog.log.unified_log import UnifiedLog
 
 
 class Following:
-    """The follower's side of one partition. ``write_checkpoints`` is called after each cut."""
+    """The follower's side of one partition. ``write_checkpoints`` is called before and after a cut."""
 
     __slots__ = ("_write_checkpoints", "log")
 
@@ -52,6 +58,8 @@ class Following:
         if isinstance(work, Append):
             return self._append(work)
         before = self.position
+        if lower_recovery_point(self.log, self._end_after(work)):
+            self._write_checkpoints()
         if isinstance(work, StartAt):
             self.log.truncate_fully_and_start_at(work.offset)
         elif isinstance(work, TruncateTo):
@@ -61,6 +69,14 @@ class Following:
         sync_cut(self.log)
         self._write_checkpoints()
         return self.position != before
+
+    def _end_after(self, work: StartAt | TruncateTo | TruncateToEpochEnd) -> int:
+        """Return the offset from which on this work cuts the log."""
+        if isinstance(work, StartAt):
+            return -1
+        if isinstance(work, TruncateTo):
+            return work.offset
+        return end_of_epoch(self.log, work.epoch, work.end_offset)
 
     def _append(self, work: Append) -> bool:
         log = self.log

@@ -25,9 +25,10 @@ class Pair:
         self.leader = LogBench(str(root / "leader")).open()
         for _ in range(10):
             append(self.leader, batch(1), epoch=EPOCH)
-        self.checkpoints: list[int] = []
+        self.checkpoints: list[tuple[int, int]] = []
+        """The log's end and recovery point, each time they were written."""
         log = LogBench(str(root / "follower"), **configs).open()
-        self.following = Following(log, lambda: self.checkpoints.append(log.recovery_point))
+        self.following = Following(log, lambda: self.checkpoints.append((log.log_end_offset, log.recovery_point)))
 
     @property
     def log(self) -> UnifiedLog:
@@ -106,14 +107,17 @@ def test_damaged_records_are_told(pair: Pair) -> None:
         (StartAt(KEY, EPOCH, 20), 20),
     ],
 )
-def test_checkpoints_are_written_after_a_cut(pair: Pair, work: Any, end: int) -> None:
-    """A point above the cut would say that what comes in its place is synced."""
+def test_checkpoints_are_written_before_and_after_a_cut(pair: Pair, work: Any, end: int) -> None:
+    """A point above the cut would say that a gap which a power loss leaves is one of synced records, and later that
+    what comes in the place of the records is synced."""
     pair.following.do(pair.work(high_watermark=4))
     pair.log.flush()
     assert pair.log.recovery_point == 10
     assert pair.following.do(work)
-    assert (pair.log.log_end_offset, pair.checkpoints) == (end, [min(end, 10) if end < 10 else pair.log.recovery_point])
-    assert pair.log.recovery_point <= end
+    assert (pair.log.log_end_offset, pair.checkpoints) == (end, [(10, 0), (end, 0)])
+    pair.checkpoints.clear()
+    pair.following.do(TruncateTo(KEY, EPOCH, end))
+    assert pair.checkpoints == [(end, 0)], "nothing is to be cut"
 
 
 def test_an_epoch_without_a_record_goes_and_a_second_time_nothing(pair: Pair) -> None:

@@ -1,0 +1,83 @@
+"""A log that ends before its log start offset: records were synced there and are missing, or none was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.logs import LogBench, append, batch, values
+from tidelog.log.recovery.segment_recovery import LogLoadError
+from tidelog.log.unified_log import UnifiedLog
+
+END, START = 5, 8
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> LogBench:
+    """A log that ends at END; its checkpoint says that it begins at START."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    append(log, batch(END))
+    log.flush()
+    log.close()
+    return bench
+
+
+def open_at_start(bench: LogBench, *, recovery_point: int, clean: bool = False) -> UnifiedLog:
+    return bench.open(clean=clean, recovery_point=recovery_point, log_start_offset=START)
+
+
+@pytest.mark.parametrize("recovery_point", [0, END - 1, END, END + 1, START])
+def test_it_begins_again_at_the_start_where_nothing_above_it_was_synced(bench: LogBench, recovery_point: int) -> None:
+    log = open_at_start(bench, recovery_point=recovery_point)
+    assert (log.log_start_offset, log.log_end_offset) == (START, START)
+    assert [segment.base_offset for segment in log.segments] == [START]
+    assert log.recovery_point <= START
+    assert append(log, batch()).first_offset == START
+    log.close()
+    again = bench.open(recovery_point=recovery_point, log_start_offset=START)
+    assert list(values(again, START)) == [START]
+
+
+@pytest.mark.parametrize("recovery_point", [START + 1, START + 100])
+def test_it_is_refused_where_records_from_the_start_on_were_synced(bench: LogBench, recovery_point: int) -> None:
+    before = sorted(path.name for path in Path(bench.directory).iterdir())
+    with pytest.raises(LogLoadError, match=f"ends at {END}, before its log start offset {START}"):
+        open_at_start(bench, recovery_point=recovery_point)
+    assert {*before} <= {path.name for path in Path(bench.directory).iterdir()}, "nothing of it is removed"
+
+
+@pytest.mark.parametrize("recovery_point", [0, END, START, START + 1])
+def test_it_is_refused_after_a_clean_stop(bench: LogBench, recovery_point: int) -> None:
+    """Everything was synced then, whatever the recovery point says."""
+    with pytest.raises(LogLoadError, match=f"ends at {END}, before its log start offset {START}"):
+        open_at_start(bench, recovery_point=recovery_point, clean=True)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_a_log_that_ends_at_its_start_is_whole(bench: LogBench, clean: bool) -> None:
+    log = bench.open(clean=clean, recovery_point=END, log_start_offset=END)
+    assert (log.log_start_offset, log.log_end_offset) == (END, END)
+    assert [segment.base_offset for segment in log.segments] == [0], "its records go when retention says so"
+
+
+@pytest.mark.parametrize("missing_from", [0, END])
+def test_a_gap_of_synced_records_above_the_start_is_refused(tmp_path: Path, missing_from: int) -> None:
+    """The segment from ``missing_from`` on is gone; synced records follow it."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    for _ in range(3):
+        append(log, batch(END))
+        log.roll()
+    log.flush()
+    log.close()
+    for path in Path(bench.directory).glob(f"{missing_from:020d}.log"):
+        path.unlink()
+    if missing_from == 0:
+        assert bench.open(clean=True, recovery_point=3 * END).log_start_offset == END, "it begins later"
+    else:
+        with pytest.raises(LogLoadError, match="missing"):
+            bench.open(clean=True, recovery_point=3 * END)
+        with pytest.raises(LogLoadError, match="missing"):
+            bench.open(recovery_point=3 * END)
