@@ -14,6 +14,7 @@ a hundred topics waits for one. Loop thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,8 @@ from tidelog.protocol.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicListener, TopicManager
+
+logger = logging.getLogger(__name__)
 
 USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
 
@@ -78,7 +81,7 @@ class TopicChanges:
             change.done.complete(image)
             return change
         self._creating[new.name] = change
-        self._controller.when_synced().on_done(partial(self._make_logs, change))
+        self._then(self._controller.when_synced(), self._make_logs, change)
         return change
 
     def auto_create(self, name: str) -> Change:
@@ -129,6 +132,30 @@ class TopicChanges:
         work()
         return self._controller.when_synced()
 
+    def _then(self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change) -> None:
+        """Go on with a change once this step of it is settled. Whatever that raises, the change does not stay under way
+        for ever: who waits for it is told."""
+
+        def call(settled: Deferred[None]) -> None:
+            try:
+                go_on(change, settled)
+            except Exception as error:
+                logger.exception("a change of topic %s failed half way", change.image.name)
+                self._abort(change, error)
+
+        step.on_done(call)
+
+    def _abort(self, change: Change, error: Exception) -> None:
+        """End a change that a fault of the broker cut off; a topic that was being created goes again."""
+        self._widening.pop(change.image.name, None)
+        try:
+            if self._creating.get(change.image.name) is change:
+                del self._creating[change.image.name]
+                self.undo_create(change.image)
+        finally:
+            if not change.done.done:
+                change.done.fail(error)
+
     def _make_new_logs(self, before: TopicImage, change: Change) -> None:
         """Make the first logs of a topic's new partitions."""
         try:
@@ -137,7 +164,7 @@ class TopicChanges:
             change.done.fail(error)
         else:
             self._widening[before.name] = change
-            self._threads.in_thread(work).on_done(partial(self._commit_widening, before, change))
+            self._then(self._threads.in_thread(work), partial(self._commit_widening, before), change)
 
     def _commit_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
         """Commit a topic's new partitions, whose first logs are made."""
@@ -151,7 +178,7 @@ class TopicChanges:
             self._widening.pop(change.image.name, None)
             change.done.fail(failure)
         else:
-            self._controller.when_synced().on_done(partial(self._finish_widening, before, change))
+            self._then(self._controller.when_synced(), partial(self._finish_widening, before), change)
 
     def _finish_widening(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
         self._widening.pop(before.name, None)
@@ -170,15 +197,15 @@ class TopicChanges:
         except KafkaError as error:
             self._fail(change, error)
         else:
-            self._threads.in_thread(work).on_done(partial(self._finish_creation, change))
+            self._then(self._threads.in_thread(work), self._finish_creation, change)
 
     def _finish_creation(self, change: Change, made: Deferred[None]) -> None:
         failure = error_of(made)
         if failure is not None:
             self._fail(change, failure)
             return
-        self._creating.pop(change.image.name, None)
         self._topics.finish_create(change.image)
+        self._creating.pop(change.image.name, None)
         change.done.complete(change.image)
 
     def undo_create(self, image: TopicImage) -> Deferred[TopicImage]:
@@ -197,7 +224,7 @@ class TopicChanges:
         self.undo_create(change.image).on_done(lambda _: change.done.fail(error))
 
     def _remove_when_durable(self, change: Change) -> None:
-        self._controller.when_synced().on_done(partial(self._remove_logs, change))
+        self._then(self._controller.when_synced(), self._remove_logs, change)
 
     def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
         failure = error_of(durable)
@@ -210,7 +237,7 @@ class TopicChanges:
             self._finish_removal(change, failed(error))
         else:
             # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
-            self._threads.in_thread(work).on_done(partial(self._finish_removal, change))
+            self._then(self._threads.in_thread(work), self._finish_removal, change)
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
         failure = error_of(removed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tests.unit.broker.controller.test_topics import FullDisk
 from tidelog.broker.controller.topic_changes import NewTopic
+from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import run_now
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, TopicImage
@@ -17,8 +19,10 @@ from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
+    KafkaError,
     KafkaStorageError,
     TopicAlreadyExistsError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
@@ -215,6 +219,44 @@ def test_a_topic_whose_new_logs_are_refused_by_the_disk_stays_as_it_was(admin: A
     with pytest.raises(KafkaStorageError, match="no room"):
         done.result()
     assert admin.metadata.topics["orders"] == before
+
+
+STEPS_OF = {
+    "create": ["first_logs", "topic_created", "finish_create"],
+    "widen": ["commit_widening", "topic_created", "finish_create"],
+    "delete": ["remove_logs", "topic_deleted", "finish_delete"],
+}
+
+
+@pytest.mark.parametrize(("change", "failing"), [(kind, step) for kind, found in STEPS_OF.items() for step in found])
+def test_a_step_that_fails_in_an_unforeseen_way_leaves_no_one_waiting(
+    admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch, change: str, failing: str
+) -> None:
+    """Who waits is told, and what is asked for next does not wait for ever either."""
+    begin: dict[str, Callable[[], Deferred[TopicImage]]] = {
+        "create": lambda: admin.topics.changes.create(NewTopic("new")).done,
+        "widen": lambda: admin.topics.changes.widen("old", 3),
+        "delete": lambda: admin.topics.changes.delete("old").done,
+    }
+    admin.topics.create_topic("old", 2)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(admin.listener if hasattr(admin.listener, failing) else TopicManager, failing, fail)
+        done = begin[change]()
+        steps.all()
+    assert done.done
+    with pytest.raises(UnknownServerError):
+        done.result()
+    changes = admin.topics.changes
+    for name in ("new", "old"):
+        for begin_next in (changes.delete, changes.auto_create):
+            with suppress(KafkaError):
+                next_done = begin_next(name).done
+                steps.all()
+                assert next_done.done
 
 
 def test_configs_are_in_force_at_once_and_answered_when_durable(admin: AdminBroker, steps: Steps) -> None:
