@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.replica.opening import opening_of
@@ -55,15 +57,19 @@ def error_response(request: DescribeProducersRequest, error: KafkaError) -> Desc
 
 def _describe(broker: Broker, topic: str, partition: int) -> Steps[PartitionResponse]:
     try:
-        entries = broker.replica_manager.partition(topic, partition).active_producers()
+        parts = broker.replica_manager.partition(topic, partition).active_producers(ITEMS_PER_STEP)
     except KafkaError as error:
         return _build_error_response(partition, error)
-    producers = []
-    for number, entry in enumerate(entries):
-        producers.append(_producer(entry))
-        if not number % ITEMS_PER_STEP:
-            yield None
-    return PartitionResponse(partition_index=partition, active_producers=producers)
+    producers: dict[int, ProducerState] = {}
+    for entries in parts:
+        producers.update((entry.producer_id, _producer(entry)) for entry in entries)
+        yield None
+    response = PartitionResponse(partition_index=partition)
+    found = iter(producers.values())
+    while part := list(islice(found, ITEMS_PER_STEP)):
+        response.active_producers += part
+        yield None
+    return response
 
 
 def _producer(entry: ProducerEntry) -> ProducerState:

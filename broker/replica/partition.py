@@ -13,7 +13,7 @@ The log opens when it is first touched: ten thousand quiet partitions cost ten t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -223,10 +223,13 @@ class Partition:
             return None
         return LogMetrics(log.size_bytes, len(log.segments), log.log_start_offset, log.log_end_offset)
 
-    def active_producers(self) -> list[ProducerEntry]:
-        """Return the producers that wrote here lately. Raises NotLeaderOrFollowerError, KafkaStorageError."""
+    def active_producers(self, count: int) -> Iterator[list[ProducerEntry]]:
+        """Return the producers that wrote here lately, so many at a time: see ``entries_in_parts``.
+
+        Raises NotLeaderOrFollowerError, KafkaStorageError.
+        """
         self.check_leader()
-        return list(self.local_log.producer_state.producers.values())
+        return self.local_log.producer_state.entries_in_parts(count)
 
     # ---- append
 

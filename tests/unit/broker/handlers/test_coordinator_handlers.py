@@ -102,7 +102,7 @@ class PlainPartition:
             coordinator_epoch=0,
             current_txn_first_offset=9,
         )
-        self.active_producers = lambda: [entry]
+        self.active_producers = lambda _: iter([[entry], [entry]])  # a producer may be told twice
 
     def opening(self) -> None:
         """It is open."""

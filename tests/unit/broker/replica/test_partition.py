@@ -52,7 +52,7 @@ ASKED: dict[str, Callable[[Partition], object]] = {
     "offset for a time": lambda partition: partition.offset_for(-1, 2),
     "segment offsets": lambda partition: partition.segment_offsets_for(-1, 10),
     "delete records": lambda partition: partition.delete_records(1),
-    "producers": lambda partition: partition.active_producers(),
+    "producers": lambda partition: partition.active_producers(10),
     "leader": lambda partition: partition.check_leader(),
 }
 

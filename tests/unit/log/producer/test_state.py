@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.log.producer.state import MAX_SEQUENCE, Marker, ProducerBatch, ProducerStateManager
+from tidelog.log.producer.state import (
+    DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+    MAX_SEQUENCE,
+    Marker,
+    ProducerBatch,
+    ProducerStateManager,
+)
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
@@ -83,3 +92,33 @@ def test_what_follows_takes_the_short_way() -> None:
     assert short.expecting(7, 3, 0, 4) is None, "nothing is known of it"
     assert append(short, ProducerBatch(7, 3, 0, 4, 0, 4, 1000, False)) == "appended"
     assert short.expecting(7, 3, 5, 5) is short.producers[7]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_walk_in_parts_gives_who_is_known_all_the_while(seed: int) -> None:
+    """Between the parts producers come, are forgotten, and come again."""
+    chance, time = random.Random(seed), ManualTime()
+    producers = ProducerStateManager(OsFileSystem(), "nowhere", time)
+
+    def write(producer_id: int) -> None:
+        producers.update(ProducerBatch(producer_id, 0, 0, 0, 0, 0, 0, False))
+
+    for producer_id in chance.sample(range(200), 100):
+        write(producer_id)
+    time.advance(DEFAULT_PRODUCER_ID_EXPIRATION_MS - 1)
+    stay = set(chance.sample(sorted(producers.producers), 50))
+    for producer_id in stay:
+        write(producer_id)
+    time.advance(1)
+    found: list[int] = []
+    for part in producers.entries_in_parts(7):
+        assert len(part) <= 7
+        found += [entry.producer_id for entry in part]
+        if chance.random() < 0.3:
+            producers.remove_expired(threading.Lock())
+        if chance.random() < 0.5:
+            write(chance.randrange(200))
+    assert stay <= set(found)
+    producers.remove_expired(threading.Lock())
+    told = [entry.producer_id for part in producers.entries_in_parts(7) for entry in part]
+    assert sorted(told) == sorted(producers.producers), "each once while none goes"
