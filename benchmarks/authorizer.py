@@ -16,6 +16,7 @@ from typing import Any
 from tests.support.questions import build
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
@@ -41,7 +42,7 @@ class Side:
 
     def __init__(self, directory: Path, texts: dict[str, str]) -> None:
         self.data = DataBroker(directory, texts)
-        self.data.topics.create_topic("team-7.orders", 1)
+        self.data.topics.changes.create(NewTopic("team-7.orders", 1))
         for number in range(ACLS if texts else 0):
             self._allow(number)
         self.dispatcher = Dispatcher(self.data.broker)

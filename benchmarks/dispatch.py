@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
+from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.protocol.api_keys import ApiKey
@@ -72,7 +73,7 @@ def main(directory: str | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=directory) as place:
         data = DataBroker(Path(place), {"log.segment.bytes": str(1 << 30)})
         for topic, partitions in (("one", 1), ("many", MANY), ("large", 1)):
-            data.topics.create_topic(topic, partitions)
+            data.topics.changes.create(NewTopic(topic, partitions))
         large = batch(LARGE_RECORDS, 1000)
         for _ in range(LARGE_BATCHES):
             data.replica_manager.partition("large", 0).append_records(memoryview(bytearray(large)))

@@ -73,7 +73,7 @@ class TopicChanges:
         self._widening: dict[str, Change] = {}
 
     def create(self, new: NewTopic) -> Change:
-        """Create a topic. Raises what ``TopicManager.create_topic`` raises before anything is committed; what fails
+        """Create a topic. Raises what ``TopicManager.begin_create`` raises before anything is committed; what fails
         after that fails ``done``, and then there is no topic."""
         image = self._topics.begin_create(new)
         change = Change(image, Deferred())
@@ -109,7 +109,7 @@ class TopicChanges:
     def widen(self, name: str, count: int, validate_only: bool = False) -> Deferred[TopicImage]:
         """Widen a topic to ``count`` partitions in all; settles when they are there, or with ``validate_only`` at once.
 
-        Raises what ``TopicManager.begin_widen`` raises before anything is committed; what fails after that fails the
+        Raises what ``TopicManager.check_widening`` raises before anything is committed; what fails after that fails the
         deferred, and then the topic is as it was. Source: CreatePartitions.
         """
         under_way = self._widening.get(name)

@@ -7,8 +7,8 @@ Order, and why a crash between two steps is harmless
            and are used when it is widened.
   delete   record committed -> MetadataCache forgets it -> logs are renamed away. The log of the metadata tells the
            start which deletions may not be finished; a later record says which are.
-When a call returns, all three steps are done: a deleted topic's name can be used again at once. ``changes`` does the
-same steps without holding up the loop. Loop thread only.
+A deleted topic's name can be used again when all three steps are done. The steps are here; ``changes`` does them one
+after the other without holding up the loop. Loop thread only.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class TopicManager:
         self._call_soon = threads.call_soon
         self._directory = directory
         self.changes = TopicChanges(self, controller, listener, threads)
-        """For who must not wait for the disk: the handlers."""
+        """Whole changes, for the handlers: each step after the one before it, none waited for on the loop."""
 
     def load(self) -> None:
         """Show all topics of the metadata log; called once, before the first request."""
@@ -161,37 +161,12 @@ class TopicManager:
         """Nothing is left of these topics; the metadata log may forget them."""
         self._done_deletions += topic_ids
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = USE_DEFAULT,
-        replication_factor: int = USE_DEFAULT,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-    ) -> TopicImage:
-        """Create a topic here and now, or with ``validate_only`` only say what it would be (its id is zero then).
-
-        Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError,
-        InvalidConfigError, PolicyViolationError; KafkaStorageError when the logs cannot be made, and then there is no
-        topic. Source: CreateTopics.
-        """
-        new = NewTopic(name, partitions, replication_factor, configs, validate_only)
-        image = self.begin_create(new)
-        if not validate_only:
-            self._controller.sync()
-            try:
-                self._listener.first_logs(image, 0)()
-            except KafkaError:
-                with contextlib.suppress(KafkaError):  # the disk that took no log may take nothing else
-                    self._remove_now(self.commit_deletion(image))
-                raise
-            self.finish_create(image)
-        return image
-
     def begin_create(self, new: NewTopic) -> TopicImage:
         """The first step: commit the topic, which holds its name. ``finish_create`` follows, or its deletion.
 
-        Raises what ``create_topic`` raises, but for the logs.
+        With ``validate_only`` it is only said what it would be (its id is zero then). Raises InvalidTopicError,
+        TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
+        PolicyViolationError. Source: CreateTopics.
         """
         name = new.name
         validate_topic_name(name)
@@ -215,16 +190,6 @@ class TopicManager:
         self.in_transit.discard(image.name)
         self._show(image)
         self._listener.topic_created(image, first_partition)
-
-    def _remove_now(self, image: TopicImage) -> None:
-        """The last steps of a deletion, without a thread. Raises KafkaStorageError for logs that stay."""
-        self._controller.sync()
-        removed = False
-        try:
-            self._listener.remove_logs(image)()
-            removed = True
-        finally:
-            self.finish_delete(image, removed=removed)
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """The internal topic of this name, created if it does not exist yet.
@@ -257,20 +222,10 @@ class TopicManager:
                 self._listener.first_logs(image, partition)()
             self._call_soon(partial(self._make_log_of, image, partition + 1))
 
-    def delete_topic(self, name: str) -> TopicImage:
-        """Delete a topic and its logs here and now; when this returns the name is free.
-
-        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError; KafkaStorageError for logs that stay: the next
-        start removes them. Source: DeleteTopics.
-        """
-        image = self.begin_delete(name)
-        self._remove_now(image)
-        return image
-
     def begin_delete(self, name: str) -> TopicImage:
         """The first step: commit the deletion and hide the topic; its name is held until ``finish_delete``.
 
-        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
+        Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
         """
         if not self._config.get_bool("delete.topic.enable"):
             raise TopicDeletionDisabledError

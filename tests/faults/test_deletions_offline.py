@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
@@ -62,7 +63,7 @@ class _WithoutSecond(OsFileSystem):
 @pytest.fixture
 def disks(tmp_path: Path) -> TwoDisks:
     disks = TwoDisks(tmp_path)
-    disks.data.topics.create_topic("t", PARTITIONS)
+    create_topic(disks.data, "t", PARTITIONS)
     for index in range(PARTITIONS):
         disks.data.append("t", b"old", partition=index)
     assert len(list(disks.second.glob("t-*"))) == PARTITIONS // 2
@@ -77,15 +78,15 @@ def test_they_are_finished_when_the_directory_returns(disks: TwoDisks, away: str
         disks.restart(offline=True)
     else:
         disks.take_offline()
-    disks.data.topics.delete_topic("t")
+    delete_topic(disks.data, "t")
     for number in range(others):  # each deletion forgets those before it that are finished
-        disks.data.topics.create_topic(f"other{number}")
-        disks.data.topics.delete_topic(f"other{number}")
+        create_topic(disks.data, f"other{number}")
+        delete_topic(disks.data, f"other{number}")
     disks.restart(offline=True, clean=clean)
     disks.restart(clean=clean)
     assert disks.shown() == []
     assert not disks.data.broker.metadata.topics
-    disks.data.topics.create_topic("t", PARTITIONS)
+    create_topic(disks.data, "t", PARTITIONS)
     assert [disks.data.append("t", b"new", partition=index) for index in range(PARTITIONS)] == [0] * PARTITIONS
     disks.data.close()
 
@@ -93,8 +94,8 @@ def test_they_are_finished_when_the_directory_returns(disks: TwoDisks, away: str
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_new_topic_of_that_name_is_left_as_it_is(disks: TwoDisks, clean: bool) -> None:
     disks.take_offline()
-    disks.data.topics.delete_topic("t")
-    disks.data.topics.create_topic("t", PARTITIONS)
+    delete_topic(disks.data, "t")
+    create_topic(disks.data, "t", PARTITIONS)
     assert [disks.data.append("t", b"new", partition=index) for index in range(PARTITIONS)] == [0] * PARTITIONS
     disks.restart(clean=clean)
     assert disks.data.log_manager.is_whole
@@ -105,9 +106,9 @@ def test_a_new_topic_of_that_name_is_left_as_it_is(disks: TwoDisks, clean: bool)
 
 def test_finished_deletions_are_forgotten_when_all_directories_are_there(disks: TwoDisks) -> None:
     disks.take_offline()
-    disks.data.topics.delete_topic("t")
+    delete_topic(disks.data, "t")
     disks.restart()
-    disks.data.topics.create_topic("u")
-    disks.data.topics.delete_topic("u")
+    create_topic(disks.data, "u")
+    delete_topic(disks.data, "u")
     assert list(disks.data.broker.controller.deletions.values()) == ["u"], "the last one, until the next"
     disks.data.close()

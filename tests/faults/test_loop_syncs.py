@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tests.unit.broker.stepping import response_of
@@ -80,7 +81,7 @@ class World:
                 self.disk.in_thread = False
 
         self.data.loop.run_in_executor = run_in_executor  # type: ignore[method-assign]
-        self.data.topics.create_topic("t", 1)
+        create_topic(self.data, "t", 1)
         self.disk.on_loop.clear()
 
     def ask(self, request: Any, version: int) -> Any:

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import OsFileSystem
@@ -21,14 +22,14 @@ PARTITIONS = 2
 
 def life_of_topics(data: DataBroker) -> None:
     """The work that is killed: two topics, one of them deleted and made again with more partitions."""
-    data.topics.create_topic("kept", 1)
+    create_topic(data, "kept", 1)
     data.append("kept", b"kept")
-    data.topics.create_topic("orders", PARTITIONS)
+    create_topic(data, "orders", PARTITIONS)
     data.append("orders", b"old")
-    data.topics.delete_topic("orders")
-    data.topics.create_topic("orders", PARTITIONS + 1)
+    delete_topic(data, "orders")
+    create_topic(data, "orders", PARTITIONS + 1)
     data.append("orders", b"new", partition=PARTITIONS)
-    data.topics.delete_topic("orders")
+    delete_topic(data, "orders")
 
 
 def shown(directory: Path) -> set[str]:
@@ -69,21 +70,21 @@ def test_a_kill_at_every_step_leaves_topics_with_their_logs_and_nothing_else(tmp
                 data.append(name, b"after", partition=index)
         assert shown(directory) == belonging(data), f"killed at step {number}"
         if "orders" in data.broker.metadata.topics:
-            data.topics.delete_topic("orders")
-        data.topics.create_topic("orders", PARTITIONS)
+            delete_topic(data, "orders")
+        create_topic(data, "orders", PARTITIONS)
         assert data.append("orders", b"again") == 0, f"killed at step {number}"
         data.close()
 
 
 def test_a_directory_of_unknown_origin_is_kept_beside_a_new_topic(tmp_path: Path) -> None:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("orders", 2)
+    create_topic(data, "orders", 2)
     data.append("orders", b"whose?")
     data.close()
     shutil.rmtree(tmp_path / METADATA_DIRECTORY)
     data = DataBroker(tmp_path)
     assert shown(tmp_path) == {"orders-0", "orders-1"}, "left alone"
-    data.topics.create_topic("orders", 1)
+    create_topic(data, "orders", 1)
     assert data.append("orders", b"new") == 0
     data.close()
     aside = sorted(name for name in shown(tmp_path) if name.endswith("-stray"))
@@ -94,7 +95,7 @@ def test_a_directory_of_unknown_origin_is_kept_beside_a_new_topic(tmp_path: Path
 def test_finished_deletions_are_forgotten(tmp_path: Path) -> None:
     data = DataBroker(tmp_path)
     for _ in range(5):
-        data.topics.create_topic("orders")
-        data.topics.delete_topic("orders")
+        create_topic(data, "orders")
+        delete_topic(data, "orders")
     assert len(data.broker.controller.deletions) == 1, "the last one, until the next"
     data.close()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import long_requests
 from tests.support.long_requests import WIDE_TOPIC, Naming, all_cases, build
+from tests.support.topics import create_topic
 from tests.support.watched_loop import WatchedLoop
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire
@@ -124,7 +125,7 @@ REQUESTS: list[tuple[Callable[[range], Message], type[Message], int]] = [
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataBroker]:
     """A broker after a clean stop, in which no log is open yet."""
     before = DataBroker(tmp_path)
-    before.topics.create_topic("t", PARTITIONS)
+    create_topic(before, "t", PARTITIONS)
     for partition in ALL:
         before.append("t", b"one", b"two", partition=partition)
     before.close()
@@ -170,7 +171,7 @@ class LivedIn:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = ShareWorld(directory, TEXTS)
         before.topic(WIDE_TOPIC, *[2] * PARTITIONS, partitions=PARTITIONS)
-        before.topics.create_topic("indexed", PARTITIONS, configs={"index.keys": "true", "index.tag.header": "h"})
+        create_topic(before, "indexed", PARTITIONS, configs={"index.keys": "true", "index.tag.header": "h"})
         self._use(before)
         before.loop.advance(1000)
         before.close()

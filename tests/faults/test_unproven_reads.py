@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.pipelines import NOW_MS, end_transaction, write
+from tests.support.topics import create_topic
 from tests.support.transactions import committed_by_markers
 from tests.support.watched_loop import WatchedLoop
 from tests.unit.broker.data_broker import DataBroker
@@ -42,7 +43,7 @@ def fill(log: UnifiedLog) -> None:
 def stopped(world: type[DataBroker], path: Path) -> None:
     """A data directory like one of an Apache Kafka: stopped cleanly, no digests."""
     data = world(path, CONFIG)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     fill(data.replica_manager.partition("t", 0).local_log)
     data.close()
     (path / INDEX_DIGESTS_FILE).unlink()

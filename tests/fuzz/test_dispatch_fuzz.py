@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -33,7 +34,7 @@ LEAK_LIMIT_BYTES = 16 * 1024 * 1024
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"})
-    data.topics.create_topic("t", 2)
+    create_topic(data, "t", 2)
     yield data
     data.close()
 

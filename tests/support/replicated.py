@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.support.leaders import EPOCH, brokers
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tidelog.broker.handlers.fetch import handle as handle_fetch
@@ -33,7 +34,7 @@ class ReplicatedBroker(DataBroker):
         self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
         self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS)
         self.replica_manager.roles = self.roles
-        self.topic = self.topics.create_topic("t", 1, configs=configs)
+        self.topic = create_topic(self, "t", 1, configs=configs)
         self.partition.take_over(LED)
 
     @property

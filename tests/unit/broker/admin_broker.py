@@ -75,6 +75,7 @@ class AdminBroker:
         self.config = BrokerConfig(self.texts)
         self.log_manager = LogManager(self.config.log_dirs, OsFileSystem(), self.time, LogConfig())
         self.in_thread: InThread = run_now
+        self.run_turn: Callable[[], None] = lambda: None
         threads = Threads(lambda work: self.in_thread(work), call_now)
         self.controller = build_controller(self.log_manager, self.config.node_id, self.time, threads=threads)
         self.metadata = MetadataCache()
@@ -121,10 +122,16 @@ class AdminBroker:
         )
         subscribe_publishers(self.broker)
 
-    def set_listener(self, listener: TopicListener, in_thread: InThread = run_now) -> None:
-        """Tell ``listener`` of changes from now on, and run what waits for the disk in ``in_thread``."""
+    def set_listener(
+        self, listener: TopicListener, in_thread: InThread = run_now, run_turn: Callable[[], None] = lambda: None
+    ) -> None:
+        """Tell ``listener`` of changes from now on, and run what waits for the disk in ``in_thread``.
+
+        ``run_turn`` does what waits there.
+        """
         self.told = listener
         self.in_thread = in_thread
+        self.run_turn = run_turn
 
     def reopen(self) -> AdminBroker:
         """Close the metadata log and start again on the same directory."""

@@ -89,6 +89,10 @@ class DataBroker:
         self.purgatory = self.broker.purgatory
         self.replica_manager = self.broker.replica_manager
 
+    def run_turn(self) -> None:
+        """Run what waits for the loop's next turn."""
+        self.loop.run_soon()
+
     def context(self, version: int) -> RequestContext:
         """A request of this version."""
         context = RequestContext()

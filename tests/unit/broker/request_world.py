@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.errors import CloseConnectionError
@@ -72,7 +73,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.data = DataBroker(directory, TEXTS)
-        self.data.topics.create_topic("wide", 10_000)
+        create_topic(self.data, "wide", 10_000)
         coordinators_of(self.data.broker).start()
         self.counter = Counter()
         self.data.loop.run_in_executor = not_counted(self.data.loop.run_in_executor)  # type: ignore[method-assign]

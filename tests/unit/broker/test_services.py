@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange
 from tidelog.broker.loop.lazy import Begin
@@ -49,7 +50,7 @@ def test_the_table_holds_every_service(data: DataBroker) -> None:
 
 
 def test_a_plain_broker_builds_none(data: DataBroker) -> None:
-    data.topics.create_topic("t")
+    create_topic(data, "t")
     begin(data)
     assert built(data) == set()
 
@@ -68,13 +69,13 @@ def test_a_quota_wants_the_quotas(data: DataBroker) -> None:
 
 
 def test_a_topic_with_an_index_wants_the_indexing(data: DataBroker) -> None:
-    image = data.topics.create_topic("t", configs={"index.keys": "true"})
+    image = create_topic(data, "t", configs={"index.keys": "true"})
     assert wants_index(image)
     assert built(data) == {"indexing"}
 
 
 def test_a_virtual_topic_wants_the_virtual_partitions(data: DataBroker) -> None:
-    data.topics.create_topic("t", configs={"index.keys": "true"})
+    create_topic(data, "t", configs={"index.keys": "true"})
     data.replica_manager.partition("t?key=a", 0)
     assert "virtual_partitions" in built(data)
 

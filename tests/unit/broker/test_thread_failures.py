@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.requests.route import Pending
@@ -91,24 +92,24 @@ def auto_create(data: DataBroker, name: str) -> Message:
 
 
 def delete(data: DataBroker, name: str) -> Message:
-    data.topics.create_topic(name, 2)
+    create_topic(data, name, 2)
     return DeleteTopicsRequest(topic_names=[name])
 
 
 def widen(data: DataBroker, name: str) -> Message:
-    data.topics.create_topic(name, 2)
+    create_topic(data, name, 2)
     return CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=4, assignments=None)])
 
 
 def configure(data: DataBroker, name: str) -> Message:
-    data.topics.create_topic(name, 1)
+    create_topic(data, name, 1)
     configs = [AlterableConfig(name="retention.ms", config_operation=0, value="1000")]
     resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=configs)
     return IncrementalAlterConfigsRequest(resources=[resource])
 
 
 def produce(data: DataBroker, name: str, **configs: str) -> Message:
-    data.topics.create_topic(name, 1, configs=configs)
+    create_topic(data, name, 1, configs=configs)
     part = PartitionProduceData(index=0, records=memoryview(bytearray(LONG_BATCH)))
     return ProduceRequest(
         acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=name, partition_data=[part, part])]
@@ -120,14 +121,14 @@ def produce_durably(data: DataBroker, name: str) -> Message:
 
 
 def fetch(data: DataBroker, name: str) -> Message:
-    data.topics.create_topic(name, 1)
+    create_topic(data, name, 1)
     data.replica_manager.partition(name, 0).append_records(memoryview(bytearray(LONG_BATCH)))
     part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=name, partitions=[part])])
 
 
 def delete_records(data: DataBroker, name: str) -> Message:
-    data.topics.create_topic(name, 1)
+    create_topic(data, name, 1)
     data.append(name, b"one", b"two")
     parts = [DeleteRecordsPartition(partition_index=0, offset=1)]
     return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=parts)], timeout_ms=1000)

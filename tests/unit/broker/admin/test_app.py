@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from tests.support.prometheus import Page, parse
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
@@ -70,7 +71,7 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     if TOPIC not in parts.broker.metadata.topics:
         with opening_expected():
-            parts.topics.create_topic(TOPIC, 2, 1, {"cleanup.policy": "compact"})
+            create_topic(parts, TOPIC, 2, 1, {"cleanup.policy": "compact"})
     listener = socket.socket(socket.AF_UNIX)
     path = str(directory / "admin")
     listener.bind(path)
@@ -158,7 +159,7 @@ async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, p
         await pages.get(path)
         before = await calls_of(pages, path)
         with opening_expected():
-            pages.parts.topics.create_topic("wide", LOGS, 1, {"cleanup.policy": "compact"})
+            create_topic(pages.parts, "wide", LOGS, 1, {"cleanup.policy": "compact"})
             for number in range(LOGS):
                 assert pages.parts.replica_manager.partition("wide", number).local_log is not None
 
@@ -169,8 +170,8 @@ async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, p
 async def test_cleaning_a_wide_topic_costs_the_loop_little_for_each_partition(tmp_path: Path, path: str) -> None:
     async with admin(tmp_path) as pages:
         with opening_expected():
-            pages.parts.topics.create_topic("wide", WIDE, 1, {"cleanup.policy": "compact"})
-            pages.parts.topics.create_topic("narrow", 1, 1, {"cleanup.policy": "compact"})
+            create_topic(pages.parts, "wide", WIDE, 1, {"cleanup.policy": "compact"})
+            create_topic(pages.parts, "narrow", 1, 1, {"cleanup.policy": "compact"})
             for number in range(WIDE):
                 assert pages.parts.replica_manager.partition("wide", number).local_log is not None
         await pages.post(path)
@@ -322,7 +323,7 @@ async def test_run_says_why_a_log_is_refused(tmp_path: Path) -> None:
 async def test_run_of_a_topic_that_is_not_compacted_is_refused(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         with opening_expected():
-            pages.parts.topics.create_topic("plain", 1, 1, {})
+            create_topic(pages.parts, "plain", 1, 1, {})
         refused = {"error": "plain is not compacted: its cleanup.policy has no compact"}
         assert await pages.post("/compaction/plain?wait=0") == (409, refused)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin import guard as admin_guard
 from tidelog.broker.admin.app import serve
@@ -72,7 +73,7 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
     parts = DataBroker(directory, texts)
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     with opening_expected():
-        parts.topics.create_topic(TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+        create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     runner = await serve(parts.broker, listener)

@@ -19,6 +19,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.certificates import Certificates
+from tests.support.topics import create_topic
 from tests.unit.broker.admin.test_guard import Answer, Site
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin import login as admin_login
@@ -60,7 +61,7 @@ async def site(directory: Path, texts: Mapping[str, str]) -> AsyncIterator[Site]
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     with opening_expected():
         for topic in TOPICS:
-            parts.topics.create_topic(topic, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+            create_topic(parts, topic, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
     salted = hashlib.pbkdf2_hmac("sha512", b"scram", b"salt", 4096)
     ScramCredentials(parts.broker.controller).put("bob", ScramMechanism.SCRAM_SHA_512, 4096, b"salt", salted)
     listener = socket.create_server(("127.0.0.1", 0))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.changes import Change, Operation, operation_of
@@ -47,7 +48,7 @@ def one(admin: AdminBroker, kind: ResourceType, name: str, key: str) -> ConfigEn
 
 
 def test_a_topic_is_described_with_all_keys(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders")
+    image = create_topic(admin, "orders")
     entries = admin.configs.describe_topic(image)
     assert [entry.name for entry in entries] == list(TOPIC_CONFIG_DEF.keys)
     assert {entry.source for entry in entries} == {ConfigSource.DEFAULT}
@@ -56,7 +57,7 @@ def test_a_topic_is_described_with_all_keys(admin: AdminBroker) -> None:
 
 def test_a_value_tells_where_it_comes_from(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"log.retention.hours": "2"})
-    admin.topics.create_topic("orders", configs={"retention.ms": "5"})
+    create_topic(admin, "orders", configs={"retention.ms": "5"})
     admin.configs.alter(BROKER, "", [change("log.retention.ms", "7")], False)
     admin.configs.alter(BROKER, "1", [change("log.retention.ms", "6")], False)
     entry = one(admin, TOPIC, "orders", "retention.ms")
@@ -81,7 +82,7 @@ def test_an_inherited_value_is_converted(
     tmp_path: Path, texts: dict[str, str], value: str, source: ConfigSource
 ) -> None:
     admin = AdminBroker(tmp_path, texts)
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     entry = one(admin, TOPIC, "orders", "retention.ms")
     assert (entry.value, entry.source) == (value, source)
 
@@ -96,7 +97,7 @@ def test_an_unknown_topic_has_no_configs(admin: AdminBroker) -> None:
 
 
 def test_topic_configs_are_set_deleted_and_kept(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", configs={"retention.ms": "1", "segment.bytes": "100"})
+    create_topic(admin, "orders", configs={"retention.ms": "1", "segment.bytes": "100"})
     changes = [change("retention.ms", None, Operation.DELETE), change("flush.ms", "9")]
     admin.configs.alter(TOPIC, "orders", changes, False)
     expected = {"segment.bytes": "100", "flush.ms": "9"}
@@ -106,7 +107,7 @@ def test_topic_configs_are_set_deleted_and_kept(admin: AdminBroker) -> None:
 
 
 def test_lists_grow_and_shrink(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     admin.configs.alter(TOPIC, "orders", [change("cleanup.policy", "compact", Operation.APPEND)], False)
     assert admin.metadata.topics["orders"].configs == {"cleanup.policy": "delete,compact"}
     admin.configs.alter(TOPIC, "orders", [change("cleanup.policy", "compact", Operation.APPEND)], False)
@@ -127,14 +128,14 @@ def test_lists_grow_and_shrink(admin: AdminBroker) -> None:
     ],
 )
 def test_bad_changes_are_refused(admin: AdminBroker, changes: list[Change], error: type[KafkaError], text: str) -> None:
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     with pytest.raises(error, match=text):
         admin.configs.alter(TOPIC, "orders", changes, False)
     assert admin.metadata.topics["orders"].configs == {}
 
 
 def test_replacing_removes_what_is_not_named(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", configs={"retention.ms": "1"})
+    create_topic(admin, "orders", configs={"retention.ms": "1"})
     admin.configs.replace(TOPIC, "orders", {"flush.ms": "9"}, validate_only=True)
     assert admin.metadata.topics["orders"].configs == {"retention.ms": "1"}
     admin.configs.replace(TOPIC, "orders", {"flush.ms": "9"}, validate_only=False)
@@ -143,8 +144,8 @@ def test_replacing_removes_what_is_not_named(admin: AdminBroker) -> None:
 
 def test_logs_get_the_values_in_force(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"log.segment.bytes": "500"})
-    plain = admin.topics.create_topic("plain")
-    own = admin.topics.create_topic("own", configs={"retention.ms": "1"})
+    plain = create_topic(admin, "plain")
+    own = create_topic(admin, "own", configs={"retention.ms": "1"})
     assert admin.topic_configs.log_config(plain).segment_bytes == 500
     assert admin.topic_configs.log_config(own).retention_ms == 1
     assert admin.topic_configs.log_config(own).segment_bytes == 500
@@ -296,8 +297,8 @@ def test_group_changes_can_be_only_validated(admin: AdminBroker) -> None:
 
 
 def test_resources_are_listed_by_kind(admin: AdminBroker) -> None:
-    admin.topics.create_topic("b")
-    admin.topics.create_topic("a")
+    create_topic(admin, "b")
+    create_topic(admin, "a")
     admin.configs.alter(GROUP, "g", [change("consumer.session.timeout.ms", "46000")], False)
     names = {kind: admin.configs.resource_names(kind) for kind in ResourceType}
     assert names == {TOPIC: ["a", "b"], BROKER: ["1"], LOGGER: ["1"], CLIENT_METRICS: [], GROUP: ["g"]}
@@ -321,7 +322,7 @@ def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_ne
     admin: AdminBroker, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
 ) -> None:
     """A thread reads the defaults, the loop changes them, the thread goes on with what it read."""
-    image = admin.topics.create_topic("orders", configs=own)
+    image = create_topic(admin, "orders", configs=own)
     looked, go_on = threading.Event(), threading.Event()
     defaults = BrokerConfig.topic_defaults
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tests.unit.broker.controller.test_topics import FullDisk
 from tidelog.broker.controller.topic_changes import NewTopic
@@ -57,7 +58,7 @@ def admin(tmp_path: Path) -> AdminBroker:
 @pytest.fixture
 def steps(admin: AdminBroker) -> Steps:
     steps = Steps()
-    admin.set_listener(admin.listener, steps)
+    admin.set_listener(admin.listener, steps, steps.all)
     return steps
 
 
@@ -78,7 +79,7 @@ def test_the_name_is_taken_meanwhile(admin: AdminBroker, steps: Steps) -> None:
     with pytest.raises(TopicAlreadyExistsError):
         admin.topics.changes.create(NewTopic("a.b"))
     with pytest.raises(TopicAlreadyExistsError):
-        admin.topics.create_topic("a.b")
+        create_topic(admin, "a.b")
     with pytest.raises(InvalidTopicError, match="collides"):
         admin.topics.changes.create(NewTopic("a_b"))
     steps.all()
@@ -95,7 +96,7 @@ def test_one_sync_serves_what_was_committed_before_it(admin: AdminBroker, steps:
 
 
 def test_a_deleted_topic_is_hidden_at_once_and_its_name_free_at_the_end(admin: AdminBroker, steps: Steps) -> None:
-    image = admin.topics.create_topic("orders")
+    image = create_topic(admin, "orders")
     del admin.listener.events[:]
     change = admin.topics.changes.delete("orders")
     assert not admin.metadata.topics
@@ -140,7 +141,7 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker, ste
 
 
 def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin.topics.create_topic("old")
+    create_topic(admin, "old")
 
     def fail() -> None:
         raise KafkaStorageError("cannot sync")
@@ -155,7 +156,7 @@ def test_a_failed_sync_fails_all_it_was_for(admin: AdminBroker, steps: Steps, mo
 
 
 def test_partitions_are_shown_once_they_are_durable_and_have_logs(admin: AdminBroker, steps: Steps) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     del admin.listener.events[:]
     done = admin.topics.changes.widen("orders", 5)
     steps.step()  # the logs
@@ -168,7 +169,7 @@ def test_partitions_are_shown_once_they_are_durable_and_have_logs(admin: AdminBr
 
 
 def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(admin: AdminBroker, steps: Steps) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     changes, seen = admin.topics.changes, []
     wider = [changes.widen("orders", count) for count in (3, 5, 4)]
     configs = changes.commit("orders", lambda: admin.topics.set_configs("orders", {"retention.ms": "1"}))
@@ -195,7 +196,7 @@ def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(ad
 
 
 def test_a_topic_whose_new_logs_cannot_be_made_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:
-    before = admin.topics.create_topic("orders", 2)
+    before = create_topic(admin, "orders", 2)
     admin.set_listener(FullDisk(), steps)
     done = admin.topics.changes.widen("orders", 3)
     steps.all()
@@ -212,7 +213,7 @@ def test_a_topic_whose_new_logs_are_refused_by_the_disk_stays_as_it_was(admin: A
 
             return make
 
-    before = admin.topics.create_topic("orders", 2)
+    before = create_topic(admin, "orders", 2)
     admin.set_listener(NoRoom(), steps)
     done = admin.topics.changes.widen("orders", 3)
     steps.all()
@@ -238,7 +239,7 @@ def test_a_step_that_fails_in_an_unforeseen_way_leaves_no_one_waiting(
         "widen": lambda: admin.topics.changes.widen("old", 3),
         "delete": lambda: admin.topics.changes.delete("old").done,
     }
-    admin.topics.create_topic("old", 2)
+    create_topic(admin, "old", 2)
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
@@ -260,7 +261,7 @@ def test_a_step_that_fails_in_an_unforeseen_way_leaves_no_one_waiting(
 
 
 def test_configs_are_in_force_at_once_and_answered_when_durable(admin: AdminBroker, steps: Steps) -> None:
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     changes = [
         admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {"retention.ms": "1"})),
         admin.topics.changes.commit(None, lambda: None),
@@ -278,7 +279,7 @@ def test_a_change_that_is_refused_is_told_at_once(admin: AdminBroker, steps: Ste
 
 
 def test_to_validate_more_partitions_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
-    before = admin.topics.create_topic("orders", 2)
+    before = create_topic(admin, "orders", 2)
     assert admin.topics.changes.widen("orders", 3, validate_only=True).result().partition_count == 3
     assert admin.metadata.topics["orders"] == admin.reopen().metadata.topics["orders"] == before
 
@@ -286,7 +287,7 @@ def test_to_validate_more_partitions_commits_nothing(admin: AdminBroker, steps: 
 def test_a_failed_sync_fails_configs_and_partitions(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
 
     def fail() -> None:
         raise KafkaStorageError("cannot sync")
@@ -304,7 +305,7 @@ def test_a_failed_sync_fails_configs_and_partitions(
 
 def test_new_partitions_are_new_whatever_became_of_the_first(admin: AdminBroker) -> None:
     """A topic that Kafka has led: its partitions have epochs, and a directory that need not be that of the new logs."""
-    image = admin.topics.create_topic("orders", 1)
+    image = create_topic(admin, "orders", 1)
     kafka = PartitionChangeRecord(
         partition_id=0, topic_id=image.topic_id, leader=admin.config.node_id, directories=[b"d" * 16]
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.admin_broker import AdminBroker, NotingListener
 from tidelog.broker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -34,7 +35,7 @@ def admin(tmp_path: Path) -> AdminBroker:
 
 
 def test_a_created_topic_is_shown_and_its_logs_are_asked_for(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 3, 1, {"retention.ms": "1000"})
+    image = create_topic(admin, "orders", 3, 1, {"retention.ms": "1000"})
     assert admin.metadata.topics == {"orders": image}
     assert admin.metadata.topic_by_id(image.topic_id) is image
     assert (image.partition_count, image.configs, image.is_internal) == (3, {"retention.ms": "1000"}, False)
@@ -42,17 +43,17 @@ def test_a_created_topic_is_shown_and_its_logs_are_asked_for(admin: AdminBroker)
 
 
 def test_topics_are_kept_over_a_restart(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 3, 1, {"cleanup.policy": "compact"})
+    image = create_topic(admin, "orders", 3, 1, {"cleanup.policy": "compact"})
     assert admin.reopen().metadata.topics == {"orders": image}
 
 
 def test_counts_default_to_the_configuration(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"num.partitions": "7"})
-    assert admin.topics.create_topic("orders").partition_count == 7
+    assert create_topic(admin, "orders").partition_count == 7
 
 
 def test_validate_only_changes_nothing(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 2, 1, {}, validate_only=True)
+    image = create_topic(admin, "orders", 2, 1, {}, validate_only=True)
     assert image.partition_count == 2
     assert not admin.metadata.topics
     assert not admin.listener.events
@@ -75,33 +76,33 @@ def test_what_cannot_be_made_is_refused(
     admin: AdminBroker, partitions: int, replicas: int, configs: dict[str, str], error: type[KafkaError]
 ) -> None:
     with pytest.raises(error):
-        admin.topics.create_topic("orders", partitions, replicas, configs)
+        create_topic(admin, "orders", partitions, replicas, configs)
     assert not admin.metadata.topics
 
 
 def test_an_unknown_config_is_named(admin: AdminBroker) -> None:
     with pytest.raises(InvalidConfigError, match=r"no\.such\.key"):
-        admin.topics.create_topic("orders", configs={"no.such.key": "1"})
+        create_topic(admin, "orders", configs={"no.such.key": "1"})
 
 
 def test_a_name_can_be_taken_once(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     with pytest.raises(TopicAlreadyExistsError):
-        admin.topics.create_topic("orders")
+        create_topic(admin, "orders")
 
 
 def test_names_that_collide_in_metrics_are_refused(admin: AdminBroker) -> None:
-    admin.topics.create_topic("a.b_c")
+    create_topic(admin, "a.b_c")
     with pytest.raises(InvalidTopicError, match=r"collides with existing topic: a\.b_c"):
-        admin.topics.create_topic("a_b.c")
-    admin.topics.delete_topic("a.b_c")
-    admin.topics.create_topic("a_b.c")
+        create_topic(admin, "a_b.c")
+    delete_topic(admin, "a.b_c")
+    create_topic(admin, "a_b.c")
 
 
 def test_names_that_collide_are_known_after_a_restart(admin: AdminBroker) -> None:
-    admin.topics.create_topic("a.b")
+    create_topic(admin, "a.b")
     with pytest.raises(InvalidTopicError):
-        admin.reopen().topics.create_topic("a_b")
+        create_topic(admin.reopen(), "a_b")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a/b", "a b", "é", "a\0"])
@@ -124,9 +125,9 @@ def test_good_names_pass(name: str) -> None:
 
 
 def test_a_deleted_topic_is_gone_and_its_name_free_at_once(admin: AdminBroker) -> None:
-    first = admin.topics.create_topic("orders", 2)
-    assert admin.topics.delete_topic("orders") == first
-    second = admin.topics.create_topic("orders", 1)
+    first = create_topic(admin, "orders", 2)
+    assert delete_topic(admin, "orders") == first
+    second = create_topic(admin, "orders", 1)
     assert second.topic_id != first.topic_id
     assert admin.metadata.topic_by_id(first.topic_id) is None
     assert [event[0] for event in admin.listener.events] == ["created", "deleted", "created"]
@@ -135,18 +136,18 @@ def test_a_deleted_topic_is_gone_and_its_name_free_at_once(admin: AdminBroker) -
 
 def test_deleting_what_does_not_exist(admin: AdminBroker) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
-        admin.topics.delete_topic("orders")
+        delete_topic(admin, "orders")
 
 
 def test_deletion_can_be_disabled(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"delete.topic.enable": "false"})
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     with pytest.raises(TopicDeletionDisabledError):
-        admin.topics.delete_topic("orders")
+        delete_topic(admin, "orders")
 
 
 def test_partitions_are_added(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 2)
+    image = create_topic(admin, "orders", 2)
     wider = admin.topics.changes.widen("orders", 5).result()
     assert wider == image._replace(partitions=image.partitions[:1] * 5)
     assert admin.listener.events[-1] == ("created", "orders", 2, 5)
@@ -154,7 +155,7 @@ def test_partitions_are_added(admin: AdminBroker) -> None:
 
 
 def test_adding_partitions_can_be_only_validated(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     assert admin.topics.changes.widen("orders", 5, validate_only=True).result().partition_count == 5
     assert admin.metadata.topics["orders"].partition_count == 2
 
@@ -170,7 +171,7 @@ def test_adding_partitions_can_be_only_validated(admin: AdminBroker) -> None:
     ],
 )
 def test_partitions_that_cannot_be_added(admin: AdminBroker, name: str, count: int, error: type[KafkaError]) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     with pytest.raises(error):
         admin.topics.changes.widen(name, count)
 
@@ -195,7 +196,7 @@ def test_auto_creation_uses_the_defaults(admin: AdminBroker) -> None:
 
 
 def test_configs_of_a_topic_are_replaced_and_told(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", configs={"retention.ms": "1"})
+    create_topic(admin, "orders", configs={"retention.ms": "1"})
     image = admin.topics.set_configs("orders", {"segment.bytes": "100"})
     assert image.configs == {"segment.bytes": "100"}
     assert admin.listener.events[-1] == ("configs", "orders", {"segment.bytes": "100"})
@@ -208,15 +209,15 @@ def test_configs_of_an_unknown_topic_cannot_be_set(admin: AdminBroker) -> None:
 
 
 def test_changed_defaults_are_told_for_every_topic(admin: AdminBroker) -> None:
-    admin.topics.create_topic("a")
-    admin.topics.create_topic("b")
+    create_topic(admin, "a")
+    create_topic(admin, "b")
     del admin.listener.events[:]
     admin.topics.broker_defaults_changed()
     assert [event[1] for event in admin.listener.events] == ["a", "b"]
 
 
 def test_a_topic_and_its_partitions_and_configs_are_records(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 3, 1, {"retention.ms": "1000"})
+    image = create_topic(admin, "orders", 3, 1, {"retention.ms": "1000"})
     metadata = admin.controller.image
     assert metadata.topic_named("orders") == (image.name, image.topic_id, image.partitions)
     assert metadata.configs == {(2, "orders"): {"retention.ms": "1000"}}
@@ -243,15 +244,15 @@ class FullDisk(NotingListener):
 def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> None:
     admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
-        admin.topics.create_topic("a.b")
+        create_topic(admin, "a.b")
     assert not admin.metadata.topics
     again = admin.reopen()
-    again.topics.create_topic("a_b")
+    create_topic(again, "a_b")
     assert list(again.metadata.topics) == ["a_b"]
 
 
 def test_partitions_whose_logs_cannot_be_made_are_taken_back(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders", 2)
+    image = create_topic(admin, "orders", 2)
     admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
         admin.topics.changes.widen("orders", 5).result()

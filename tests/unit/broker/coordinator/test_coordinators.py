@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.coordinator.runtime.test_committed import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -28,7 +29,7 @@ TEXTS = {"offsets.topic.num.partitions": "1"}
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, TEXTS)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     data.make_internal_topics("__consumer_offsets")
     commit(data)
     yield data
@@ -118,7 +119,7 @@ def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: D
     data.topics.begin_delete("t")
     again = restarted(data, tmp_path)
     assert committed(again) == -1
-    again.topics.create_topic("t", 1)
+    create_topic(again, "t", 1)
     commit(again)
     last = restarted(again, tmp_path)
     assert committed(last) == 5, "of the topic that has the name now"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
 from tidelog.broker.find.indexing import RETRY_MS, SUPERVISE_S, UPKEEP_MS, Indexing, indexing_of
 from tidelog.log.files.topic_partition import TopicPartition
@@ -24,7 +25,7 @@ WAIT_S = 20.0
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 1, configs={"index.keys": "true"})
+    create_topic(data, "t", 1, configs={"index.keys": "true"})
     append(data, range(10))
     yield data
     if data.broker.services.indexing.made is not None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
@@ -107,8 +108,8 @@ def pages(admin: AdminBroker, limit: int, *names: str) -> list[list[tuple[str | 
 
 
 def test_topics_come_page_by_page(admin: AdminBroker) -> None:
-    admin.topics.create_topic("b", 3)
-    admin.topics.create_topic("a", 2)
+    create_topic(admin, "b", 3)
+    create_topic(admin, "a", 2)
     assert pages(admin, 10) == [[("a", [0, 1]), ("b", [0, 1, 2])]]
     assert pages(admin, 2) == [[("a", [0, 1])], [("b", [0, 1])], [("b", [2])]]
     assert pages(admin, 3) == [[("a", [0, 1]), ("b", [0])], [("b", [1, 2])]]
@@ -117,12 +118,12 @@ def test_topics_come_page_by_page(admin: AdminBroker) -> None:
 
 def test_the_brokers_limit_holds_too(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"max.request.partition.size.limit": "1"})
-    admin.topics.create_topic("a", 2)
+    create_topic(admin, "a", 2)
     assert pages(admin, 100) == [[("a", [0])], [("a", [1])]]
 
 
 def test_an_unknown_topic_has_its_error_on_its_page(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("a", 1)
+    image = create_topic(admin, "a", 1)
     request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="no"), TopicRequest(name="a")])
     known, unknown = drive(admin.broker, request, DescribeTopicPartitionsResponse).topics
     assert (known.topic_id, known.partitions[0].leader_id) == (image.topic_id, 1)
@@ -130,7 +131,7 @@ def test_an_unknown_topic_has_its_error_on_its_page(admin: AdminBroker) -> None:
 
 
 def test_replicas_of_a_cluster_are_shown_as_the_image_has_them(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("a", 1)
+    image = create_topic(admin, "a", 1)
     state = image.partitions[0]._replace(replicas=(1, 2, 3), isr=(1,), elr=(2,), last_known_elr=(3,))
     admin.broker.metadata.put(image._replace(partitions=(state,)))
     (topic,) = drive(admin.broker, DescribeTopicPartitionsRequest(), DescribeTopicPartitionsResponse).topics
@@ -141,14 +142,14 @@ def test_replicas_of_a_cluster_are_shown_as_the_image_has_them(admin: AdminBroke
 
 
 def test_a_cursor_of_a_topic_deleted_meanwhile_goes_on_after_it(admin: AdminBroker) -> None:
-    admin.topics.create_topic("c", 1)
+    create_topic(admin, "c", 1)
     request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="b", partition_index=5))
     response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
     assert [topic.name for topic in response.topics] == ["c"]
 
 
 def test_a_cursor_beyond_the_last_partition(admin: AdminBroker) -> None:
-    admin.topics.create_topic("a", 1)
+    create_topic(admin, "a", 1)
     request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="a", partition_index=5))
     response = drive(admin.broker, request, DescribeTopicPartitionsResponse)
     assert [topic.partitions for topic in response.topics] == [[]]
@@ -166,7 +167,7 @@ def test_a_negative_cursor_is_refused(admin: AdminBroker) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("a", 1)
+    create_topic(admin, "a", 1)
     asked = [TopicPartitions(topic="a", partitions=[0, 1]), TopicPartitions(topic="no", partitions=[0])]
     response = drive(admin.broker, ElectLeadersRequest(topic_partitions=asked), ElectLeadersResponse, version)
     codes = [[entry.error_code for entry in topic.partition_result] for topic in response.replica_election_results]
@@ -177,14 +178,14 @@ def test_no_election_is_needed(admin: AdminBroker, version: int) -> None:
 
 
 def test_an_election_everywhere_finds_nothing_to_do(admin: AdminBroker) -> None:
-    admin.topics.create_topic("a", 1)
+    create_topic(admin, "a", 1)
     response = drive(admin.broker, ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse)
     assert (response.error_code, response.replica_election_results) == (0, [])
 
 
 @pytest.mark.parametrize("version", range(2))
 def test_a_partition_can_only_stay(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("a", 1)
+    create_topic(admin, "a", 1)
     asked: list[tuple[int, list[int] | None]] = [(0, [1]), (0, None), (0, [2]), (0, []), (1, [1])]
     topic = ReassignableTopic(
         name="a", partitions=[ReassignablePartition(partition_index=index, replicas=ids) for index, ids in asked]
@@ -209,7 +210,7 @@ def test_no_reassignment_is_ever_under_way(admin: AdminBroker) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 def test_the_quorum_is_this_node(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("a")
+    create_topic(admin, "a")
     topics = [
         TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)]),
         TopicData(topic_name="a", partitions=[PartitionData(partition_index=0)]),
@@ -235,7 +236,7 @@ def test_the_only_broker_cannot_leave(admin: AdminBroker, node_id: int, error: t
 @pytest.mark.parametrize("version", range(3))
 def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"})
-    admin.topics.create_topic("a", 1)
+    create_topic(admin, "a", 1)
     partition = SimpleNamespace(directory=f"{tmp_path}/one/a-0")
     replicas = cast(Any, SimpleNamespace(partition=lambda *_: partition))
     admin.broker = replace(admin.broker, replica_manager=replicas)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.controller.test_topic_changes import Steps
 from tests.unit.broker.handlers.drive import drive
@@ -35,7 +36,7 @@ TOPIC, BROKER, GROUP = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GRO
 @pytest.fixture
 def admin(tmp_path: Path) -> AdminBroker:
     admin = AdminBroker(tmp_path)
-    admin.topics.create_topic("orders", configs={"retention.ms": "5"})
+    create_topic(admin, "orders", configs={"retention.ms": "5"})
     return admin
 
 
@@ -161,7 +162,7 @@ def test_a_resource_that_is_asked_for_again_is_described_once(admin: AdminBroker
 
 def test_an_answer_that_would_be_too_long_is_refused(admin: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("first", "second"):
-        admin.topics.create_topic(name, 1)
+        create_topic(admin, name, 1)
     resources = [
         DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
         for name in ("first", "second")
@@ -185,7 +186,7 @@ def test_only_a_topics_configs_wait_for_the_topic_of_that_name(
     admin: AdminBroker, kind: ResourceType, key: str, at_once: bool, single: bool
 ) -> None:
     """The topic "1" is being widened; a node and a group may have that name, too."""
-    admin.topics.create_topic("1")
+    create_topic(admin, "1")
     steps = Steps()
     admin.set_listener(admin.listener, steps)
     admin.topics.changes.widen("1", 2)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from tests.support.stand_in import StandIn
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker, batch
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -125,7 +126,7 @@ def read_part(part: Part) -> bytes:
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 2)
+    create_topic(data, "t", 2)
     yield data
     data.close()
 
@@ -240,7 +241,7 @@ class TestProduce:
         assert wire.data.replica_manager.partition("t", 0).local_log.log_end_offset == 0
 
     def test_a_refused_record_is_named(self, wire: Wire) -> None:
-        wire.data.topics.create_topic("c", 1, 1, {"cleanup.policy": "compact"})
+        create_topic(wire.data, "c", 1, 1, {"cleanup.policy": "compact"})
         request = produce_request(wire.data, batch(b"a"))
         request.topic_data[0].name = "c"
         partition = wire.ask(request, ProduceResponse, 8).responses[0].partition_responses[0]
@@ -383,7 +384,7 @@ class TestFetch:
         pending = wire.send(fetch_request(wire.data, 0, max_wait_ms=500), 12)
         assert isinstance(pending, Pending)
         pending.on_answer(answers.append)
-        wire.data.topics.delete_topic("t")
+        delete_topic(wire.data, "t")
         wire.data.loop.run_soon()
         partition = wire.decoded(answers[0], FetchResponse, 12).responses[0].partitions[0]
         assert partition.error_code == UnknownTopicOrPartitionError.code

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
@@ -34,7 +35,7 @@ def ask(admin: AdminBroker, version: int, *names: str, allow: bool = True) -> Me
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_a_topic_is_described_by_name(admin: AdminBroker, version: int) -> None:
-    image = admin.topics.create_topic("orders", 3)
+    image = create_topic(admin, "orders", 3)
     response = ask(admin, version, "orders")
     (topic,) = response.topics
     assert (topic.error_code, topic.name) == (0, "orders")
@@ -51,7 +52,7 @@ def test_a_topic_is_described_by_name(admin: AdminBroker, version: int) -> None:
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
 def test_all_topics(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("a")
+    create_topic(admin, "a")
     admin.topics.ensure_internal_topic("__consumer_offsets")
     request = MetadataRequest(topics=[] if version == 0 else None)
     topics = drive(admin.broker, request, MetadataResponse, version).topics
@@ -61,7 +62,7 @@ def test_all_topics(admin: AdminBroker, version: int) -> None:
 
 @pytest.mark.parametrize("version", ALL_VERSIONS[1:])
 def test_an_empty_list_asks_for_no_topic(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("a")
+    create_topic(admin, "a")
     response = drive(admin.broker, MetadataRequest(topics=[]), MetadataResponse, version)
     assert response.topics == []
     assert response.brokers
@@ -96,7 +97,7 @@ def test_a_bad_name_is_told(admin: AdminBroker, version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13])
 def test_topics_are_found_by_id(admin: AdminBroker, version: int) -> None:
-    image = admin.topics.create_topic("orders")
+    image = create_topic(admin, "orders")
     asked = [
         MetadataRequestTopic(topic_id=image.topic_id, name=None),
         MetadataRequestTopic(topic_id=b"x" * 16, name=None),
@@ -117,7 +118,7 @@ def test_topics_by_id_are_refused_before_version_12(
 
 @pytest.mark.parametrize("version", ALL_VERSIONS[8:])
 def test_authorized_operations_are_told_when_asked_for(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     for asked in (False, True):
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name="orders")],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.config.changes import Change, Operation
@@ -460,8 +461,8 @@ def test_metrics_are_pushed_under_the_present_subscription(tmp_path: Path) -> No
 
 async def test_log_directories_are_described(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path},{tmp_path}/missing"})
-    admin.topics.create_topic("a-b", 2)
-    admin.topics.create_topic("c", 1)
+    create_topic(admin, "a-b", 2)
+    create_topic(admin, "c", 1)
     for name, size in (("a-b-0", 5), ("a-b-1", 7), ("a-b-2", 9), ("c-0", 1), ("gone-0", 3), ("x.1-delete", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size))

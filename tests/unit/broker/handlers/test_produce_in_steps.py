@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import read_part
 from tests.unit.broker.requests.test_dispatch import LongWire
+from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.broker.loop import steps
 from tidelog.broker.requests.route import ONE_TURN_ELEMENTS, Pending
@@ -60,11 +62,17 @@ class HeldThreads:
             except Exception as error:  # noqa: BLE001 - as an executor does
                 future.set_exception(error)
 
+    def finish_all(self) -> None:
+        """Do what waits, and what comes of it."""
+        while self.work or self._loop.soon:
+            self.finish()
+            self._loop.run_soon()
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 8)
+    create_topic(data, "t", 8)
     yield data
     data.close()
 
@@ -162,11 +170,8 @@ def test_a_producers_next_batch_follows_and_a_repeated_one_is_a_duplicate(data: 
 
 def test_a_topic_that_goes_away_meanwhile_is_told(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
     answer = wire.send(request((0, heavy())), VERSION)
-    data.topics.delete_topic("t")
-    threads.finish()
-    while threads.work or data.loop.soon:
-        threads.finish()
-        data.loop.run_soon()
+    data.topics.changes.delete("t")
+    threads.finish_all()
     assert answers(wire, answer)[0].error_code == UnknownTopicOrPartitionError.code
 
 
@@ -266,7 +271,8 @@ def test_repeated_requests_with_long_records_are_the_same(data: DataBroker, wire
 def test_a_wrapper_of_the_oldest_format_is_validated_until_no_way_was_faster(
     data: DataBroker, wire: LongWire, threads: HeldThreads
 ) -> None:
-    data.topics.create_topic("old", 1, configs={"message.format.version": "0.9.0"})
+    data.topics.changes.create(NewTopic("old", 1, configs={"message.format.version": "0.9.0"}))
+    threads.finish_all()
     wrapper = build_message_set([Record(n, -1, b"k", b"v" * 100) for n in range(1000)], MessageSetOptions(0, GZIP))
     other = LongWire(data)
     for rounds, expected in ((2, (0, 2)), (99, (RequestTimedOutError.code, -1))):

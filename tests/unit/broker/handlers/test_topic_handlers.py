@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
@@ -142,7 +143,7 @@ def test_an_existing_topic_is_told(admin: AdminBroker) -> None:
 
 @pytest.mark.parametrize("version", range(7))
 def test_topics_are_deleted_by_name(admin: AdminBroker, version: int) -> None:
-    image = admin.topics.create_topic("orders")
+    image = create_topic(admin, "orders")
     if version >= 6:
         names = [DeleteTopicState(name="orders"), DeleteTopicState(name="other")]
         request = DeleteTopicsRequest(topics=names)
@@ -156,7 +157,7 @@ def test_topics_are_deleted_by_name(admin: AdminBroker, version: int) -> None:
 
 
 def test_topics_are_deleted_by_id(admin: AdminBroker) -> None:
-    image = admin.topics.create_topic("orders")
+    image = create_topic(admin, "orders")
     states = [
         DeleteTopicState(topic_id=b"x" * 16),
         DeleteTopicState(name="orders", topic_id=image.topic_id),
@@ -170,7 +171,7 @@ def test_topics_are_deleted_by_id(admin: AdminBroker) -> None:
 @pytest.mark.parametrize(("version", "error"), [(2, InvalidRequestError), (3, TopicDeletionDisabledError)])
 def test_disabled_deletion_is_told_as_the_version_can(tmp_path: Path, version: int, error: type[KafkaError]) -> None:
     admin = AdminBroker(tmp_path, {"delete.topic.enable": "false"})
-    admin.topics.create_topic("orders")
+    create_topic(admin, "orders")
     request = DeleteTopicsRequest(topic_names=["orders"])
     (answer,) = drive(admin.broker, request, DeleteTopicsResponse, version).responses
     assert answer.error_code == error.code
@@ -178,7 +179,7 @@ def test_disabled_deletion_is_told_as_the_version_can(tmp_path: Path, version: i
 
 @pytest.mark.parametrize("version", range(4))
 def test_partitions_are_added(admin: AdminBroker, version: int) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     request = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="orders", count=4, assignments=None)])
     (result,) = drive(admin.broker, request, CreatePartitionsResponse, version).results
     assert (result.name, result.error_code, result.error_message) == ("orders", 0, None)
@@ -199,7 +200,7 @@ def test_partitions_are_added(admin: AdminBroker, version: int) -> None:
 def test_partitions_that_cannot_be_added(
     admin: AdminBroker, name: str, count: int, replicas: list[list[int]] | None, error: type[KafkaError]
 ) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     assignments = None if replicas is None else [CreatePartitionsAssignment(broker_ids=ids) for ids in replicas]
     asked = CreatePartitionsTopic(name=name, count=count, assignments=assignments)
     request = CreatePartitionsRequest(topics=[asked])
@@ -208,7 +209,7 @@ def test_partitions_that_cannot_be_added(
 
 
 def test_partitions_are_added_with_an_assignment(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     asked = CreatePartitionsTopic(name="orders", count=3, assignments=[CreatePartitionsAssignment(broker_ids=[1])])
     request = CreatePartitionsRequest(topics=[asked], validate_only=True)
     (result,) = drive(admin.broker, request, CreatePartitionsResponse).results
@@ -217,7 +218,7 @@ def test_partitions_are_added_with_an_assignment(admin: AdminBroker) -> None:
 
 
 def test_a_topic_to_widen_given_twice_is_refused(admin: AdminBroker) -> None:
-    admin.topics.create_topic("orders", 2)
+    create_topic(admin, "orders", 2)
     asked = CreatePartitionsTopic(name="orders", count=3, assignments=None)
     request = CreatePartitionsRequest(topics=[asked, asked])
     (result,) = drive(admin.broker, request, CreatePartitionsResponse).results

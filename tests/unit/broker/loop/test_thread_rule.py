@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.log_openings import opening_expected
@@ -163,7 +164,7 @@ def test_modules_to_come_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_the_loop_opens_no_log_where_it_is_not_expected(tmp_path: Path) -> None:
     with opening_expected():
         before = DataBroker(tmp_path)
-        before.topics.create_topic("t", 2)
+        create_topic(before, "t", 2)
         before.close()
     data = DataBroker(tmp_path)
     with pytest.raises(WrongThreadError, match="the loop opens the log t-1"):

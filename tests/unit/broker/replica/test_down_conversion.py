@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
 from tidelog.broker.replica.down_conversion import INLINE_RECORDS
@@ -23,7 +24,7 @@ GZIP = CompressionType.GZIP
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 3)
+    create_topic(data, "t", 3)
     yield data
     data.close()
 

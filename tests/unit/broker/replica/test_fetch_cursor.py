@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.fetch_cursor import MOST_PLACES
@@ -41,7 +42,7 @@ def data() -> Iterator[DataBroker]:
     """A broker on a file system that tells what is in memory, where there is one."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parents[4] / "build") as directory:
         made = DataBroker(Path(directory))
-        made.topics.create_topic("t", 1, configs={"segment.bytes": "65536"})
+        create_topic(made, "t", 1, configs={"segment.bytes": "65536"})
         yield made
         made.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stand_in import StandIn
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
@@ -30,7 +31,7 @@ ELSEWHERE = PartitionState((1, 2), (2,), 2, 5)
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     data.append("t", b"a", b"b")
     yield data
     data.close()

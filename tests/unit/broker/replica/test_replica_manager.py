@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.replica.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
 from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -13,7 +14,7 @@ from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartition
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 2)
+    create_topic(data, "t", 2)
     yield data
     data.close()
 
@@ -39,10 +40,10 @@ def test_an_unknown_id_is_an_error(data: DataBroker) -> None:
 def test_a_topic_made_again_is_another_one(data: DataBroker) -> None:
     data.append("t", b"old")
     old = data.replica_manager.partition("t", 0)
-    data.topics.delete_topic("t")
+    delete_topic(data, "t")
     with pytest.raises(UnknownTopicOrPartitionError):
         data.replica_manager.partition("t", 0)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     new = data.replica_manager.partition("t", 0)
     assert new is not old
     assert new.local_log.log_end_offset == 0
@@ -65,11 +66,11 @@ def test_many_topics_at_once_do_not_hold_the_loop(data: DataBroker, tmp_path: Pa
     """Each topic's first log is made at once; of the others so many a second, and the rest when touched."""
     data.time.advance(EAGER_WINDOW_MS)
     for name in ("a", "b", "c"):
-        data.topics.create_topic(name, EAGER_LOGS)
+        create_topic(data, name, EAGER_LOGS)
     assert [len(list(tmp_path.glob(f"{name}-*"))) for name in ("a", "b", "c")] == [EAGER_LOGS, 1, 1]
     assert data.append("b", b"x", partition=1) == 0
     data.time.advance(EAGER_WINDOW_MS)
-    data.topics.create_topic("d", EAGER_LOGS + 1)
+    create_topic(data, "d", EAGER_LOGS + 1)
     assert len(list(tmp_path.glob("d-*"))) == EAGER_LOGS
 
 
@@ -81,7 +82,7 @@ def test_what_recovery_left_is_committed(data: DataBroker) -> None:
 def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
     """A log untouched since the start, whose configs were changed, is opened by retention."""
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", configs={"retention.ms": "1000"})
+    create_topic(data, "t", configs={"retention.ms": "1000"})
     data.append("t", b"old")
     data.close()
     data = DataBroker(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tidelog.broker.loop import steps
@@ -31,7 +32,7 @@ from tidelog.protocol.transferable import TransferableRecords
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 2)
+    create_topic(data, "t", 2)
     yield data
     data.close()
 
@@ -108,7 +109,7 @@ def test_requests_of_other_connections_are_answered_between_the_steps(wire: Long
 
 
 def test_a_request_whose_connection_goes_away_is_given_up(wire: LongWire) -> None:
-    wire.data.topics.create_topic("last", 1)
+    create_topic(wire.data, "last", 1)
     names = [*(f"none-{number}" for number in range(ONE_TURN_BYTES)), "last"]
     for turns in (0, 1, 10, 300):
         answer = wire.send(DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6)
@@ -199,7 +200,7 @@ def test_no_file_stays_open_for_a_fetch_that_is_given_up(
     wire: LongWire, slices: list[TransferableRecords], later: int
 ) -> None:
     data = wire.data
-    data.topics.create_topic("wide", 600)
+    create_topic(data, "wide", 600)
     for partition in range(0, 600, 50):
         data.append("wide", b"value" * 10, partition=partition)
     request = fetch(600, 0)
@@ -221,7 +222,7 @@ def test_no_file_stays_open_for_a_fetch_that_is_given_up(
 
 
 def test_a_long_fetch_waits_and_is_hurried(wire: LongWire) -> None:
-    wire.data.topics.create_topic("wide", 600)
+    create_topic(wire.data, "wide", 600)
     request = fetch(600, 60_000)
     request.topics[0].topic = "wide"
     answer = wire.send(request, 11)
@@ -240,7 +241,7 @@ def test_a_long_fetch_waits_and_is_hurried(wire: LongWire) -> None:
 
 def test_a_long_fetch_is_answered_when_there_is_enough(wire: LongWire) -> None:
     data = wire.data
-    data.topics.create_topic("wide", 600)
+    create_topic(data, "wide", 600)
     request = fetch(600, 60_000)
     request.topics[0].topic = "wide"
     request.min_bytes = 150
@@ -263,7 +264,7 @@ def test_a_long_fetch_is_answered_when_there_is_enough(wire: LongWire) -> None:
 
 def test_a_long_fetch_is_answered_when_its_time_is_up(wire: LongWire) -> None:
     data = wire.data
-    data.topics.create_topic("wide", 600)
+    create_topic(data, "wide", 600)
     request = fetch(600, 500)
     request.topics[0].topic = "wide"
     frames: list[Any] = []
@@ -282,7 +283,7 @@ def test_a_long_fetch_is_answered_when_its_time_is_up(wire: LongWire) -> None:
 
 
 def test_a_long_fetch_that_waits_is_given_up(wire: LongWire) -> None:
-    wire.data.topics.create_topic("wide", 600)
+    create_topic(wire.data, "wide", 600)
     request = fetch(600, 500)
     request.topics[0].topic = "wide"
     answer = wire.send(request, 11)

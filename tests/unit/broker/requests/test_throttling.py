@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
@@ -47,7 +48,7 @@ from tidelog.protocol.transferable import TransferableRecords
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     yield data
     data.close()
 
@@ -302,7 +303,7 @@ def test_the_frame_is_well_formed_when_it_is_made_again(wire: ThrottledWire) -> 
 def world(tmp_path: Path) -> Iterator[ShareWorld]:
     world = ShareWorld(tmp_path)
     world.configure("g")
-    world.topics.create_topic("t", 1)
+    create_topic(world, "t", 1)
     for _ in range(3):
         world.append("t", bytes(6000))
     yield world

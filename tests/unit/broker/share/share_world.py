@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tests.unit.broker.stepping import response_of
@@ -67,7 +68,7 @@ class ShareWorld(DataBroker):
 
     def topic(self, name: str, *batches: int, partitions: int = 1) -> None:
         """A topic with batches of so many records each."""
-        self.topics.create_topic(name, partitions)
+        create_topic(self, name, partitions)
         for size in batches:
             self.append(name, *(b"v%d" % number for number in range(size)))
 

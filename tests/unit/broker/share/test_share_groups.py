@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stand_in import StandIn
+from tests.support.topics import delete_topic
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -191,7 +192,7 @@ def test_a_deleted_topic_is_told_to_who_waits(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     waiting = waiting_fetch(member)
-    topic_id = world.topics.delete_topic("t").topic_id
+    topic_id = delete_topic(world, "t").topic_id
     world.coordinators.topic_deleted("t", topic_id)
     world.loop.run_soon()
     (data,) = partitions(read_fetched(waiting.result()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import delete_topic
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
 from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.share_state.state import StateKey
@@ -154,7 +155,7 @@ def test_a_topic_that_comes_later_is_noticed(world: ShareWorld) -> None:
 def test_a_deleted_topic_is_forgotten(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
-    topic_id = world.topics.delete_topic("t").topic_id
+    topic_id = delete_topic(world, "t").topic_id
     world.coordinators.topic_deleted("t", topic_id)
     assert group_of(world).initialized == {}
     assert world.coordinators.share.runtime.loaded[0][1].read(("g", member.topic_id, 0)) is None  # type: ignore[arg-type]

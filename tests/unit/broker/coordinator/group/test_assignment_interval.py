@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.coordinators import GroupWorld
+from tests.support.topics import create_topic
 from tests.unit.broker.coordinator.group.consumer.test_heartbeat import T, beat, join, partitions
 from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld
 from tests.unit.broker.share.share_world import ShareWorld
@@ -80,7 +81,7 @@ def test_a_restart_knows_when_the_target_was_worked_out() -> None:
 
 def test_members_of_a_share_group_wait_for_the_interval(tmp_path: Path) -> None:
     world = ShareWorld(tmp_path)
-    world.topics.create_topic("t", 2)
+    create_topic(world, "t", 2)
     world.configure("g", share_assignment_interval_ms="1000")
     first = world.member()
     second = world.member(member_id="n")
@@ -95,7 +96,7 @@ def test_members_of_a_share_group_wait_for_the_interval(tmp_path: Path) -> None:
 
 def test_members_of_a_streams_group_are_told_that_they_wait(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {"group.streams.initial.rebalance.delay.ms": "0"})
-    world.topics.create_topic("lines", 2)
+    create_topic(world, "lines", 2)
     first, second = Member(world, "a"), Member(world, "b")
     first.join()
     first.beat()

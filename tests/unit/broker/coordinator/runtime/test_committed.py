@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinators import GroupWorld, MemoryTopicLog, TransactionWorld
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
@@ -51,7 +52,7 @@ TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partiti
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, TEXTS)
-    data.topics.create_topic("t", 1)
+    create_topic(data, "t", 1)
     for topic in ("__consumer_offsets", "__transaction_state"):
         data.make_internal_topics(topic)
         data.topics.set_configs(topic, {"flush.messages": "1"})
@@ -172,7 +173,7 @@ def produced(data: DataBroker, producer: tuple[int, int], partitions: int) -> Pr
 def test_records_are_acknowledged_when_their_transaction_has_their_partition_on_disk(
     data: DataBroker, partitions: int
 ) -> None:
-    data.topics.create_topic("two", 2)
+    create_topic(data, "two", 2)
     client = Client(data)
     begun = client.answer(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 6)
     data.loop.run_soon()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.access_questions import NEEDS_NOTHING, QUESTIONS, TOKENS, Names, batch
 from tests.support.questions import build
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -47,7 +48,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.data = DataBroker(directory, TEXTS)
-        self.topic_id = self.data.topics.create_topic("orders", 1).topic_id
+        self.topic_id = create_topic(self.data, "orders", 1).topic_id
         coordinators_of(self.data.broker).start()
         self.dispatcher = Dispatcher(self.data.broker)
         self.contexts: dict[str, RequestContext] = {}
@@ -242,7 +243,7 @@ def test_bits_are_what_may_be_done(world: World) -> None:
 
 
 def test_a_pattern_finds_only_topics_that_the_subscriber_may_know(world: World) -> None:
-    world.data.topics.create_topic("orders-hidden", 1)
+    create_topic(world.data, "orders-hidden", 1)
     world.allow(AclOperation.READ, ResourceType.GROUP, "group")
     world.allow(AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
     joining = {

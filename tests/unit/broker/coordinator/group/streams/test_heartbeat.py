@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld, word_count
 from tidelog.broker.coordinator.group.streams.topology import StatusCode
 from tidelog.protocol.errors import (
@@ -53,7 +54,7 @@ COPIES = {"1_0", "1_1"}
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[StreamsWorld]:
     made = StreamsWorld(tmp_path, {"group.streams.initial.rebalance.delay.ms": "0"})
-    made.topics.create_topic("lines", 2)
+    create_topic(made, "lines", 2)
     yield made
     made.broker.controller.close()
 
@@ -238,7 +239,7 @@ def test_a_standby_takes_over(world: StreamsWorld) -> None:
 
 def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path)
-    world.topics.create_topic("lines", 2)
+    create_topic(world, "lines", 2)
     first = Member(world, "a")
     answer = first.join()
     assert codes(answer) == [StatusCode.ASSIGNMENT_DELAYED, StatusCode.MISSING_INTERNAL_TOPICS]
@@ -254,19 +255,19 @@ def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
 
 
 def test_source_topics_are_missed(world: StreamsWorld) -> None:
-    world.topics.delete_topic("lines")
+    delete_topic(world, "lines")
     member = Member(world, "a")
     answer = member.join()
     assert codes(answer) == [StatusCode.MISSING_SOURCE_TOPICS]
     assert details(answer)[0] == "Source topics lines are missing."
-    world.topics.create_topic("lines", 2)
+    create_topic(world, "lines", 2)
     member.beat()
     member.beat()
     assert member.has() == (ALL, set())
 
 
 def test_a_topic_that_does_not_fit_is_told(world: StreamsWorld) -> None:
-    world.topics.create_topic("counts-changelog", 5)
+    create_topic(world, "counts-changelog", 5)
     answer = Member(world, "a").join()
     assert codes(answer) == [StatusCode.INCORRECTLY_PARTITIONED_TOPICS]
     assert details(answer)[0] == (
@@ -437,7 +438,7 @@ def test_epochs_are_checked(world: StreamsWorld) -> None:
 
 def test_a_full_group_takes_nobody(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {"group.streams.max.size": "1"})
-    world.topics.create_topic("lines", 2)
+    create_topic(world, "lines", 2)
     ready(world)
     assert Member(world, "b").join().error_code == GroupMaxSizeReachedError.code
     assert Member(world, "a").join().error_code == 0
@@ -480,7 +481,7 @@ def test_members_commit_with_their_epoch(world: StreamsWorld) -> None:
     kept = "0_0" in member.has()[0]
     assert commit(world, "a", given) == (0 if kept else StaleMemberEpochError.code)
     assert commit(world, "a", given - 1) == StaleMemberEpochError.code
-    world.topics.create_topic("other")
+    create_topic(world, "other")
     assert commit(world, "a", given, topic="other") == StaleMemberEpochError.code
 
 
