@@ -13,7 +13,7 @@ from tidelog.commands.frame.options import ClientSettings, client_options, json_
 from tidelog.commands.frame.output import print_json, print_rows
 
 if TYPE_CHECKING:
-    from tidelog.client.acls import Acl
+    from tidelog.client.admin.acls import Acl
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ OPERATIONS = (
     "all", "read", "write", "create", "delete", "alter", "describe", "cluster-action", "describe-configs",
     "alter-configs", "idempotent-write", "create-tokens", "describe-tokens",
 )  # fmt: skip
-"""Types and operations of ``tidelog.client.acls``, which is not imported for a help text."""
+"""Types and operations of ``tidelog.client.admin.acls``, which is not imported for a help text."""
 
 
 @click.group(cls=Group)
@@ -62,7 +62,7 @@ def list_all(
     *, settings: ClientSettings, principal: str | None, pattern: str | None, as_json: bool, **named: Any
 ) -> None:
     """List ACLs: all, or those of a resource or a principal."""
-    from tidelog.client.acls import Acl, list_acls
+    from tidelog.client.admin.acls import Acl, list_acls
     from tidelog.client.cluster import Cluster
 
     kind, name = resource_of(named) or (None, None)
@@ -92,7 +92,7 @@ def create(
     **named: Any,
 ) -> None:
     """Create ACLs: one for each principal, host and operation."""
-    from tidelog.client.acls import Acl, create_acls
+    from tidelog.client.admin.acls import Acl, create_acls
     from tidelog.client.cluster import Cluster
 
     resource = resource_of(named)
@@ -133,7 +133,7 @@ def delete(
     **named: Any,
 ) -> None:
     """Delete the ACLs of a resource or a principal that match all that is given."""
-    from tidelog.client.acls import Acl, delete_acls
+    from tidelog.client.admin.acls import Acl, delete_acls
     from tidelog.client.cluster import Cluster
 
     resource = resource_of(named)

@@ -14,8 +14,8 @@ from tidelog.commands.frame.output import print_json, print_rows
 @client_options()
 def command(*, settings: ClientSettings, as_json: bool) -> None:
     """Show a cluster's id, brokers and features."""
+    from tidelog.client.admin.nodes import describe_cluster
     from tidelog.client.cluster import Cluster
-    from tidelog.client.nodes import describe_cluster
 
     with Cluster.open(settings) as cluster:
         found = describe_cluster(cluster)

@@ -11,10 +11,10 @@ from tidelog.commands.frame.options import ClientSettings, client_options, json_
 from tidelog.commands.frame.output import print_json, print_rows
 
 if TYPE_CHECKING:
-    from tidelog.client.configs import Resource
+    from tidelog.client.admin.configs import Resource
 
 TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
-"""The resource types of ``tidelog.client.configs``, which is not imported for a help text."""
+"""The resource types of ``tidelog.client.admin.configs``, which is not imported for a help text."""
 ALL_BROKERS = "default"
 
 type_argument = click.argument("kind", metavar="TYPE", type=click.Choice(TYPES))
@@ -50,8 +50,8 @@ def get(
     set for all brokers. Without KEY, keys that were set are shown.
     """
     from tidelog.client import ClientError
+    from tidelog.client.admin.configs import OWN_SOURCES, describe_configs
     from tidelog.client.cluster import Cluster
-    from tidelog.client.configs import OWN_SOURCES, describe_configs
 
     resource = resource_of(kind, name)
     with Cluster.open(settings) as cluster:
@@ -99,8 +99,8 @@ def change(
     settings: ClientSettings, kind: str, name: str, values: dict[str, str | None], *, dry_run: bool, as_json: bool
 ) -> None:
     """Change a configuration and print what was changed. Raises ClientError, KafkaError."""
+    from tidelog.client.admin.configs import alter_configs
     from tidelog.client.cluster import Cluster
-    from tidelog.client.configs import alter_configs
 
     resource = resource_of(kind, name)
     with Cluster.open(settings) as cluster:
@@ -116,6 +116,6 @@ def change(
 
 def resource_of(kind: str, name: str) -> Resource:
     """The resource of a type and a name."""
-    from tidelog.client.configs import Resource
+    from tidelog.client.admin.configs import Resource
 
     return Resource(kind, "" if kind == "broker" and name == ALL_BROKERS else name)

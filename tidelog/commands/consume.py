@@ -14,8 +14,8 @@ from tidelog.commands.frame.options import ClientSettings, client_options, json_
 from tidelog.commands.frame.records import hex_line, json_line, text_line
 
 if TYPE_CHECKING:
+    from tidelog.client.admin.offsets import TopicPartition
     from tidelog.client.cluster import Cluster
-    from tidelog.client.offsets import TopicPartition
     from tidelog.client.records.fetcher import Fetcher
     from tidelog.find import FoundRecord
 
@@ -132,7 +132,7 @@ def show(records: Iterator[FoundRecord | None], form: str, most: int | None) -> 
 
 def chosen(cluster: Cluster, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
     """List the partitions that are read. Raises ClientError, KafkaError."""
-    from tidelog.client.offsets import partitions_of
+    from tidelog.client.admin.offsets import partitions_of
 
     if not partitions:
         return [place for topic in topics for place in partitions_of(cluster, topic)]
@@ -162,7 +162,7 @@ def read_as_member(
     cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range
 ) -> Iterator[FoundRecord | None]:
     """Yield records of the partitions that the group assigns, and commit them. Raises ClientError, KafkaError."""
-    from tidelog.client.groups import committed_offsets
+    from tidelog.client.admin.groups import committed_offsets
     from tidelog.client.records.fetcher import Fetcher
     from tidelog.client.records.member import GroupMember
     from tidelog.protocol.errors import KafkaError
@@ -233,7 +233,7 @@ def drop_finished(fetcher: Fetcher, ends: dict[TopicPartition, int]) -> bool:
 
 def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
     """Find the offsets at which reading begins. Raises ClientError, KafkaError."""
-    from tidelog.client.offsets import list_offsets, log_ends, log_starts
+    from tidelog.client.admin.offsets import list_offsets, log_ends, log_starts
 
     starts = log_starts(cluster, places)
     if wanted.offset in (None, "start") and wanted.begin_ms is None:
@@ -253,7 +253,7 @@ def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Rang
 
 def last_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
     """Find the offsets at which reading ends; none where it goes on. Raises ClientError, KafkaError."""
-    from tidelog.client.offsets import list_offsets, log_ends
+    from tidelog.client.admin.offsets import list_offsets, log_ends
 
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:

@@ -12,9 +12,9 @@ from tidelog.commands.frame.options import ClientSettings, client_options, each_
 from tidelog.commands.frame.output import print_json, print_rows
 
 if TYPE_CHECKING:
+    from tidelog.client.admin.groups import Group
+    from tidelog.client.admin.offsets import TopicPartition
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import Group
-    from tidelog.client.offsets import TopicPartition
 
 
 @click.group(cls=CommandGroup)
@@ -29,8 +29,8 @@ def command() -> None:
 @client_options()
 def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, as_json: bool) -> None:
     """List the groups of all coordinators."""
+    from tidelog.client.admin.groups import list_groups
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import list_groups
 
     with Cluster.open(settings) as cluster:
         found = list_groups(cluster)
@@ -51,8 +51,8 @@ def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, a
 @client_options()
 def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
     """Describe groups: members, committed offsets, lag."""
+    from tidelog.client.admin.groups import describe_group
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import describe_group
 
     found: list[Group] = []
     with Cluster.open(settings) as cluster:
@@ -126,8 +126,8 @@ def reset(
     **target: Any,
 ) -> None:
     """Move the committed offsets of a group that has no members."""
+    from tidelog.client.admin.groups import committed_offsets
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import committed_offsets
     from tidelog.client.records.member import commit_offsets
 
     wanted = Target(**target)
@@ -155,7 +155,7 @@ def reset(
 
 def parse_places(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
     """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError for what is not there."""
-    from tidelog.client.offsets import partitions_of
+    from tidelog.client.admin.offsets import partitions_of
 
     places: list[TopicPartition] = []
     for text in texts:
@@ -176,7 +176,7 @@ def new_offsets(
 ) -> dict[TopicPartition, int]:
     """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
     from tidelog.client import ClientError
-    from tidelog.client.offsets import list_offsets, log_ends, log_starts
+    from tidelog.client.admin.offsets import list_offsets, log_ends, log_starts
     from tidelog.find import in_ms
 
     starts, ends = log_starts(cluster, places), log_ends(cluster, places)
@@ -203,8 +203,8 @@ def new_offsets(
 @client_options()
 def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
     """Delete groups that have no members, with their offsets."""
+    from tidelog.client.admin.groups import delete_group
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import delete_group
 
     deleted: list[str] = []
 
@@ -230,8 +230,8 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -
 @client_options()
 def delete_offsets(*, settings: ClientSettings, name: str, topics: tuple[str, ...], as_json: bool) -> None:
     """Delete a group's offsets of topics that no member reads."""
+    from tidelog.client.admin.groups import delete_offsets as delete_them
     from tidelog.client.cluster import Cluster
-    from tidelog.client.groups import delete_offsets as delete_them
 
     with Cluster.open(settings) as cluster:
         places = parse_places(cluster, topics)

@@ -15,8 +15,8 @@ from tidelog.commands.frame.output import print_json, print_rows
 @client_options()
 def command(*, settings: ClientSettings, topics: tuple[str, ...], as_json: bool) -> None:
     """Show brokers' log directories, and the bytes of each partition."""
+    from tidelog.client.admin.nodes import describe_log_dirs
     from tidelog.client.cluster import Cluster
-    from tidelog.client.nodes import describe_log_dirs
 
     with Cluster.open(settings) as cluster:
         found = describe_log_dirs(cluster, list(topics) or None)

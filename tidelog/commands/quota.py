@@ -14,7 +14,7 @@ from tidelog.commands.frame.output import print_json, print_rows
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 ENTITY_TYPES = ("user", "client-id", "ip")
-"""The types of ``tidelog.client.quotas``, which is not imported for a help text."""
+"""The types of ``tidelog.client.admin.quotas``, which is not imported for a help text."""
 
 
 @click.group(cls=Group)
@@ -59,8 +59,8 @@ def entity_text(entity: dict[str, str | None]) -> str:
 @client_options()
 def list_all(*, settings: ClientSettings, as_json: bool, **named: Any) -> None:
     """List quotas: all, or those of an entity."""
+    from tidelog.client.admin.quotas import list_quotas
     from tidelog.client.cluster import Cluster
-    from tidelog.client.quotas import list_quotas
 
     with Cluster.open(settings) as cluster:
         found = list_quotas(cluster, entity_of(**named))
@@ -107,8 +107,8 @@ def change(
     settings: ClientSettings, entity: dict[str, str | None], limits: dict[str, float | None], *, as_json: bool
 ) -> None:
     """Change the limits of an entity and print them. Raises UsageError, ClientError, KafkaError."""
+    from tidelog.client.admin.quotas import alter_quota
     from tidelog.client.cluster import Cluster
-    from tidelog.client.quotas import alter_quota
 
     if not entity:
         raise click.UsageError("expected --user, --client-id, --ip or --default")

@@ -12,8 +12,8 @@ from tidelog.commands.frame.options import ClientSettings, client_options, each_
 from tidelog.commands.frame.output import print_json, print_rows
 
 if TYPE_CHECKING:
+    from tidelog.client.admin.topics import Topic
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import Topic
 
 
 @click.group(cls=Group)
@@ -27,8 +27,8 @@ def command() -> None:
 @client_options()
 def list_all(*, settings: ClientSettings, internal: bool, as_json: bool) -> None:
     """List the topics."""
+    from tidelog.client.admin.topics import list_topics
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import list_topics
 
     with Cluster.open(settings) as cluster:
         topics = [topic for topic in list_topics(cluster) if internal or not topic.internal]
@@ -55,8 +55,8 @@ def list_all(*, settings: ClientSettings, internal: bool, as_json: bool) -> None
 @client_options()
 def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
     """Describe topics: partitions, offsets, configuration."""
+    from tidelog.client.admin.topics import describe_topics
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import describe_topics
 
     with Cluster.open(settings) as cluster:
         found = [described(cluster, topic, all_configs) for topic in describe_topics(cluster, names)]
@@ -71,8 +71,8 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: b
 
 def described(cluster: Cluster, topic: Topic, all_configs: bool) -> dict[str, Any]:
     """Build the description of a topic, with the offsets of its logs. Raises ClientError, KafkaError."""
-    from tidelog.client.configs import OWN_SOURCES, Resource, describe_configs
-    from tidelog.client.offsets import log_ends, log_starts
+    from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
+    from tidelog.client.admin.offsets import log_ends, log_starts
 
     places = [(topic.name, one.partition) for one in topic.partitions if one.leader >= 0]
     starts, ends = log_starts(cluster, places), log_ends(cluster, places)
@@ -137,8 +137,8 @@ def create(
     as_json: bool,
 ) -> int:
     """Create topics."""
+    from tidelog.client.admin.topics import NewTopic, create_topic
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import NewTopic, create_topic
     from tidelog.protocol.errors import TopicAlreadyExistsError
 
     texts = key_values(configs, "--config")
@@ -180,8 +180,8 @@ def _created_text(row: Mapping[str, Any], dry_run: bool) -> str:
 @client_options()
 def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool, as_json: bool) -> int:
     """Delete topics with all their records."""
+    from tidelog.client.admin.topics import delete_topic
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import delete_topic
     from tidelog.protocol.errors import UnknownTopicOrPartitionError
 
     results: list[dict[str, Any]] = []
@@ -223,9 +223,9 @@ def alter(
     as_json: bool,
 ) -> None:
     """Change a topic's configuration or its number of partitions."""
+    from tidelog.client.admin.configs import Resource, alter_configs
+    from tidelog.client.admin.topics import add_partitions
     from tidelog.client.cluster import Cluster
-    from tidelog.client.configs import Resource, alter_configs
-    from tidelog.client.topics import add_partitions
 
     changes: dict[str, str | None] = {**key_values(configs, "--config"), **dict.fromkeys(unset)}
     if not changes and partitions is None:
@@ -252,8 +252,8 @@ def add(
     *, settings: ClientSettings, name: str, num: int | None, total: int | None, dry_run: bool, as_json: bool
 ) -> None:
     """Add partitions to a topic; records of a key may then go to another one."""
+    from tidelog.client.admin.topics import add_partitions, describe_topics
     from tidelog.client.cluster import Cluster
-    from tidelog.client.topics import add_partitions, describe_topics
 
     if (num is None) == (total is None):
         raise click.UsageError("expected one of --num and --partitions")

@@ -22,8 +22,8 @@ def command() -> None:
 @client_options()
 def list_all(*, settings: ClientSettings, states: tuple[str, ...], as_json: bool) -> None:
     """List transactional ids and the states of their transactions."""
+    from tidelog.client.admin.transactions import list_transactions
     from tidelog.client.cluster import Cluster
-    from tidelog.client.transactions import list_transactions
 
     with Cluster.open(settings) as cluster:
         rows = [one._asdict() for one in list_transactions(cluster, states)]
@@ -39,8 +39,8 @@ def list_all(*, settings: ClientSettings, states: tuple[str, ...], as_json: bool
 @client_options()
 def describe(*, settings: ClientSettings, name: str, as_json: bool) -> None:
     """Describe a transactional id: state, age, partitions."""
+    from tidelog.client.admin.transactions import describe_transaction
     from tidelog.client.cluster import Cluster
-    from tidelog.client.transactions import describe_transaction
 
     with Cluster.open(settings) as cluster:
         found = describe_transaction(cluster, name)
@@ -76,8 +76,8 @@ def abort(
 
     With --topic, --partition and --start-offset a marker ends a transaction in one partition that hangs there.
     """
+    from tidelog.client.admin.transactions import abort_in_partition, abort_transaction
     from tidelog.client.cluster import Cluster
-    from tidelog.client.transactions import abort_in_partition, abort_transaction
 
     if name is not None and topic is None and partition is None and start_offset is None:
         with Cluster.open(settings) as cluster:

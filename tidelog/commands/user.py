@@ -11,7 +11,7 @@ from tidelog.commands.frame.options import ClientSettings, client_options, json_
 from tidelog.commands.frame.output import print_json, print_rows
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""The mechanisms of ``tidelog.client.users``, which is not imported for a help text."""
+"""The mechanisms of ``tidelog.client.admin.users``, which is not imported for a help text."""
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
 """Kafka's own bounds."""
 
@@ -27,8 +27,8 @@ def command() -> None:
 @client_options()
 def list_all(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> None:
     """List users and their mechanisms."""
+    from tidelog.client.admin.users import list_credentials
     from tidelog.client.cluster import Cluster
-    from tidelog.client.users import list_credentials
 
     with Cluster.open(settings) as cluster:
         rows = [one._asdict() for one in list_credentials(cluster, names or None)]
@@ -64,8 +64,8 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a user, or give one a new password. Without --password it is asked for."""
+    from tidelog.client.admin.users import set_password
     from tidelog.client.cluster import Cluster
-    from tidelog.client.users import set_password
 
     if password_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
@@ -88,8 +88,8 @@ def create(
 @client_options()
 def delete(*, settings: ClientSettings, name: str, mechanism: str | None, as_json: bool) -> None:
     """Delete a user's passwords."""
+    from tidelog.client.admin.users import delete_credentials, list_credentials
     from tidelog.client.cluster import Cluster
-    from tidelog.client.users import delete_credentials, list_credentials
 
     with Cluster.open(settings) as cluster:
         mechanisms = [mechanism] if mechanism else [one.mechanism for one in list_credentials(cluster, [name])]

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
+from tidelog.client.admin.offsets import READ_COMMITTED, TopicPartition
 from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
-from tidelog.client.offsets import READ_COMMITTED, TopicPartition
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
     FetchPartition,

@@ -10,8 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from tidelog.client.admin.offsets import TopicPartition
 from tidelog.client.cluster import GROUP, Cluster, ask, raise_for_code
-from tidelog.client.offsets import TopicPartition
 from tidelog.protocol.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,

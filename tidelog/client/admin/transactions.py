@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.client.admin.offsets import TopicPartition
 from tidelog.client.cluster import TRANSACTION, Cluster, ask, raise_for_code
 from tidelog.client.connection import ClientError
-from tidelog.client.offsets import TopicPartition
 from tidelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,

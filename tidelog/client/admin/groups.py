@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tidelog.client.admin.offsets import TopicPartition, log_ends
+from tidelog.client.admin.topics import list_topics
 from tidelog.client.cluster import GROUP, Cluster, ask, raise_for_code
 from tidelog.client.connection import Client
-from tidelog.client.offsets import TopicPartition, log_ends
-from tidelog.client.topics import list_topics
 from tidelog.protocol.errors import GroupIdNotFoundError
 from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
