@@ -36,7 +36,7 @@ from benchmarks.procfs import cpu_time, parse_rss_bytes
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,

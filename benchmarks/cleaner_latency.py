@@ -25,7 +25,7 @@ from typing import Self
 
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
 from tidelog.client.settings import ClientSettings
-from tidelog.commands.compaction import ask
+from tidelog.commands.running.compaction import ask
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
 

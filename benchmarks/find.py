@@ -155,7 +155,7 @@ def lag_of(bootstrap: str) -> float:
     """The gauge of the indexer."""
     from http.client import HTTPConnection
 
-    from tidelog.commands.compaction import admin_address
+    from tidelog.commands.running.compaction import admin_address
 
     connection = HTTPConnection(*admin_address(bootstrap))
     connection.request("GET", "/metrics")

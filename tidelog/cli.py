@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
 
 if TYPE_CHECKING:
-    from tidelog.commands.serve_process import ServeWords
+    from tidelog.commands.running.serve_process import ServeWords
 
 COMPLETION_VARIABLE = "_TIDELOG_COMPLETE"
 
@@ -57,7 +57,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
     if words[:1] == ["--version"]:
         words[0] = "version"
     if words[:1] == ["serve"] and COMPLETION_VARIABLE not in os.environ:
-        from tidelog.commands.serve_process import read_words
+        from tidelog.commands.running.serve_process import read_words
 
         options = read_words(words[1:])
         if options is not None:
@@ -69,7 +69,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
 
 def serve(options: ServeWords) -> int:
     """Run a broker, with one line for what ends it. Returns the exit code."""
-    from tidelog.commands.serve_process import run
+    from tidelog.commands.running.serve_process import run
     from tidelog.protocol.errors import KafkaError
 
     try:

@@ -25,7 +25,7 @@ from tests.support.apache_kafka import CONFIG_COMMAND, run_tool
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.certificates import Certificates, Pair
 from tests.support.prometheus import parse
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 
 LOCATION = "listener.name.ssl.ssl.keystore.location"
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret";'

@@ -18,7 +18,7 @@ from benchmarks.procfs import rss_bytes
 from tests.support.broker import TidelogProcess
 from tests.support.prometheus import parse
 from tidelog.cli import main
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 
 TOPIC = "compacted"
 

@@ -21,7 +21,7 @@ from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tidelog.cli import main
 from tidelog.client.settings import ClientSettings
-from tidelog.commands.compaction import ask
+from tidelog.commands.running.compaction import ask
 
 HOUR_MS = 3_600_000
 KEYS = 10

@@ -32,7 +32,7 @@ from tests.support.raw_requests import ask as raw_ask
 from tests.support.toolchains import answer_records, ask, go_program
 from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.record.record_batch import iter_batches
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tidelog.cli import main
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -22,7 +22,7 @@ from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.raw_requests import create
 from tidelog.client import Client
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 from tidelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,

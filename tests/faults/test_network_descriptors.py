@@ -18,7 +18,7 @@ from tests.support import raw_client
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
 from tidelog.broker.network.acceptor import RESERVED_MINIMUM
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 
 DESCRIPTORS = 256
 

@@ -6,7 +6,7 @@ import urllib.request
 
 from tests.support.broker import TidelogProcess
 from tests.support.prometheus import Page, parse
-from tidelog.commands.compaction import admin_address
+from tidelog.commands.running.compaction import admin_address
 
 
 def metrics_of(broker: TidelogProcess) -> Page:

@@ -22,7 +22,6 @@ MAX_LOOSE_MODULES = 14
 WIDE_PACKAGES = {
     "broker/handlers": "one module for each API",
     "protocol/messages": "one module for each API",
-    "tidelog/commands": "one module for each command",
     "benchmarks": "one module for each section, and what they share",
 }
 # The only places that may catch everything: the dispatcher with its steps, answers and connections (unknown errors

@@ -21,8 +21,8 @@ PROCESS_STATE = re.compile(
 )
 PROCESS_STATE_ALLOWED = {
     "broker/startup.py": "the broker's start",
-    "tidelog/commands/serve_process.py": "the process of `tidelog serve`, as it starts",
-    "tidelog/commands/adopt.py": "the process of `tidelog adopt`, as it starts",
+    "tidelog/commands/running/serve_process.py": "the process of `tidelog serve`, as it starts",
+    "tidelog/commands/files/adopt.py": "the process of `tidelog adopt`, as it starts",
     "pipeline/jobs/runner.py": "the process of a Spark job, as it starts",
     "log/records/quiet_import.py": "imports of numpy while a broker serves: collections wait for their end",
     "broker/metadata/bootstrap.py": "the process of `tidelog format`, for the one file that holds keys",

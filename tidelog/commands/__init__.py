@@ -1,4 +1,4 @@
-"""One module per sub-command of the tidelog command line.
+"""Modules of the tidelog command line: one for each sub-command, in rooms by what they work on.
 
 Imports: all of ``tidelog``, each package when its command runs: ``tidelog version`` loads neither broker nor pipeline.
 Invariant: a command returns its exit code.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.logs import LogBench, append, batch, marker, producer_batch
 from tidelog.cli import main
-from tidelog.commands import check, dump_log
+from tidelog.commands.files import check, dump_log
 from tidelog.log.validation.validator import AppendOrigin
 
 

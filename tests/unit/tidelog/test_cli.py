@@ -165,7 +165,7 @@ def test_wrong_configuration_ends_in_one_line_and_code_2(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    serve = importlib.import_module("tidelog.commands.serve_process")
+    serve = importlib.import_module("tidelog.commands.running.serve_process")
     monkeypatch.setattr(serve, "configure_logging", lambda level: None)
     assert cli.main(["serve", *options]) == 2
     captured = capsys.readouterr()
@@ -178,7 +178,7 @@ def test_wrong_configuration_ends_in_one_line_and_code_2(
 def test_a_signal_before_the_broker_runs_ends_it_well(
     quiet_signals: dict[int, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve = importlib.import_module("tidelog.commands.serve_process")
+    serve = importlib.import_module("tidelog.commands.running.serve_process")
     monkeypatch.setattr(serve, "configure_logging", lambda level: None)
     cli.main(["serve", "--override", "nonsense"])
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -188,7 +188,7 @@ def test_a_signal_before_the_broker_runs_ends_it_well(
 
 
 def test_the_serve_command_imports_little_before_it_is_asked() -> None:
-    module: ModuleType = importlib.import_module("tidelog.commands.serve_process")
+    module: ModuleType = importlib.import_module("tidelog.commands.running.serve_process")
     for name in ("asyncio", "uvloop", "numpy", "broker"):
         assert not hasattr(module, name)
 
@@ -234,7 +234,7 @@ def test_a_command_that_reports_system_errors_does_not_report_a_closed_output() 
     script = """
 import sys
 from tidelog import cli
-from tidelog.commands import compaction
+from tidelog.commands.running import compaction
 
 def print_much(*arguments, **options):
     for number in range(100_000):

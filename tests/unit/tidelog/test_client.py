@@ -10,7 +10,7 @@ import pytest
 
 from tidelog import cli
 from tidelog.client import Client, ClientError, parse_bootstrap
-from tidelog.commands.ping import local_bootstrap
+from tidelog.commands.running.ping import local_bootstrap
 from tidelog.protocol.errors import UnsupportedVersionError
 from tidelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse

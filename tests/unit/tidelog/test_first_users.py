@@ -24,7 +24,7 @@ from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_batches
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.startup import ClaimedDirectories, build_controller, log_manager_of
 from tidelog.cli import main
-from tidelog.commands.format import format_directories
+from tidelog.commands.files.format import format_directories
 from tidelog.commands.frame.scram import parse_first_user
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import FileSystem, OsFileSystem

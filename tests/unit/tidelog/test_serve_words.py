@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidelog.commands import serve, serve_process
-from tidelog.commands.serve_process import FLAGS, VALUES, ServeWords, environment_level, read_words
+from tidelog.commands.running import serve, serve_process
+from tidelog.commands.running.serve_process import FLAGS, VALUES, ServeWords, environment_level, read_words
 
 TEXTS = ["", "9", "0", "-1", " 7", "1_0", "\u0665", "a=b", "=", "--", "-h", "--host", "info", "INFO", "debug", "x y"]
 NAMES = [*VALUES, *FLAGS, "--port=", "--hos", "-h", "--help", "--", "serve"]

@@ -15,9 +15,8 @@ UNUSED_MODULES = {"encodings.idna", "importlib.resources", "tidelog.client", "ti
 
 
 def test_nothing_heavy_is_imported_before_the_listener_opens() -> None:
-    program = (
-        "import sys, uvloop, tidelog.commands.serve, tidelog.broker.server, tidelog.broker.startup; print(*sys.modules)"
-    )
+    modules = "tidelog.commands.running.serve, tidelog.broker.server, tidelog.broker.startup"
+    program = f"import sys, uvloop, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & HEAVY
@@ -26,7 +25,7 @@ def test_nothing_heavy_is_imported_before_the_listener_opens() -> None:
 SERVE = """
 import signal, sys
 from tidelog.cli import main
-from tidelog.commands import serve_process
+from tidelog.commands.running import serve_process
 
 def stop(server):
     print(*sys.modules)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tidelog.commands.frame.commands import Command
-from tidelog.commands.serve_process import LOG_LEVELS, ServeWords, environment_level, run
+from tidelog.commands.running.serve_process import LOG_LEVELS, ServeWords, environment_level, run
 
 
 @click.command(cls=Command)

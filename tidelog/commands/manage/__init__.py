@@ -1,0 +1,4 @@
+"""Commands that show and change a cluster over its admin API.
+
+Imports: all of ``tidelog.client``; ``metadata`` also reads a directory of the metadata log.
+"""
