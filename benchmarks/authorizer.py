@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.questions import build
 from tests.unit.broker.data_broker import DataBroker, batch
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
 from tidelog.broker.metadata.metadata_image import AccessRule

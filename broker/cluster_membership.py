@@ -17,7 +17,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log

@@ -19,8 +19,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.admin_keys import ADMIN_LISTENER
-from tidelog.broker.config.token_keys import CHECK_INTERVAL_MS, SECRET_KEY
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+from tidelog.broker.config.keys.token import CHECK_INTERVAL_MS, SECRET_KEY
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE

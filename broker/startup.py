@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import check_is_alone
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
 from tidelog.broker.controller.conversion import convert_store

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from tidelog.broker.config.admin_keys import ADMIN_KEYS
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
-from tidelog.broker.config.keys import (
+from tidelog.broker.config.keys.admin import ADMIN_KEYS
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
+from tidelog.broker.config.keys.broker import (
     GROUP_KEYS,
     LOG_TIME_KEYS,
     NO_EFFECT,
@@ -19,10 +19,10 @@ from tidelog.broker.config.keys import (
     TOPIC_KEYS,
     TRANSACTION_KEYS,
 )
-from tidelog.broker.config.member_keys import MEMBER_KEYS
+from tidelog.broker.config.keys.member import MEMBER_KEYS
+from tidelog.broker.config.keys.security import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS
+from tidelog.broker.config.keys.token import TOKEN_KEYS
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
-from tidelog.broker.config.security_keys import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS
-from tidelog.broker.config.token_keys import TOKEN_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import NO_DEFAULT, ConfigKey

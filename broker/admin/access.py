@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.broker.config.admin_keys import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKENS_FILE
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, invalid
-from tidelog.broker.config.security_keys import LISTENER_CONFIG_DEF, listener_values
+from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKENS_FILE
+from tidelog.broker.config.keys.security import LISTENER_CONFIG_DEF, listener_values
 from tidelog.broker.security.policy import is_loopback
 
 NONE, BASIC, BEARER, MTLS = "none", "basic", "bearer", "mtls"

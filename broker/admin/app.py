@@ -32,7 +32,7 @@ from tidelog.broker.admin.permissions import CALLER, Permissions, shown_to
 from tidelog.broker.admin.prometheus import rest, snapshot
 from tidelog.broker.admin.sites import PlainSite, TlsSite
 from tidelog.broker.cleaning import RequestedRounds, cleaner_of, config_of, request_rounds, statuses
-from tidelog.broker.config.admin_keys import ADMIN_MAX_CONNECTIONS
+from tidelog.broker.config.keys.admin import ADMIN_MAX_CONNECTIONS
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaError

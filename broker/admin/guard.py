@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from aiohttp import web
 
 from tidelog.broker.admin.connections import Activity, Connections
-from tidelog.broker.config.admin_keys import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_ALLOWED_HOSTS, ADMIN_LISTENER
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware

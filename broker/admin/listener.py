@@ -15,7 +15,7 @@ import socket
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.admin_keys import ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.log.records.quiet_import import quiet_import
 
 if TYPE_CHECKING:

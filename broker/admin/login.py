@@ -21,7 +21,7 @@ from tidelog.broker.admin.access import BASIC, BEARER, MTLS, methods_of
 from tidelog.broker.admin.passwords import Passwords
 from tidelog.broker.admin.tokens import TokenFile
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.admin_keys import ADMIN_TOKENS_FILE
+from tidelog.broker.config.keys.admin import ADMIN_TOKENS_FILE
 from tidelog.broker.controller.scram_credentials import ScramCredentials
 from tidelog.broker.network.newcomers import FailedLogins, source_of
 from tidelog.broker.security.audit import record

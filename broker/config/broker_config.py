@@ -16,17 +16,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tidelog.broker.config.admin_keys import ADMIN_KEYS
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_KEYS
-from tidelog.broker.config.keys import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
-from tidelog.broker.config.security_keys import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS, is_listener_key
+from tidelog.broker.config.keys.admin import ADMIN_KEYS
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
+from tidelog.broker.config.keys.broker import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
+from tidelog.broker.config.keys.security import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS, is_listener_key
+from tidelog.broker.config.keys.token import TOKEN_KEYS
 from tidelog.broker.config.sources import (
     PropertiesError,
     parse_properties,
     properties_from_environment,
     properties_from_overrides,
 )
-from tidelog.broker.config.token_keys import TOKEN_KEYS
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF, topic_defaults
 from tidelog.protocol.config_def import ConfigDef, ConfigError

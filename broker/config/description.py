@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
-from tidelog.broker.config.security_keys import store_key_of
+from tidelog.broker.config.keys.security import store_key_of
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigKey

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
 from tidelog.broker.config.changes import Change, apply_changes
 from tidelog.broker.config.description import CLUSTER_DEFAULT, DynamicTexts, ResourceType
-from tidelog.broker.config.security_keys import store_key_of
+from tidelog.broker.config.keys.security import store_key_of
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import InvalidRequestError
 

@@ -26,7 +26,7 @@ from tidelog.broker.config.description import (
     ResourceType,
 )
 from tidelog.broker.config.dynamic_stores import DynamicStores
-from tidelog.broker.config.security_keys import STORE_KEYS, store_key_of
+from tidelog.broker.config.keys.security import STORE_KEYS, store_key_of
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tidelog.broker.config.keys import ASSIGNOR_PACKAGE
+from tidelog.broker.config.keys.broker import ASSIGNOR_PACKAGE
 
 MAX_INT32 = 2**31 - 1
 

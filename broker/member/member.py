@@ -25,8 +25,8 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
 from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError

@@ -10,9 +10,9 @@ import ipaddress
 import os
 from collections.abc import Iterator
 
-from tidelog.broker.config.admin_keys import ADMIN_AUTHENTICATION, ADMIN_LISTENER
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
-from tidelog.broker.config.security_keys import listener_values
+from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER
+from tidelog.broker.config.keys.security import listener_values
 
 _READABLE_BY_OTHERS = 0o004
 

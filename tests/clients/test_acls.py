@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 import tidelog
 from tests.support.apache_kafka import run_tool
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 
 AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
 ACLS = "org.apache.kafka.tools.AclCommand"

@@ -28,7 +28,7 @@ from benchmarks.rivals.tidelog_broker import TidelogProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka, run_tool
 from tests.support.metadata_facts import facts
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.embedded import open_controller
 from tidelog.broker.metadata.log_reader import read_metadata_log
 from tidelog.broker.metadata.metadata_log import MetadataPlace

@@ -23,7 +23,7 @@ from tests.support.broker import TidelogProcess
 from tests.support.compared import OVERRIDES, differences, until_ready
 from tests.support.questions import Broker
 from tests.support.scripts.registry import create
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.api_keys import ApiKey
 

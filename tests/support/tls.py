@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 from tests.support.certificates import Certificates
-from tidelog.broker.config.security_keys import listener_values
+from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.tls.contexts import build_context
 from tidelog.broker.security.tls.stores import read_key_store
 from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket

@@ -17,7 +17,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from tidelog.broker.config.authorizer_keys import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
+from tidelog.broker.config.keys.authorizer import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.authorization.acls import Acls
 from tidelog.broker.security.authorization.audit import TRACE, Asked, Audit

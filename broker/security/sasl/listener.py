@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.broker.config.security_keys import listener_values, mechanism_values
+from tidelog.broker.config.keys.security import listener_values, mechanism_values
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism

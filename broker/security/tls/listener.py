@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from tidelog.broker.config.security_keys import listener_values
+from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.principal import ANONYMOUS, USER, Principal
 from tidelog.broker.security.tls.contexts import build_context
 from tidelog.broker.security.tls.principal_rules import PrincipalRules

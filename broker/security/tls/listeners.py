@@ -16,7 +16,7 @@ from functools import partial
 from time import time
 from typing import Any
 
-from tidelog.broker.config.security_keys import STORE_KEYS, listener_values
+from tidelog.broker.config.keys.security import STORE_KEYS, listener_values
 from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.metrics.registry import Sample
 from tidelog.broker.security.audit import record

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.kafka_directories import KafkaDirectory
 from tidelog.broker.cluster_membership import check_is_alone
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.metadata.quorum_state import QuorumState, QuorumVoters, write_quorum_state

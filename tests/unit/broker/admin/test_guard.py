@@ -18,8 +18,8 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin import guard as admin_guard
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.guard import MAX_BODY_BYTES, Hosts
-from tidelog.broker.config.admin_keys import ADMIN_LISTENER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.broker.loop.log_openings import opening_expected
 
 TOPIC = "compacted"

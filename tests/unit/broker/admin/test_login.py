@@ -27,8 +27,8 @@ from tidelog.broker.admin.access import check_access, methods_of
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.permissions import NEEDS, OPEN
 from tidelog.broker.admin.tokens import TokenFile, make_token, parse_tokens
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord

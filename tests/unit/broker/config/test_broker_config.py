@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.config.admin_keys import ADMIN_TLS_KEYS
 from tidelog.broker.config.broker_config import (
     BROKER_CONFIG_DEF,
     BrokerConfig,
@@ -15,7 +14,8 @@ from tidelog.broker.config.broker_config import (
     has_no_effect,
     is_known,
 )
-from tidelog.broker.config.keys import NO_EFFECT
+from tidelog.broker.config.keys.admin import ADMIN_TLS_KEYS
+from tidelog.broker.config.keys.broker import NO_EFFECT
 from tidelog.log.config import SYNONYMS, LogConfig
 from tidelog.protocol.config_def import ConfigError, ConfigKey
 

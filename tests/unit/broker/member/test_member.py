@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.errors import StartError
 from tidelog.broker.member.member import check_image
 from tidelog.broker.metadata.metadata_image import AccessRule, MetadataImage

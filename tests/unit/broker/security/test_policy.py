@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.security.policy import find_weaknesses, is_loopback
 
 AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER}

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.security.authorization.test_decision import TOPIC, context_of
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.acl import AclOperation
 from tidelog.protocol.config_def import ConfigError

@@ -15,7 +15,7 @@ from tests.support.access_questions import NEEDS_NOTHING, QUESTIONS, TOKENS, Nam
 from tests.support.questions import build
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
 from tidelog.broker.metadata.metadata_image import AccessRule

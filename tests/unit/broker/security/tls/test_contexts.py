@@ -10,7 +10,7 @@ import pytest
 from tests.support.certificates import PASSWORD, Certificates, openssl
 from tests.support.tls import TlsPair, client_context, server_context
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.config.security_keys import listener_values
+from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.tls.contexts import TLS12_SUITES, TLS13_SUITES, build_context
 from tidelog.broker.security.tls.listener import TlsListener
 from tidelog.broker.security.tls.stores import read_key_store

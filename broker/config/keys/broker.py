@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.broker.config.member_keys import MEMBER_KEYS
+from tidelog.broker.config.keys.member import MEMBER_KEYS
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES
 from tidelog.protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, one_of

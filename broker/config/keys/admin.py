@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.config.security_keys import TLS_KEYS
+from tidelog.broker.config.keys.security import TLS_KEYS
 from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, each_of
 
 ADMIN_LISTENER = "admin.listener"
