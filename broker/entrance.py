@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.admin.access import LISTENER, check_access
+from tidelog.broker.admin.login.access import LISTENER, check_access
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.network.connection import Connection

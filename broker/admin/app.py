@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tidelog.broker.admin.access import LISTENER, check_access
 from tidelog.broker.admin.connections import Connections
 from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, add_headers, make_guard
-from tidelog.broker.admin.login import Logins
+from tidelog.broker.admin.login.access import LISTENER, check_access
+from tidelog.broker.admin.login.logins import Logins
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 from tidelog.broker.admin.permissions import CALLER, Permissions, shown_to
 from tidelog.broker.admin.prometheus import rest, snapshot

@@ -1,7 +1,7 @@
 """Checks of admin requests, made before any page sees them.
 
 A request must be meant for this broker, come from no foreign web page, be small, and arrive in time. Where logins are
-configured (``tidelog.broker.admin.login``) it must say who sends it, and ask for what its sender may do.
+configured (``tidelog.broker.admin.login.logins``) it must say who sends it, and ask for what its sender may do.
 
 A web page in an operator's browser can send requests here, and by DNS rebinding read the answers. It cannot choose the
 ``Host`` and ``Origin`` its browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site`` and pass.

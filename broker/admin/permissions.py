@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from tidelog.broker.admin.guard import refusal
-from tidelog.broker.admin.login import Caller, Logins
+from tidelog.broker.admin.login.logins import Caller, Logins
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.audit import record

@@ -330,7 +330,7 @@ def test_each_jump_has_to_last_for_an_hour_itself() -> None:
 #: What reads the wall clock, how often, and why it may. Nothing of it is a deadline, and nothing is deleted by it.
 WALL_TIME = {
     "broker/admin/find.py": (1, "what a client calls now"),
-    "broker/admin/login.py": (1, "compared with the date at which a token ends"),
+    "broker/admin/login/logins.py": (1, "compared with the date at which a token ends"),
     "broker/controller/embedded.py": (3, "timestamps of the metadata log's records, of its snapshots, of its leader"),
     "broker/coordinator/group/classic/rebalance.py": (2, "stored: when a group changed its state"),
     "broker/coordinator/group/classic/sync.py": (1, "stored: when a group changed its state"),

@@ -36,7 +36,7 @@ def token() -> None:
 )
 def create(*, path: str, user: str, scope: str, days: int) -> None:
     """Create a token and print it. Remove its line from the file to revoke it."""
-    from tidelog.broker.admin.tokens import make_token
+    from tidelog.broker.admin.login.tokens import make_token
 
     made, line = make_token(user, may_write=scope == "write", expires_s=int(time.time()) + days * DAY_S)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -22,11 +22,11 @@ from tests.support.certificates import Certificates
 from tests.support.topics import create_topic
 from tests.unit.broker.admin.test_guard import Answer, Site
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.admin import login as admin_login
-from tidelog.broker.admin.access import check_access, methods_of
 from tidelog.broker.admin.app import serve
+from tidelog.broker.admin.login import logins as admin_login
+from tidelog.broker.admin.login.access import check_access, methods_of
+from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.admin.permissions import NEEDS, OPEN
-from tidelog.broker.admin.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from tidelog.broker.admin.access import BASIC, BEARER, MTLS, methods_of
-from tidelog.broker.admin.passwords import Passwords
-from tidelog.broker.admin.tokens import TokenFile
+from tidelog.broker.admin.login.access import BASIC, BEARER, MTLS, methods_of
+from tidelog.broker.admin.login.passwords import Passwords
+from tidelog.broker.admin.login.tokens import TokenFile
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.keys.admin import ADMIN_TOKENS_FILE
 from tidelog.broker.controller.scram_credentials import ScramCredentials
