@@ -14,7 +14,6 @@ a hundred topics waits for one. Loop thread only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,13 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed
 from tidelog.broker.loop.threads import Threads
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError, UnknownServerError
 
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicListener, TopicManager
-
-logger = logging.getLogger(__name__)
 
 USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
 
@@ -133,19 +130,21 @@ class TopicChanges:
         return self._controller.when_synced()
 
     def _then(self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change) -> None:
-        """Go on with a change once this step of it is settled. Whatever that raises, the change does not stay under way
-        for ever: who waits for it is told."""
+        """Go on with a change once this step of it is settled. An unexpected error ends the change: it does not stay
+        under way, and who waits for it is told."""
 
         def call(settled: Deferred[None]) -> None:
+            finished = False
             try:
                 go_on(change, settled)
-            except Exception as error:
-                logger.exception("a change of topic %s failed half way", change.image.name)
-                self._abort(change, error)
+                finished = True
+            finally:
+                if not finished:
+                    self._abort(change)
 
         step.on_done(call)
 
-    def _abort(self, change: Change, error: Exception) -> None:
+    def _abort(self, change: Change) -> None:
         """End a change that a fault of the broker cut off; a topic that was being created goes again."""
         self._widening.pop(change.image.name, None)
         try:
@@ -154,7 +153,7 @@ class TopicChanges:
                 self.undo_create(change.image)
         finally:
             if not change.done.done:
-                change.done.fail(error)
+                change.done.fail(UnknownServerError())
 
     def _make_new_logs(self, before: TopicImage, change: Change) -> None:
         """Make the first logs of a topic's new partitions."""

@@ -27,6 +27,7 @@ from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import UnprovenIndexError
+from tidelog.log.producer.state import producers_in_parts
 from tidelog.log.records.work_budget import NO_BUDGET, TooMuchForTurnError, WorkBudget
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import AppendOrigin
@@ -224,12 +225,12 @@ class Partition:
         return LogMetrics(log.size_bytes, len(log.segments), log.log_start_offset, log.log_end_offset)
 
     def active_producers(self, count: int) -> Iterator[list[ProducerEntry]]:
-        """Return the producers that wrote here lately, so many at a time: see ``entries_in_parts``.
+        """Return the producers that wrote here lately, so many at a time: see ``producers_in_parts``.
 
         Raises NotLeaderOrFollowerError, KafkaStorageError.
         """
         self.check_leader()
-        return self.local_log.producer_state.entries_in_parts(count)
+        return producers_in_parts(self.local_log.producer_state, count)
 
     # ---- append
 

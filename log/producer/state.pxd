@@ -10,7 +10,7 @@ cdef class ProducerStateManager:
     cdef object _expiration_ms
     cdef public dict _ongoing, _unreplicated
     cdef public dict producers
-    cdef list _known
+    cdef public list known
     cdef public object end_offset, _last_snapshot_offset
 
     @cython.locals(entry=ProducerEntry)

@@ -202,6 +202,10 @@ def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> Non
         raise OutOfOrderSequenceNumberError(f"{who} sent sequence {first} after {last}")
 
 
+def _is_expired(entry: ProducerEntry | None, idle_since_ms: float) -> bool:
+    return entry is None or (entry.current_txn_first_offset < 0 and entry.touched_ms <= idle_since_ms)
+
+
 class ProducerStateManager:
     """Producer state and its snapshots in one partition directory. Under the log's lock, or before the log is
     shared."""
@@ -210,12 +214,12 @@ class ProducerStateManager:
         "_directory",
         "_expiration_ms",
         "_file_system",
-        "_known",
         "_last_snapshot_offset",
         "_ongoing",
         "_time",
         "_unreplicated",
         "end_offset",
+        "known",
         "producers",
     )
 
@@ -231,7 +235,8 @@ class ProducerStateManager:
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset
         self._last_snapshot_offset = NO_OFFSET
         self.producers: dict[int, ProducerEntry] = {}
-        self._known: list[int] = []  # the ids among them in the order they came: a copy of a million takes 20 ms
+        self.known: list[int] = []
+        """The ids of ``producers`` in the order they came: to copy a million would take 20 ms."""
         self.end_offset = 0
 
     # ---- checks: raise, change nothing
@@ -289,7 +294,7 @@ class ProducerStateManager:
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
-            self._known.append(producer_id)
+            self.known.append(producer_id)
         entry.touched_ms = self._time.monotonic_ms()
         return entry
 
@@ -357,39 +362,20 @@ class ProducerStateManager:
         A jump of the wall clock or a record from the future does not change how long a producer is known (F11). Returns
         how many went. The lock is taken for some of them at a time: appends wait for it, and there may be a million.
         """
-        monotonic, count = self._time.monotonic_ms(), 0
-        end = len(self._known)
+        idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
+        end = len(self.known)
         while end > 0:
             begin = max(end - EXPIRED_UNDER_LOCK, 0)
             with lock:
-                part = self._known[begin:end]
-                gone = {producer_id for producer_id in part if self._is_expired(producer_id, monotonic)}
+                part = self.known[begin:end]
+                gone = {number for number in part if _is_expired(self.producers.get(number), idle_since_ms)}
                 for producer_id in gone:
                     self.producers.pop(producer_id, None)
                 if gone:
-                    self._known[begin:end] = [producer_id for producer_id in part if producer_id not in gone]
+                    self.known[begin:end] = [producer_id for producer_id in part if producer_id not in gone]
             count += len(gone)
             end = begin
         return count
-
-    def _is_expired(self, producer_id: int, monotonic_ms: float) -> bool:
-        entry = self.producers.get(producer_id)
-        if entry is None:
-            return True
-        return entry.current_txn_first_offset < 0 and monotonic_ms - entry.touched_ms >= self._expiration_ms
-
-    def entries_in_parts(self, count: int) -> Iterator[list[ProducerEntry]]:
-        """The producers, so many at a time, from the last that came to the first. Any thread, without the log's lock.
-
-        Between two parts producers may come and go. What is known all the while is given; an entry is given twice
-        where producers before it were forgotten.
-        """
-        end = len(self._known)
-        while end > 0:
-            begin = max(end - count, 0)
-            found = (self.producers.get(producer_id) for producer_id in self._known[begin:end])
-            yield [entry for entry in found if entry is not None]
-            end = begin
 
     # ---- snapshots
 
@@ -444,7 +430,7 @@ class ProducerStateManager:
         idle_before_ms = max(self._expiration_ms - LOADED_GRACE_MS, 0)
         for item in saved:
             entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
-            self._known.append(item.producer_id)
+            self.known.append(item.producer_id)
             is_old = now - item.timestamp >= self._expiration_ms
             entry.touched_ms = monotonic - idle_before_ms if is_old else monotonic
         opened = sorted((entry.current_txn_first_offset, number) for number, entry in self.producers.items())
@@ -454,7 +440,7 @@ class ProducerStateManager:
     def clear(self, end_offset: int) -> None:
         """Drop the state in memory and begin at ``end_offset``."""
         self.producers.clear()
-        self._known.clear()
+        self.known.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.end_offset = end_offset
@@ -479,3 +465,17 @@ class ProducerStateManager:
         for offset in self.snapshot_offsets():
             if offset not in kept:
                 self.remove_snapshot(offset)
+
+
+def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
+    """Yield the producers, so many at a time, from the last that came to the first. Any thread, without the log's lock.
+
+    Between two parts producers may come and go. Each that is known all the while is given, and given twice where
+    producers before it were forgotten.
+    """
+    end = len(state.known)
+    while end > 0:
+        begin = max(end - count, 0)
+        found = [state.producers.get(producer_id) for producer_id in state.known[begin:end]]
+        yield [entry for entry in found if entry is not None]
+        end = begin

@@ -138,7 +138,7 @@ class Follower:
         write_checkpoints(self._manager)
 
     def delete_records(self) -> None:
-        """As the leader's log start offset asks for; the segments go as retention has them go."""
+        """Take over the leader's log start offset; retention removes the segments below it."""
         end = self._log.log_end_offset
         offset = self._chance.randrange(self._log.log_start_offset, end + 1)
         self._note("starts at", offset=offset)
@@ -182,7 +182,7 @@ class FollowerStory:
         self.must = {offset: value for offset, value in self.must.items() if offset < least}
 
     def _was_cut(self, note: dict[str, Any]) -> None:
-        """What was cut must not come back: other records may stand at its offsets."""
+        """Forget what was cut. It must not come back: other records may stand at its offsets."""
         start, end = note["start"], note["end"]
         for offset in [offset for offset in self.may if not (offset < end and start < end)]:
             del self.may[offset]

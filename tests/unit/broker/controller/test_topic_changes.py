@@ -233,7 +233,7 @@ STEPS_OF = {
 def test_a_step_that_fails_in_an_unforeseen_way_leaves_no_one_waiting(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch, change: str, failing: str
 ) -> None:
-    """Who waits is told, and what is asked for next does not wait for ever either."""
+    """The client is told, and requests that follow are answered as well."""
     begin: dict[str, Callable[[], Deferred[TopicImage]]] = {
         "create": lambda: admin.topics.changes.create(NewTopic("new")).done,
         "widen": lambda: admin.topics.changes.widen("old", 3),

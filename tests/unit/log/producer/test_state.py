@@ -16,6 +16,7 @@ from tidelog.log.producer.state import (
     Marker,
     ProducerBatch,
     ProducerStateManager,
+    producers_in_parts,
 )
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
@@ -111,7 +112,7 @@ def test_a_walk_in_parts_gives_who_is_known_all_the_while(seed: int) -> None:
         write(producer_id)
     time.advance(1)
     found: list[int] = []
-    for part in producers.entries_in_parts(7):
+    for part in producers_in_parts(producers, 7):
         assert len(part) <= 7
         found += [entry.producer_id for entry in part]
         if chance.random() < 0.3:
@@ -120,5 +121,5 @@ def test_a_walk_in_parts_gives_who_is_known_all_the_while(seed: int) -> None:
             write(chance.randrange(200))
     assert stay <= set(found)
     producers.remove_expired(threading.Lock())
-    told = [entry.producer_id for part in producers.entries_in_parts(7) for entry in part]
+    told = [entry.producer_id for part in producers_in_parts(producers, 7) for entry in part]
     assert sorted(told) == sorted(producers.producers), "each once while none goes"

@@ -108,8 +108,7 @@ def test_damaged_records_are_told(pair: Pair) -> None:
     ],
 )
 def test_checkpoints_are_written_before_and_after_a_cut(pair: Pair, work: Any, end: int) -> None:
-    """A point above the cut would say that a gap which a power loss leaves is one of synced records, and later that
-    what comes in the place of the records is synced."""
+    """A point above the cut would say that records are synced which a power loss takes, in the cut or after it."""
     pair.following.do(pair.work(high_watermark=4))
     pair.log.flush()
     assert pair.log.recovery_point == 10
