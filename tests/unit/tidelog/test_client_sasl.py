@@ -15,6 +15,8 @@ import pytest
 from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.authenticator import PASS_ON, SaslAuthenticator, encode
+from tidelog.broker.security.sasl.client.exchange import Credentials
+from tidelog.broker.security.sasl.client.scram import exchange_scram
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError
 from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE
 from tidelog.broker.security.sasl.mechanism import Mechanism, Reply
@@ -22,8 +24,7 @@ from tidelog.broker.security.sasl.plain import PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
 from tidelog.client import Client, ClientError, connection
 from tidelog.client.cluster import Cluster
-from tidelog.client.sasl.credentials import Credentials, read_credentials
-from tidelog.client.sasl.scram import exchange_scram
+from tidelog.client.sasl.credentials import read_credentials
 from tidelog.client.security import Security
 from tidelog.protocol.errors import (
     IllegalSaslStateError,

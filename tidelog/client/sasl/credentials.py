@@ -9,30 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
 from tidelog.client.wire import ClientError
 
 MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
 USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
 KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY})
 """The keys that are understood."""
-PLAIN = "PLAIN"
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The hash of each mechanism of SCRAM."""
-MECHANISMS = (PLAIN, *HASHES)
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that brokers refuse in a user's name, and halves of characters, which are no UTF-8."""
 _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A user and a password for one mechanism."""
-
-    mechanism: str
-    user: str
-    password: str = field(repr=False)
 
 
 def read_credentials(properties: Mapping[str, str]) -> Credentials:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from tidelog.client.sasl.credentials import HASHES, MECHANISM_KEY, PLAIN, Credentials
-from tidelog.client.sasl.plain import exchange_plain
-from tidelog.client.sasl.scram import exchange_scram
+from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
+from tidelog.client.sasl.credentials import MECHANISM_KEY
 from tidelog.protocol.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError, error_for_code
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from tidelog.client.connection import Client
-
-NONCE_BYTES = 24
 
 
 def log_in(client: Client, credentials: Credentials) -> int:
@@ -35,14 +31,6 @@ def log_in(client: Client, credentials: Credentials) -> int:
             return answer.session_lifetime_ms
         except SaslAuthenticationFailedError as error:
             raise SaslAuthenticationFailedError(_refusal(client, credentials, error.message)) from error
-
-
-def begin_exchange(credentials: Credentials, nonce: str) -> Generator[bytes, bytes, None]:
-    """The tokens of the client; it takes the broker's. ``nonce`` is for SCRAM."""
-    user, password = credentials.user, credentials.password
-    if credentials.mechanism == PLAIN:
-        return exchange_plain(user, password)
-    return exchange_scram(HASHES[credentials.mechanism], user, password, nonce)
 
 
 def _choose_mechanism(client: Client, mechanism: str) -> None:

@@ -1,0 +1,4 @@
+"""The client's side of SASL, sans-io: credentials, and the tokens of an exchange (PLAIN, SCRAM).
+
+Imports: the errors of tidelog.protocol. Invariant: no text that is shown holds a password.
+"""
