@@ -105,6 +105,7 @@ class BrokerConfig:
         "listeners",
         "log_dirs",
         "node_id",
+        "security_protocols",
         "static_texts",
         "unknown_keys",
     )
@@ -121,7 +122,8 @@ class BrokerConfig:
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
-        protocols = self._security_protocols()
+        protocols = self.security_protocols = self._security_protocols()
+        """Security protocols by the names of listeners, in upper case."""
         self.listeners: list[Endpoint] = self._parse_listeners(protocols)
         self.advertised_listeners: dict[str, Endpoint] = self._parse_advertised_listeners(protocols)
 

@@ -8,6 +8,7 @@ from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid
 from tidelog.broker.config.broker_config import Endpoint as Listener
+from tidelog.broker.member.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import Endpoint
 from tidelog.protocol.config_def import ConfigError
 
@@ -17,7 +18,7 @@ VOTERS = "controller.quorum.voters"
 
 
 class MemberConfig(NamedTuple):
-    """Addresses of the controllers, endpoints that the cluster is told, and times in ms."""
+    """Addresses of the controllers, endpoints that the cluster is told, times in ms, and how others are reached."""
 
     controllers: tuple[Address, ...]
     endpoints: tuple[Endpoint, ...]
@@ -27,13 +28,14 @@ class MemberConfig(NamedTuple):
     replica_lag_time_max_ms: int
     replica_fetchers: int
     replica_socket_timeout_ms: int
+    controller_security: PeerSecurity
+    broker_security: PeerSecurity
 
 
 def member_config(config: BrokerConfig) -> MemberConfig:
     """Return the configuration of a member. Raises ConfigError."""
     if not {"node.id", "broker.id"} & config.static_texts.keys():
         raise ConfigError("process.roles=broker needs a node.id, which is unique in the cluster")
-    check_controller_listener(config)
     return MemberConfig(
         controllers=controller_addresses(config),
         endpoints=tuple(own_endpoint(listener, config) for listener in config.listeners),
@@ -43,6 +45,8 @@ def member_config(config: BrokerConfig) -> MemberConfig:
         replica_lag_time_max_ms=config.get_int("replica.lag.time.max.ms"),
         replica_fetchers=config.get_int("num.replica.fetchers"),
         replica_socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        controller_security=controller_security(config),
+        broker_security=broker_security(config),
     )
 
 
@@ -57,19 +61,6 @@ def fetcher_config(config: BrokerConfig, broker_epoch: int) -> FetcherConfig:
         response_max_bytes=config.get_int("replica.fetch.response.max.bytes"),
         backoff_ms=config.get_int("replica.fetch.backoff.ms"),
     )
-
-
-def check_controller_listener(config: BrokerConfig) -> None:
-    """Raises ConfigError unless the controllers' listener is named, and plain."""
-    names = config.get_list("controller.listener.names")
-    if not names:
-        raise invalid("controller.listener.names", "", "the name of the controllers' listener, such as CONTROLLER")
-    protocols = dict(
-        entry.strip().upper().split(":", 1) for entry in config.get_str("listener.security.protocol.map").split(",")
-    )
-    protocol = protocols.get(names[0].upper(), "PLAINTEXT")
-    if protocol != "PLAINTEXT":
-        raise invalid("listener.security.protocol.map", f"{names[0]}:{protocol}", "PLAINTEXT for the controllers")
 
 
 def controller_addresses(config: BrokerConfig) -> tuple[Address, ...]:

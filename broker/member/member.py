@@ -76,6 +76,7 @@ class Member:
         self._loop = loop
         self._on_failure = on_failure
         self._settings = member_config(config)
+        self._channel = partial(Channel, security=self._settings.controller_security)
         self._failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -151,11 +152,11 @@ class Member:
         await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
         ground = lay_foundation(config, self._time, self._loop, directories.claimed)
         controller = RemoteController(image, config.node_id)
-        self._forwarder = Forwarder(self._view.quorum, Channel(FORWARDING_TIMEOUT_S), self._time)
-        creation = TopicCreation(config, self._forwarder)
+        self._forwarder = Forwarder(self._view.quorum, self._channel(FORWARDING_TIMEOUT_S), self._time)
+        creation = TopicCreation(config, self._channel(FORWARDING_TIMEOUT_S), self._view.quorum, self._start)
         producer_ids = ProducerIdBlocks(controller)
         nodes = ClusterNodes(controller, creation.ensure)
-        self._peers = MemberPeers(lambda: broker, controller, self._start)
+        self._peers = MemberPeers(lambda: broker, controller, self._settings.broker_security, self._start)
         government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, government)
@@ -170,9 +171,12 @@ class Member:
         self._publisher = MetadataPublisher(broker, controller, roles, replication)
         await self._publish_backlog()
         self._start(roles.check_isr())
-        self._start(roles.alter_partitions(self._view.quorum, self.broker_epoch))
+        self._start(roles.alter_partitions(self._channel(REQUEST_TIMEOUT_S), self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
-        self._start(fetch_blocks(producer_ids, self._view.quorum, config.node_id, self.broker_epoch))
+        blocks = fetch_blocks(
+            producer_ids, self._channel(REQUEST_TIMEOUT_S), self._view.quorum, config.node_id, self.broker_epoch
+        )
+        self._start(blocks)
         return broker
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
@@ -267,7 +271,7 @@ class Member:
 
     async def _observe(self) -> None:
         """Follow the metadata log."""
-        channel, observer = Channel(REQUEST_TIMEOUT_S), self._view
+        channel, observer = self._channel(REQUEST_TIMEOUT_S), self._view
         while True:
             question = observer.next_question()
             await asyncio.sleep(max(0.0, question.not_before_ms - self._time.monotonic_ms()) / 1000)
@@ -301,7 +305,7 @@ class Member:
 
     async def _beat(self) -> None:
         """Register, then send heartbeats."""
-        channel, lifecycle = Channel(REQUEST_TIMEOUT_S), self._life
+        channel, lifecycle = self._channel(REQUEST_TIMEOUT_S), self._life
         while lifecycle.state is not BrokerState.SHUTTING_DOWN:
             wait_ms = lifecycle.next_question().not_before_ms - self._time.monotonic_ms()
             if wait_ms > 0:

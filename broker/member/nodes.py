@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
+from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.runtime.runtime import java_string_hash
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -82,3 +83,9 @@ def node_on(broker: BrokerRegistration, listener_name: str) -> Node | None:
         if endpoint.name == listener_name:
             return Node(broker.broker_id, endpoint.host, endpoint.port, broker.rack, broker.is_fenced)
     return None
+
+
+def address_on(broker: BrokerRegistration | None, listener_name: str) -> Address | None:
+    """Return where to reach a broker on a listener, None where that is not known."""
+    node = None if broker is None else node_on(broker, listener_name)
+    return None if node is None else Address(node.host, node.port)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.cluster.txn_markers import Marker, request_of, written
 from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verifications
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -21,6 +20,8 @@ from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.nodes import address_on
+from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from tidelog.protocol.errors import (
     NONE,
@@ -52,8 +53,8 @@ Start = Callable[[Coroutine[Any, Any, None]], None]
 class _Peer:
     """The connection to one broker, and the markers that wait for it."""
 
-    def __init__(self) -> None:
-        self.channel = Channel(REQUEST_TIMEOUT_S)
+    def __init__(self, security: PeerSecurity) -> None:
+        self.channel = Channel(REQUEST_TIMEOUT_S, security)
         self.lock = asyncio.Lock()
         self.markers: dict[Marker, Deferred[None]] = {}
 
@@ -61,9 +62,12 @@ class _Peer:
 class MemberPeers:
     """Other brokers, by their ids in the newest image. ``start`` runs a task until the member ends."""
 
-    def __init__(self, broker: Callable[[], Broker], controller: RemoteController, start: Start) -> None:
+    def __init__(
+        self, broker: Callable[[], Broker], controller: RemoteController, security: PeerSecurity, start: Start
+    ) -> None:
         self._broker = broker
         self._controller = controller
+        self._security = security
         self._start = start
         self._peers: dict[int, _Peer] = {}
         self._verifications = Verifications()
@@ -157,7 +161,7 @@ class MemberPeers:
         if leader == self._controller.node_id:
             self._write_here(marker, done)
             return
-        peer = self._peers.setdefault(leader, _Peer())
+        peer = self._peer(leader)
         under_way = peer.markers.get(marker)
         if under_way is not None:
             under_way.pass_to(done)
@@ -209,9 +213,15 @@ class MemberPeers:
         broker = self._controller.image.brokers.get(-1 if node_id is None else node_id)
         if broker is None or broker.is_fenced:
             raise ChannelError(f"broker {node_id} is not alive")
-        plain = [endpoint for endpoint in broker.endpoints if endpoint.security_protocol == 0]
-        if not plain:
-            raise ChannelError(f"broker {node_id} has no plain listener")
-        peer = self._peers.setdefault(broker.broker_id, _Peer())
+        address = address_on(broker, self._security.listener_name)
+        if address is None:
+            raise ChannelError(f"broker {node_id} has no listener {self._security.listener_name}")
+        peer = self._peer(broker.broker_id)
         async with peer.lock:
-            return await peer.channel.ask(Address(plain[0].host, plain[0].port), request, response_type)
+            return await peer.channel.ask(address, request, response_type)
+
+    def _peer(self, node_id: int) -> _Peer:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._peers[node_id] = _Peer(self._security)
+        return peer

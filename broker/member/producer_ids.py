@@ -18,7 +18,6 @@ from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsR
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 
 
@@ -47,9 +46,10 @@ class ProducerIdBlocks(ProducerIdManager):
         super().add_block(block)
 
 
-async def fetch_blocks(producer_ids: ProducerIdBlocks, quorum: QuorumView, node_id: int, broker_epoch: int) -> None:
+async def fetch_blocks(
+    producer_ids: ProducerIdBlocks, channel: Channel, quorum: QuorumView, node_id: int, broker_epoch: int
+) -> None:
     """Fetch a block from the active controller whenever one is wanted, until cancelled."""
-    channel = Channel(REQUEST_TIMEOUT_S)
     request = AllocateProducerIdsRequest(broker_id=node_id, broker_epoch=broker_epoch)
     while True:
         await producer_ids.wanted.wait()

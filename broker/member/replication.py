@@ -29,6 +29,7 @@ from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.nodes import address_on
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 IN_THREAD_BYTES = 256 * 1024
 """From this size on an append works in a thread: a walk of 0.1 ms, and a write that may wait for dirty pages."""
-PLAINTEXT = 0
 
 
 class ReplicaFetcher:
@@ -90,9 +90,9 @@ class ReplicaFetcher:
 
     # ---- the task
 
-    async def run(self, timeout_s: float) -> None:
+    async def run(self, channel: Channel) -> None:
         """Fetch until cancelled."""
-        channel, core, time = Channel(timeout_s), self.core, self._broker.time
+        core, time = self.core, self._broker.time
         try:
             while True:
                 request = core.next_request(time.monotonic_ms())
@@ -123,7 +123,7 @@ class ReplicaFetcher:
         kind: type[Any] = FetchResponse if isinstance(request, FetchRequest) else ListOffsetsResponse
         try:
             if address is None:
-                raise ChannelError(f"broker {self._id.leader} is not in the image")
+                raise ChannelError(f"broker {self._id.leader} has no such listener as inter.broker.listener.name says")
             answer = await channel.ask(address, request, kind)
         except ChannelError as error:
             if self._is_reachable:
@@ -205,6 +205,7 @@ class Replication:
         self._tasks: dict[FetcherId, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._bytes_in = self._corrupt = 0
         self._timeout_s = settings.replica_socket_timeout_ms / 1000
+        self._security = settings.broker_security
 
     async def take_topic(self, topic: TopicImage) -> None:
         """Follow this broker's partitions of a topic as a new image has them, once their roles were taken."""
@@ -221,7 +222,7 @@ class Replication:
             if known is None:
                 fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address)
                 await fetcher.take(partitions)
-                task = self._broker.loop.create_task(fetcher.run(self._timeout_s))
+                task = self._broker.loop.create_task(fetcher.run(self._channel()))
                 self._tasks[fetcher_id] = fetcher, task
                 task.add_done_callback(_report)
             else:
@@ -242,12 +243,11 @@ class Replication:
             self._end(fetcher_id)
             await asyncio.gather(task, return_exceptions=True)
 
+    def _channel(self) -> Channel:
+        return Channel(self._timeout_s, self._security)
+
     def _address(self, node_id: int) -> Address | None:
-        broker = self._controller.image.brokers.get(node_id)
-        if broker is None:
-            return None
-        plain = [endpoint for endpoint in broker.endpoints if endpoint.security_protocol == PLAINTEXT]
-        return Address(plain[0].host, plain[0].port) if plain else None
+        return address_on(self._controller.image.brokers.get(node_id), self._security.listener_name)
 
     # ---- metrics
 

@@ -27,7 +27,6 @@ from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 5.0
 PREFIX = "kafka_server_replicamanager_"
 
 
@@ -113,9 +112,9 @@ class MemberRoles:
         for leading in list(self._led.values()):
             self._propose(leading)
 
-    async def alter_partitions(self, quorum: QuorumView, broker_epoch: int) -> None:
+    async def alter_partitions(self, channel: Channel, quorum: QuorumView, broker_epoch: int) -> None:
         """Send proposals to the active controller, until cancelled."""
-        channel, proposals = Channel(REQUEST_TIMEOUT_S), self._proposals
+        proposals = self._proposals
         while True:
             wake_ms = proposals.wake_ms
             if wake_ms is None:

@@ -1,51 +1,61 @@
 """Topics that a member has the active controller create: those that clients name, and the internal ones.
 
 Nothing is created here. A client is told that the topic is unknown, or its coordinator not available, and asks again;
-by then the image has it.
+by then the image has it. Whether the client may create it was checked here; the controllers see this broker's own
+principal. Source: AutoTopicCreationManager of Kafka 4.3.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import Change, NewTopic, TopicChanges
 from tidelog.broker.controller.topics import TopicManager, internal_topic_settings, validate_topic_name
-from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.forwarding import Forwarder
+from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
-from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
+    NONE,
     CoordinatorNotAvailableError,
-    KafkaError,
+    NotControllerError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tidelog.protocol.messages.envelope import DefaultPrincipalData
 
 logger = logging.getLogger(__name__)
 
-VERSION = 7
 TIMEOUT_MS = 30_000
-OWN_PRINCIPAL = DefaultPrincipalData(type="User", name="ANONYMOUS")
-"""The principal of topics that no client's request stands for."""
+RETRY_S = 0.1
+MAX_UNDER_WAY = 1000
+"""Most topics that wait for the active controller; for one more its client has to ask again."""
 
 
 class TopicCreation:
-    """Topics that were asked for at the active controller and are not answered yet."""
+    """Topics that were asked for at the active controller and are not answered yet. Loop thread only."""
 
-    def __init__(self, config: BrokerConfig, forwarder: Forwarder) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        channel: Channel,
+        quorum: QuorumView,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """``channel`` is a connection of its own; ``start`` runs a task until the member ends."""
         self._config = config
-        self._forwarder = forwarder
+        self._channel = channel
+        self._quorum = quorum
+        self._start = start
+        self._asking = asyncio.Lock()
         self._under_way: set[str] = set()
 
     def ensure(self, name: str) -> None:
@@ -55,35 +65,49 @@ class TopicCreation:
 
     def create(self, new: NewTopic) -> None:
         """Have a topic created, unless that is under way."""
-        if new.name in self._under_way or self._forwarder.is_full:
+        if new.name in self._under_way or len(self._under_way) >= MAX_UNDER_WAY:
             return
         self._under_way.add(new.name)
-        answer = self._forwarder.forward(memoryview(creation_request(new)), OWN_PRINCIPAL, "127.0.0.1")
-        answer.on_done(partial(self._finish, new.name))
+        self._start(self._create(new))
 
-    def _finish(self, name: str, answer: Deferred[bytes]) -> None:
-        self._under_way.discard(name)
+    async def _create(self, new: NewTopic) -> None:
+        """Ask until a controller has decided, or the time is over."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TIMEOUT_MS / 1000
         try:
-            response = CreateTopicsResponse.decode(memoryview(answer.result())[5:], VERSION)
-        except KafkaError as error:
-            logger.warning("topic %s was not created: %s", name, error)
-            return
-        for topic in response.topics:
-            if topic.error_code not in (0, TopicAlreadyExistsError.code):  # our image may be older than the topic
-                logger.warning("topic %s was not created: %s", name, topic.error_message or topic.error_code)
+            async with self._asking:
+                failure = await self._ask(new)
+                while failure and loop.time() < until_s:
+                    await asyncio.sleep(RETRY_S)
+                    failure = await self._ask(new)
+            if failure:
+                logger.warning("topic %s was not created: %s", new.name, failure)
+        finally:
+            self._under_way.discard(new.name)
+
+    async def _ask(self, new: NewTopic) -> str:
+        """Ask the active controller; return why it should be asked again, nothing once it has decided."""
+        try:
+            answer = await self._channel.ask(self._quorum.address, creation_request(new), CreateTopicsResponse)
+        except ChannelError as error:
+            return str(error)
+        for topic in answer.topics:
+            if topic.error_code == NotControllerError.code:
+                return NotControllerError.default_message
+            if topic.error_code not in (NONE, TopicAlreadyExistsError.code):  # our image may be older than the topic
+                logger.warning("topic %s was not created: %s", new.name, topic.error_message or topic.error_code)
+        return ""
 
 
-def creation_request(new: NewTopic) -> bytes:
-    """Return a CreateTopics request, header included."""
+def creation_request(new: NewTopic) -> CreateTopicsRequest:
+    """Return the request for a topic."""
     topic = CreatableTopic(
         name=new.name,
         num_partitions=new.partitions,
         replication_factor=new.replication_factor,
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (new.configs or {}).items()],
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
-    header = RequestHeader(ApiKey.CREATE_TOPICS, VERSION, 0, "tidelog-member")
-    return encode_request_header(header) + request.encode(VERSION)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
 
 
 class MemberTopicChanges(TopicChanges):

@@ -21,6 +21,7 @@ from tests.support.model_controller import ANY_EPOCH, MIN_ISR, UNCLEAN, ModelCon
 from tidelog.broker.cluster.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.channel import Channel
+from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.replay import MAX_BATCH_BYTES, MetadataReplay
 from tidelog.protocol.messages.alter_partition import (
@@ -108,8 +109,8 @@ class Pair:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._runner = asyncio.Runner()
-        self._channel = Channel(60.0)
-        self._observing = Channel(60.0)
+        self._channel = Channel(60.0, PeerSecurity("CONTROLLER"))
+        self._observing = Channel(60.0, PeerSecurity("CONTROLLER"))
         self._observer = Observer(ObserverConfig((address,)))
         self._replay = RecordingReplay()
         self._observer._replay = self._replay

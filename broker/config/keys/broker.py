@@ -346,7 +346,7 @@ NO_EFFECT = frozenset(
     fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
     group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable
     group.coordinator.rebalance.protocols group.coordinator.threads
-    inter.broker.listener.name inter.broker.protocol.version kafka.metrics.polling.interval.secs
+    inter.broker.protocol.version kafka.metrics.polling.interval.secs
     kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
     leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
     max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
@@ -356,9 +356,9 @@ NO_EFFECT = frozenset(
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.selector.class replica.socket.receive.buffer.bytes
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
-    security.inter.broker.protocol server.max.startup.time.ms share.coordinator.
+    server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-    ssl.endpoint.identification.algorithm ssl.protocol
+    ssl.protocol
     transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
     unstable.feature.versions.enable zookeeper.
     """.split()  # noqa: SIM905

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between
+from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, one_of
 
 HIGH, MEDIUM = Importance.HIGH, Importance.MEDIUM
-INT, LONG, LIST = ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+INT, LONG, LIST, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 # fmt: off
 MEMBER_KEYS = (
@@ -20,6 +21,17 @@ MEMBER_KEYS = (
     ConfigKey("controller.quorum.voters", LIST, None, None, HIGH,
         "The same with the controllers' ids: ID@HOST:PORT; read by a member that has no "
         "controller.quorum.bootstrap.servers."),
+    ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM,
+        "The listener over which the brokers of a cluster reach each other; by default the one that is named as "
+        "security.inter.broker.protocol says. It is among this broker's own listeners."),
+    ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT", one_of(*PROTOCOLS), MEDIUM,
+        "The security protocol between brokers, where inter.broker.listener.name is not set."),
+    ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM,
+        "The mechanism by which a member logs in at other brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. User and "
+        "password are the options username and password of that listener's sasl.jaas.config."),
+    ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH,
+        "The mechanism by which a member logs in at the controllers, as sasl.mechanism.inter.broker.protocol; the "
+        "sasl.jaas.config is that of the first of controller.listener.names."),
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
         "How often a member tells the active controller that it lives. When it is taken for dead is the controllers' "
         "broker.session.timeout.ms."),

@@ -50,7 +50,8 @@ TLS_KEYS = (
     ConfigKey("ssl.truststore.type", STRING, "JKS", one_of(*STORE_TYPES), MEDIUM,
         "PEM or PKCS12, as ssl.keystore.type."),
     ConfigKey("ssl.truststore.location", STRING, None, None, HIGH,
-        "The file of the certificates that clients' certificates are checked by. Without one the system's are used."),
+        "The file of the certificates that those of clients, controllers and other brokers are checked by. Without one "
+        "the system's are used."),
     ConfigKey("ssl.truststore.password", PASSWORD, None, None, HIGH, "The password of a PKCS12 file."),
     ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, HIGH,
         "The trusted certificates themselves, in PEM form, in place of a file."),
@@ -68,6 +69,9 @@ TLS_KEYS = (
         "Whether a changed keystore may lack host names that the old one had."),
     ConfigKey("ssl.store.refresh.ms", ConfigType.LONG, 10_000, Check(lambda value: value >= 0, "0 or more"), LOW,
         "How often store files are looked at for changes; 0: never. Tidelog's own key."),
+    ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", one_of("https", ""), LOW,
+        "Whether the certificates of controllers and other brokers must name the host that this broker connects to; "
+        "empty: they need not."),
     ConfigKey("ssl.provider", STRING, None, only(None, ""), LOW, "Java's; no value."),
     ConfigKey("ssl.secure.random.implementation", STRING, None, only(None, ""), LOW, "Java's; no value."),
     ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", only("SunX509"), LOW, "Java's; its default alone."),

@@ -1,4 +1,4 @@
-"""OpenSSL's contexts for listeners: versions, cipher suites, key, and the certificates that clients are checked by.
+"""OpenSSL's contexts for listeners: versions, cipher suites, key, and the certificates that others are checked by.
 
 TLS 1.2 and 1.3 alone, forward secrecy and authenticated encryption unless ``ssl.cipher.suites`` says otherwise; no
 compression, no renegotiation. A certificate of the truststore is an anchor whether it is a root or not, as in Java.
@@ -98,10 +98,15 @@ def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> Non
     context.verify_mode = VERIFY_MODES[values["ssl.client.auth"]]
     if context.verify_mode is ssl.CERT_NONE:
         return
+    trust(context, values, ssl.Purpose.CLIENT_AUTH)
+
+
+def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpose) -> None:
+    """Check the other side by the certificates of the truststore, without one by the system's. Raises ConfigError."""
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusted = read_trust_store(values)
     if trusted is None:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        context.load_default_certs(purpose)
         return
     if _CRL_MARK in trusted:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF

@@ -35,6 +35,7 @@ GIVEN = {
     "controller.listener.names": "CONTROLLER",
     "listeners": "INSIDE://0.0.0.0:9092,OUTSIDE://:9192",
     "advertised.listeners": "INSIDE://inner:9092,OUTSIDE://outer:443",
+    "inter.broker.listener.name": "INSIDE",
     "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "broker.rack": "r1",
 }
@@ -64,7 +65,8 @@ def test_what_a_member_tells_and_whom_it_asks() -> None:
         ({"controller_quorum_bootstrap_servers": "a"}, "'a'"),
         ({"controller_quorum_bootstrap_servers": "a:0"}, "'a:0'"),
         ({"controller_listener_names": None}, "controller.listener.names"),
-        ({"listener_security_protocol_map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:SSL"}, "CONTROLLER:SSL"),
+        ({"listener_security_protocol_map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:TLS"}, "CONTROLLER:TLS"),
+        ({"inter_broker_listener_name": None}, "a name that listeners has: INSIDE, OUTSIDE"),
         ({"advertised_listeners": "INSIDE://inner:9092"}, "advertised.listeners"),
         ({"advertised_listeners": "INSIDE://inner:0,OUTSIDE://outer:443"}, "INSIDE://inner:0"),
     ],

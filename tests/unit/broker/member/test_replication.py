@@ -21,6 +21,7 @@ from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.replication import Replication
+from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
 from tidelog.log.system.time import SystemTime
@@ -32,7 +33,10 @@ NODE, LEADER, EPOCH = 1, 2, 4
 TOPIC_ID = b"t" * 16
 FOLLOWED = PartitionState((LEADER, NODE), (LEADER,), LEADER, EPOCH)
 CONFIG = FetcherConfig(NODE, 7, backoff_ms=1)
-SETTINGS = cast("MemberConfig", SimpleNamespace(replica_fetchers=1, replica_socket_timeout_ms=1000))
+SETTINGS = cast(
+    "MemberConfig",
+    SimpleNamespace(replica_fetchers=1, replica_socket_timeout_ms=1000, broker_security=PeerSecurity("PLAINTEXT")),
+)
 IMAGE = EMPTY_IMAGE._replace(
     brokers={
         LEADER: BrokerRegistration(
@@ -95,8 +99,8 @@ class LeaderChannel:
 
     world: World
 
-    def __init__(self, timeout_s: float) -> None:
-        assert timeout_s == 1
+    def __init__(self, timeout_s: float, security: PeerSecurity) -> None:
+        assert (timeout_s, security.listener_name) == (1, "PLAINTEXT")
 
     async def ask(self, address: Address, request: FetchRequest, _: type[FetchResponse]) -> FetchResponse:
         return await self.world.ask(address, request)

@@ -65,9 +65,6 @@ class ScriptedChannel:
     script: ClassVar[list[Any]] = []
     asked: ClassVar[list[AlterPartitionRequest]] = []
 
-    def __init__(self, _timeout_s: float) -> None:
-        """It connects to nothing."""
-
     async def ask(self, _address: Address, request: AlterPartitionRequest, _kind: object) -> AlterPartitionResponse:
         self.asked.append(request)
         answer = self.script.pop(0)
@@ -76,9 +73,7 @@ class ScriptedChannel:
         return cast(AlterPartitionResponse, answer(request))
 
 
-def test_isr_changes_are_asked_for_until_they_are_decided(
-    node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_isr_changes_are_asked_for_until_they_are_decided(node: ReplicatedBroker) -> None:
     ScriptedChannel.asked = []
     ScriptedChannel.script = [
         ChannelError("gone"),
@@ -86,12 +81,13 @@ def test_isr_changes_are_asked_for_until_they_are_decided(
         lambda request: answered(request, errors.IneligibleReplicaError.code),
         answered,
     ]
-    monkeypatch.setattr(roles, "Channel", ScriptedChannel)
     node.partition.take_over(ALONE)
     node.fetch(2, 0)
 
     async def send() -> None:
-        task = asyncio.ensure_future(node.roles.alter_partitions(cast(Any, FakeQuorum()), EPOCH))
+        task = asyncio.ensure_future(
+            node.roles.alter_partitions(cast(Any, ScriptedChannel()), cast(Any, FakeQuorum()), EPOCH)
+        )
         while ScriptedChannel.script:
             await asyncio.sleep(0)
             node.loop.advance(RETRY_MS)

@@ -1,0 +1,112 @@
+"""Security of the connections that a member opens, to controllers and to other brokers: TLS, and its own login.
+
+    controllers      the protocol of the first of controller.listener.names; sasl.mechanism.controller.protocol
+    other brokers    that of inter.broker.listener.name, or security.inter.broker.protocol;
+                     sasl.mechanism.inter.broker.protocol
+
+Stores and logins are those of the listener's keys, ``listener.name.NAME.`` before all others; user and password are the
+options ``username`` and ``password`` of the mechanism's JAAS text. Source: Kafka's ChannelBuilders, KafkaConfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, SERVED_PROTOCOLS, BrokerConfig, invalid
+from tidelog.broker.config.security_keys import listener_values, mechanism_values
+from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
+from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from tidelog.protocol.config_def import ConfigError
+
+if TYPE_CHECKING:
+    from tidelog.broker.security.tls.client import TlsClient
+
+CONTROLLER_NAMES = "controller.listener.names"
+BROKER_NAME, BROKER_PROTOCOL = "inter.broker.listener.name", "security.inter.broker.protocol"
+CONTROLLER_MECHANISM, BROKER_MECHANISM = "sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol"
+
+
+class PeerSecurity:
+    """The way to connect to listeners of one name. Loop thread only."""
+
+    def __init__(
+        self,
+        listener_name: str,
+        credentials: Credentials | None = None,
+        tls: TlsClient | None = None,
+        values: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """``values`` are those of the listener's security keys at present."""
+        self.listener_name = listener_name
+        self.credentials = credentials
+        """The login; None where the listener asks for none."""
+        self._tls = tls
+        self._values = values
+
+    async def connect(self, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection, after the handshake of TLS. Raises OSError, which an untrusted certificate is, too."""
+        if self._tls is None:
+            return await asyncio.open_connection(address.host, address.port)
+        loop = asyncio.get_running_loop()
+        context = await loop.run_in_executor(None, self._tls.context, self._values())
+        return await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname=address.host if context.check_hostname else ""
+        )
+
+
+def controller_security(config: BrokerConfig) -> PeerSecurity:
+    """Return how the controllers are reached. Reads stores; raises ConfigError."""
+    names = config.get_list(CONTROLLER_NAMES)
+    if not names:
+        raise invalid(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
+    name = names[0].upper()
+    protocol = config.security_protocols.get(name, "PLAINTEXT")
+    if protocol not in SERVED_PROTOCOLS:
+        raise invalid("listener.security.protocol.map", f"{name}:{protocol}", ", ".join(SERVED_PROTOCOLS))
+    return _security(config, name, protocol, CONTROLLER_MECHANISM)
+
+
+def broker_security(config: BrokerConfig) -> PeerSecurity:
+    """Return how other brokers are reached. Reads stores; raises ConfigError."""
+    own = {one.listener_name: one.security_protocol for one in config.listeners}
+    given = config.get(BROKER_NAME)
+    if given and BROKER_PROTOCOL in config.static_texts:
+        raise invalid(BROKER_NAME, given, f"one of {BROKER_NAME} and {BROKER_PROTOCOL}")
+    name = (given or config.get_str(BROKER_PROTOCOL)).upper()
+    if name not in own:
+        key = BROKER_NAME if given else BROKER_PROTOCOL
+        raise invalid(key, name, f"{BROKER_NAME}=NAME with a name that listeners has: {', '.join(own)}")
+    return _security(config, name, own[name], BROKER_MECHANISM)
+
+
+def _security(config: BrokerConfig, name: str, protocol: str, mechanism_key: str) -> PeerSecurity:
+    def values() -> Mapping[str, Any]:
+        return listener_values(config.listener_texts(), name)
+
+    credentials = _credentials(config, name, mechanism_key) if protocol in SASL_PROTOCOLS else None
+    if protocol in PLAIN_PROTOCOLS:
+        return PeerSecurity(name, credentials)
+    from tidelog.broker.security.tls.client import TlsClient
+
+    return PeerSecurity(name, credentials, TlsClient(name, values()), values)
+
+
+def _credentials(config: BrokerConfig, name: str, mechanism_key: str) -> Credentials:
+    """The user that this broker logs in as. Raises ConfigError, which shows no password."""
+    mechanism = config.get_str(mechanism_key)
+    if mechanism not in MECHANISMS:
+        raise invalid(mechanism_key, mechanism, f"{PLAIN}, {' or '.join(HASHES)}")
+    key = f"listener.name.{name.lower()}.{mechanism.lower()}.{JAAS_KEY}"
+    expected = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    text = mechanism_values(config.listener_texts(), name, mechanism)[JAAS_KEY]
+    module = None if text is None else parse_jaas(text)
+    user, password = ("", "") if module is None else map(module.options.get, ("username", "password"), ("", ""))
+    if module is None or module.name != expected or not user or not password:
+        raise ConfigError(
+            f'Invalid value [hidden] for configuration {key}; allowed: {expected} required username="USER" '
+            'password="PASSWORD";'
+        )
+    return Credentials(mechanism, user, password)

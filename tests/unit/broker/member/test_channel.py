@@ -1,0 +1,236 @@
+"""A member's connection to a node that encrypts and authenticates: what gets in, what does not, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.support.certificates import Certificates
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.security import PeerSecurity, broker_security, controller_security
+from tidelog.broker.metadata.metadata_image import ScramState
+from tidelog.broker.security.sasl.authenticator import PASS_ON, SaslAuthenticator, State, encode
+from tidelog.broker.security.sasl.listener import SaslListener
+from tidelog.broker.security.tls.listener import TlsListener
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.header import decode_request_header
+from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from tidelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="tide" password="s3a" {};'
+SCRAM = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="tide" password="s3a";'
+BASIC = {
+    "process.roles": "broker",
+    "node.id": "7",
+    "controller.quorum.bootstrap.servers": "localhost:1",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "BROKERS://localhost:9092",
+    "inter.broker.listener.name": "BROKERS",
+    "sasl.mechanism.controller.protocol": "PLAIN",
+    "listener.name.controller.plain.sasl.jaas.config": PLAIN_USERS.format(""),
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+    "listener.name.brokers.scram-sha-512.sasl.jaas.config": SCRAM,
+}
+REQUEST = AllocateProducerIdsRequest(broker_id=7, broker_epoch=1)
+CREDENTIAL = derive(ScramMechanism.SCRAM_SHA_512, 4096, b"salt", hashlib.pbkdf2_hmac("sha512", b"s3a", b"salt", 4096))
+
+
+class Node:
+    """A node with one secured listener, which answers AllocateProducerIds with the number of its connections."""
+
+    def __init__(self, protocol: str, texts: Mapping[str, str]) -> None:
+        self._context = TlsListener("NODE", texts).context if protocol.endswith("SSL") else None
+        self._sasl = SaslListener("NODE", texts, self._look_up) if protocol.startswith("SASL") else None
+        self.connections = 0
+        self.address = Address("localhost", 0)
+        self._channels: list[Channel] = []
+        self._served: list[asyncio.Task[Any]] = []
+
+    @staticmethod
+    def _look_up(user: str, mechanism: ScramMechanism) -> ScramState | None:
+        return CREDENTIAL if (user, mechanism) == ("tide", ScramMechanism.SCRAM_SHA_512) else None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        self.address = Address("localhost", self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for channel in self._channels:
+            channel.close()
+        await asyncio.gather(*self._served, return_exceptions=True)
+
+    def channel(self, security: PeerSecurity) -> Channel:
+        """A channel, which is closed before the node is."""
+        self._channels.append(Channel(30.0, security))
+        return self._channels[-1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._served.append(task)
+        exchange = None if self._sasl is None else self._sasl.authenticate()
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = memoryview(await reader.readexactly(size))
+                writer.write(self._answer(exchange, frame))
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    def _answer(self, exchange: SaslAuthenticator | None, frame: memoryview) -> bytes:
+        if exchange is not None and exchange.state is not State.COMPLETE:
+            outcome = exchange.receive(frame)
+            if outcome is not PASS_ON:
+                return outcome.frame or b""
+        header, _ = decode_request_header(frame)
+        if header.api_key == ApiKey.API_VERSIONS:
+            served = [ApiVersion(api_key=ApiKey.ALLOCATE_PRODUCER_IDS, min_version=0, max_version=0)]
+            return encode(header, ApiVersionsResponse(api_keys=served))
+        return encode(header, AllocateProducerIdsResponse(producer_id_start=self.connections))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def texts_of(protocol: str, certificates: Certificates, **texts: str) -> dict[str, str]:
+    """server.properties of a member; further keys with ``__`` for dots."""
+    stores = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority.certificate),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.client.pem),
+    }
+    protocols = {"listener.security.protocol.map": f"BROKERS:{protocol},CONTROLLER:{protocol}"}
+    return {**BASIC, **stores, **protocols, **{key.replace("__", "."): text for key, text in texts.items()}}
+
+
+def node_texts(certificates: Certificates, **texts: str) -> dict[str, str]:
+    return {
+        **certificates.server_texts(ssl_client_auth="required"),
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.node.plain.sasl.jaas.config": PLAIN_USERS.format('user_tide="s3a"'),
+        **{key.replace("__", "."): text for key, text in texts.items()},
+    }
+
+
+async def ask(channel: Channel, node: Node) -> int:
+    """The number of the node's connection that answered."""
+    return (await channel.ask(node.address, REQUEST, AllocateProducerIdsResponse)).producer_id_start
+
+
+@pytest.mark.parametrize("side", [controller_security, broker_security])
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+async def test_each_protocol_to_either_side(
+    protocol: str, side: Callable[[BrokerConfig], PeerSecurity], certificates: Certificates
+) -> None:
+    security = side(BrokerConfig(texts_of(protocol, certificates)))
+    async with Node(protocol, node_texts(certificates)) as node:
+        channel = node.channel(security)
+        assert [await ask(channel, node) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "own", "theirs", "told"),
+    [
+        ("SSL", {"ssl__truststore__location": "STRANGER"}, {}, "CERTIFICATE_VERIFY_FAILED|certificate verify failed"),
+        ("SSL", {}, {"ssl__keystore__location": "ELSEWHERE"}, "Hostname mismatch"),
+        ("SASL_PLAINTEXT", {}, {"sasl__enabled__mechanisms": "SCRAM-SHA-512"}, "does not take PLAIN; it takes SCRAM"),
+        (
+            "SASL_PLAINTEXT",
+            {"listener__name__controller__plain__sasl__jaas__config": PLAIN_USERS.format("").replace("s3a", "wrong")},
+            {},
+            "refuses the login of tide: Authentication failed",
+        ),
+    ],
+)
+async def test_what_does_not_fit_is_told_in_one_line(
+    protocol: str, own: dict[str, str], theirs: dict[str, str], told: str, certificates: Certificates
+) -> None:
+    elsewhere = certificates.authority.issue("elsewhere", "/CN=elsewhere", hosts="DNS:elsewhere")
+    files = {"STRANGER": str(certificates.directory / "stranger.crt"), "ELSEWHERE": str(elsewhere.pem)}
+    own, theirs = ({key: files.get(text, text) for key, text in texts.items()} for texts in (own, theirs))
+    security = controller_security(BrokerConfig(texts_of(protocol, certificates, **own)))
+    async with Node(protocol, node_texts(certificates, **theirs)) as node:
+        with pytest.raises(ChannelError, match=told) as refused:
+            await ask(node.channel(security), node)
+    assert "wrong" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_member_without_a_certificate_is_not_let_in(certificates: Certificates) -> None:
+    texts = texts_of("SSL", certificates)
+    del texts["ssl.keystore.location"]
+    async with Node("SSL", node_texts(certificates)) as node:
+        with pytest.raises(ChannelError):
+            await ask(node.channel(controller_security(BrokerConfig(texts))), node)
+
+
+async def test_a_name_is_not_checked_where_the_key_says_so(certificates: Certificates) -> None:
+    elsewhere = certificates.authority.issue("unnamed", "/CN=elsewhere", hosts="DNS:elsewhere")
+    own = texts_of("SSL", certificates, ssl__endpoint__identification__algorithm="")
+    async with Node("SSL", node_texts(certificates, ssl__keystore__location=str(elsewhere.pem))) as node:
+        assert await ask(node.channel(controller_security(BrokerConfig(own))), node) == 1
+
+
+async def test_a_session_that_ends_is_begun_again_on_another_connection(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka closes a connection whose session is over (KIP-368): the next request must not be lost to that."""
+    monkeypatch.setattr("tidelog.broker.member.channel.SESSION_SHARE", 0.0)
+    security = controller_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates)))
+    async with Node("SASL_PLAINTEXT", node_texts(certificates, connections__max__reauth__ms="3600000")) as node:
+        channel = node.channel(security)
+        assert [await ask(channel, node) for _ in range(2)] == [1, 2]
+
+
+async def test_changed_stores_count_from_the_next_connection_on(certificates: Certificates, tmp_path: Path) -> None:
+    trusted = tmp_path / "trusted.crt"
+    shutil.copy(certificates.directory / "stranger.crt", trusted)
+    security = controller_security(BrokerConfig(texts_of("SSL", certificates, ssl__truststore__location=str(trusted))))
+    async with Node("SSL", node_texts(certificates)) as node:
+        with pytest.raises(ChannelError):
+            await ask(node.channel(security), node)
+        shutil.copy(certificates.authority.certificate, tmp_path / "new")
+        (tmp_path / "new").replace(trusted)
+        assert await ask(node.channel(security), node) == node.connections
+        trusted.write_text("no certificate")
+        assert await ask(node.channel(security), node) == node.connections, "the stores of before serve on"
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        ({"inter__broker__listener__name": "OTHER"}, "'OTHER' for configuration inter.broker.listener.name"),
+        ({"security__inter__broker__protocol": "SSL"}, "one of inter.broker.listener.name and security.inter"),
+        ({"sasl__mechanism__inter__broker__protocol": "GSSAPI"}, "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+        ({"listener__name__brokers__scram-sha-512__sasl__jaas__config": PLAIN_USERS.format("")}, "ScramLoginModule"),
+        (
+            {"listener__name__brokers__scram-sha-512__sasl__jaas__config": SCRAM.replace(' password="s3a"', "")},
+            'password="PASSWORD"',
+        ),
+    ],
+)
+def test_a_login_that_cannot_be_is_refused_at_the_start(
+    texts: dict[str, str], told: str, certificates: Certificates
+) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        broker_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates, **texts)))
+    assert "s3a" not in str(refused.value)
