@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, SERVED_PROTOCOLS, BrokerConfig, invalid
-from tidelog.broker.config.security_keys import listener_values, mechanism_values
+from tidelog.broker.config.keys.security import listener_values, mechanism_values
 from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from tidelog.protocol.config_def import ConfigError

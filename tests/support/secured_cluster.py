@@ -16,7 +16,7 @@ from tests.support.certificates import Authority
 from tests.support.kraft_node import HOST, KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tests.support.secured_clients import Security
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 
 CONTROLLER, JAVA, MEMBER, SECOND = 1, 2, 101, 102
 SECRET = "{}-secret"
