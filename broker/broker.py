@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.late_imports import LateImports
+    from tidelog.broker.loop.threads import RecordThreads
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metrics.registry import Metrics
@@ -40,7 +41,7 @@ class Broker:
     loop: AbstractEventLoop
     executor: Executor
     """A few threads for what waits: fsync, cold reads, retention."""
-    record_executor: Executor
+    record_executor: RecordThreads
     """Two threads for records that take longer than a turn: validation, recompression, down-conversion. Not more, since
     some of it is Python, which would keep the loop waiting for the interpreter."""
     timers: TimerQueue

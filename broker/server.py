@@ -165,7 +165,8 @@ class Server:
         loop.call_later(START_DELAY_S, self._begin_services, broker, Begin.LATER)
         register_metrics(broker, self._shell, dispatcher)
         self._jobs = BackgroundJobs(loop, broker.executor, broker.timers)
-        self._jobs.start([*maintenance_jobs(broker), GarbageCollector(dispatcher.runner.is_busy).job()])
+        is_busy = lambda: dispatcher.runner.is_busy() or broker.record_executor.is_busy()  # noqa: E731
+        self._jobs.start([*maintenance_jobs(broker), GarbageCollector(is_busy).job()])
         await role.serve()
         return self.endpoints
 

@@ -30,7 +30,7 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.threads import NO_LOOP, Threads, in_thread
+from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
@@ -85,7 +85,7 @@ class Foundation(NamedTuple):
     time: Time
     loop: AbstractEventLoop
     executor: Executor
-    record_executor: Executor
+    record_executor: RecordThreads
     timers: TimerQueue
     log_manager: LogManager
     cluster_id: str
@@ -118,7 +118,7 @@ def lay_foundation(
         time=time,
         loop=loop,
         executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
-        record_executor=ThreadPoolExecutor(RECORD_THREADS, "records"),
+        record_executor=RecordThreads(RECORD_THREADS),
         timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
         log_manager=log_manager_of(config, OsFileSystem(), time, claimed),
         cluster_id=claimed.cluster_id,

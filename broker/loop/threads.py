@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import NamedTuple, TypeVar
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Future as ThreadFuture
+from typing import Any, NamedTuple, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.turn_clock import TurnClock
@@ -70,3 +71,22 @@ def call_now(work: Callable[[], None]) -> None:
 
 
 NO_LOOP = Threads(run_now, call_now)
+
+
+class RecordThreads(ThreadPoolExecutor):
+    """Threads for work on records, which know whether any is under way."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, "records")
+        self._under_way: set[ThreadFuture[Any]] = set()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> ThreadFuture[T]:
+        """Run ``fn`` in a thread. Any thread."""
+        work = super().submit(fn, *args, **kwargs)
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
+        return work
+
+    def is_busy(self) -> bool:
+        """Return whether work waits or is under way. Any thread."""
+        return bool(self._under_way)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import RecordThreads, in_thread
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 
 
@@ -43,3 +43,16 @@ async def test_work_that_is_cancelled_is_answered() -> None:
         held.set()
         with pytest.raises(UnknownServerError):
             await settled(deferred)
+
+
+def test_record_threads_are_busy_until_their_work_is_done() -> None:
+    """Work that waits for a thread counts, and work that fails ends."""
+    held = threading.Event()
+    with RecordThreads(1) as threads:
+        assert not threads.is_busy()
+        works = [threads.submit(held.wait), threads.submit(refuse)]
+        assert threads.is_busy()
+        held.set()
+        assert works[0].result()
+        assert isinstance(works[1].exception(), KafkaStorageError)
+    assert not threads.is_busy()
