@@ -1,0 +1,150 @@
+"""TCP proxies between the nodes of a cluster, which can be cut in one direction or in both.
+
+A proxy knows who opened a connection: the owner of the socket at its other end, by ``/proc``. Bytes of a cut direction
+wait, as packets do that are sent again and again; so do the ends of connections. Connections that are opened into a cut
+are accepted and say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+PIECE = 256 * 1024
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+Pair = tuple[str, str]
+"""Names of the one that sends and of the one that receives."""
+
+
+class Links:
+    """The proxies, in a thread of their own."""
+
+    def __init__(self, processes: Callable[[], Mapping[int, str]]) -> None:
+        """``processes`` gives the process ids of the nodes, and their names."""
+        self._processes = processes
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._servers: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: dict[Pair, asyncio.Event] = {}
+        self.pieces: Counter[Pair] = Counter()
+        """Pieces that went over, by direction: about one for each request and answer."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def add(self, name: str, target_port: int) -> int:
+        """Put a proxy before a port of the node ``name``; return the proxy's own."""
+        server = socket.create_server(("127.0.0.1", 0))
+        server.setblocking(False)
+        self._servers.append(server)
+        self._loop.call_soon_threadsafe(self._begin, self._accept(server, name, target_port))
+        port: int = server.getsockname()[1]
+        return port
+
+    def cut(self, *pairs: Pair) -> None:
+        """Let no bytes of these directions pass."""
+        self._call(lambda: [self._gate(pair).clear() for pair in pairs])
+
+    def heal(self) -> None:
+        """Let all bytes pass."""
+        self._call(lambda: [gate.set() for gate in self._open.values()])
+
+    def _call(self, change: Callable[[], object]) -> None:
+        async def run() -> None:
+            change()
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _gate(self, pair: Pair) -> asyncio.Event:
+        gate = self._open.get(pair)
+        if gate is None:
+            gate = self._open[pair] = asyncio.Event()
+            gate.set()
+        return gate
+
+    # ---- the thread
+
+    def _begin(self, work: object) -> None:
+        task = self._loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for server in self._servers:
+            server.close()
+
+    async def _accept(self, server: socket.socket, name: str, target_port: int) -> None:
+        while True:
+            client, address = await self._loop.sock_accept(server)
+            client.setblocking(False)
+            self._begin(self._serve(client, address[1], name, target_port))
+
+    async def _serve(self, client: socket.socket, client_port: int, name: str, target_port: int) -> None:
+        with client, socket.socket() as target:
+            target.setblocking(False)
+            for one in (client, target):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(OSError):
+                who = owner(client_port, self._processes())
+                await self._gate((who, name)).wait()
+                await self._loop.sock_connect(target, ("127.0.0.1", target_port))
+                ways = (self._pump(client, target, (who, name)), self._pump(target, client, (name, who)))
+                await asyncio.gather(*ways)
+
+    async def _pump(self, source: socket.socket, target: socket.socket, pair: Pair) -> None:
+        """Move bytes in one direction until its end; an error ends both."""
+        gate = self._gate(pair)
+        while True:
+            data = await self._loop.sock_recv(source, PIECE)
+            await gate.wait()
+            if not data:
+                target.shutdown(socket.SHUT_WR)
+                return
+            self.pieces[pair] += 1
+            await self._loop.sock_sendall(target, data)
+
+
+def owner(port: int, processes: Mapping[int, str]) -> str:
+    """Return the name of the process that has the socket with this local port; "" for any other."""
+    inode = next(_inodes(port), None)
+    for pid, name in processes.items():
+        if inode is not None and _has_socket(pid, f"socket:[{inode}]"):
+            return name
+    return ""
+
+
+def _inodes(port: int) -> Iterator[str]:
+    end = f":{port:04X}"
+    for table in TABLES:
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(end) and fields[9] != "0":
+                yield fields[9]
+
+
+def _has_socket(pid: int, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}") == name:
+                    return True
+    return False

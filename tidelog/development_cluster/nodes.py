@@ -1,0 +1,164 @@
+"""Processes of a cluster on one machine: started together, watched, ended together.
+
+The members end when this process does, however it ends: their standard input closes. The controller is told by the
+kernel (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tidelog.development_cluster.layout import (
+    Layout,
+    cluster_id_of,
+    controller_properties,
+    member_properties,
+    write_properties,
+)
+
+PR_SET_PDEATHSIG = 1
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 60.0
+FORMAT_LIMIT_S = 120.0
+TAIL_BYTES = 1500
+READY = b"tidelog ready on "
+HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
+
+
+class NodeError(Exception):
+    """A node did not start, or ended; the message has the end of its log."""
+
+
+class Node:
+    """One process and its log."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, *, ends_with_us: Callable[[], None] | None
+    ) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the command, which stops the nodes in their order
+                preexec_fn=ends_with_us,
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the process is gone."""
+        return self.process.poll() is not None
+
+    def failure(self, what: str) -> NodeError:
+        """Return the error of this node, with the end of its log."""
+        tail = self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+        return NodeError(f"{self.name} {what}; the end of {self.log}:\n{tail}")
+
+    def wait_ready(self, deadline: float) -> None:
+        """Wait for the line that says so. Raises NodeError."""
+        output = self.process.stdout
+        assert output is not None
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise self.failure(f"is not ready after {START_LIMIT_S:.0f} s")
+        if not output.readline().startswith(READY):
+            self.process.wait()
+            raise self.failure(f"ended with {self.process.returncode} before it was ready")
+
+    def stop(self) -> None:
+        """SIGTERM; SIGKILL when that takes too long."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Nodes:
+    """The controller and the members of a layout."""
+
+    def __init__(self, layout: Layout, java: str, class_path: str) -> None:
+        self._layout = layout
+        self._java = [java, *HEAP, "-cp", class_path]
+        self.running: list[Node] = []
+
+    def start(self) -> None:
+        """Format what is new, start all, and wait until they serve. Raises NodeError."""
+        layout = self._layout
+        cluster_id = cluster_id_of(layout.directory)
+        self._start_controller(cluster_id)
+        members = [self._start_member(node_id, cluster_id) for node_id in layout.node_ids]
+        deadline = time.monotonic() + START_LIMIT_S
+        for member in members:
+            self._wait(member, deadline)
+
+    def _start_controller(self, cluster_id: str) -> None:
+        directory = self._layout.controller
+        path = directory / "controller.properties"
+        write_properties(path, controller_properties(self._layout))
+        if not (directory / "data" / "meta.properties").exists():
+            self._format(path, cluster_id)
+        command = [*self._java, "kafka.Kafka", str(path)]
+        log = directory / "controller.log"
+        self.running.append(Node("the controller", command, log, ends_with_us=_end_with_parent))
+
+    def _format(self, path: Path, cluster_id: str) -> None:
+        command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_LIMIT_S, check=False)
+        if done.returncode != 0:
+            raise NodeError(f"the controller's directory cannot be formatted:\n{(done.stdout + done.stderr).strip()}")
+
+    def _start_member(self, node_id: int, cluster_id: str) -> Node:
+        directory = self._layout.node(node_id)
+        path = directory / "server.properties"
+        write_properties(path, member_properties(self._layout, node_id))
+        tidelog = [sys.executable, "-I", "-m", "tidelog.cli"]
+        format_command = [*tidelog, "format", "-t", cluster_id, "-c", str(path), "--ignore-formatted"]
+        done = subprocess.run(format_command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NodeError(f"node {node_id} cannot be formatted: {done.stderr.strip()}")
+        command = [*tidelog, "serve", "--config", str(path), "--until-stdin-closes"]
+        member = Node(f"node {node_id}", command, directory / "node.log", ends_with_us=None)
+        self.running.append(member)
+        return member
+
+    def _wait(self, member: Node, deadline: float) -> None:
+        """Wait until a member is ready, as long as the controller runs. Raises NodeError."""
+        controller = self.running[0]
+        try:
+            member.wait_ready(deadline)
+        except NodeError:
+            if controller.has_ended:
+                raise controller.failure(f"ended with {controller.process.returncode}") from None
+            raise
+
+    def ended(self) -> Iterator[Node]:
+        """Yield the nodes whose processes are gone."""
+        return (node for node in self.running if node.has_ended)
+
+    def stop(self) -> None:
+        """Stop the members, which hand their leaders over, then the controller."""
+        for node in reversed(self.running):
+            node.stop()
+        self.running.clear()
