@@ -7,58 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_cluster.amount import MIXES, cycles
+from tests.support.faulty_cluster.amount import MIXES, at_length, cycles
 from tests.support.faulty_cluster.clients import Writer, read_all
 from tests.support.faulty_cluster.cluster import IDS, FaultyCluster
 from tests.support.faulty_cluster.history import History
 from tests.support.faulty_cluster.report import conclude
+from tests.support.faulty_cluster.scenes import (
+    LONELY,
+    Scene,
+    lose_two_leaders,
+    move_an_empty_partition,
+    return_with_a_stale_tail,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPICS = {"r3": 1, "empty": 1}
 MOST_FETCHES_PER_S = 20
 """Of one follower at one leader, for one partition (R3)."""
 REST_S = 2.0
-
-
-def return_with_a_stale_tail(cluster: FaultyCluster, writer: Writer) -> float:
-    """Cut the leader off from its followers, have it take records alone, and kill it before they are copied."""
-    old = cluster.leader("r3")
-    cluster.links.cut(*cluster.both(old, *cluster.peers(old)))
-    lonely = History()  # acks=1: what only the old leader has is lost when another one leads
-    with Writer(cluster.brokers[old].bootstrap, "r3", lonely, "lonely", acks=1) as tail:
-        tail.wait_for(30)
-    since = time.monotonic()
-    cluster.kill(old)
-    cluster.links.heal()
-    again = writer.wait_resumed(since)
-    cluster.start(old)
-    cluster.wait_isr("r3")
-    return again
-
-
-def lose_two_leaders(cluster: FaultyCluster, writer: Writer) -> float:
-    """Kill the leader, and its successor as soon as there is one."""
-    since = time.monotonic()
-    first = cluster.leader("r3")
-    cluster.kill(first)
-    second = cluster.wait_leader("r3", first)
-    cluster.kill(second)
-    cluster.start(first, second)
-    again = writer.wait_resumed(since)
-    cluster.wait_isr("r3")
-    return again
-
-
-def move_an_empty_partition(cluster: FaultyCluster, writer: Writer) -> float:
-    """Change the leader of a partition without a record, and bring the old one back with its old epoch."""
-    since = time.monotonic()
-    old = cluster.leader("empty")
-    cluster.kill(old)
-    cluster.wait_leader("empty", old)
-    again = writer.wait_resumed(since)
-    cluster.start(old)
-    cluster.wait_isr("empty")
-    return again
 
 
 def busiest_follower(cluster: FaultyCluster) -> float:
@@ -75,9 +41,10 @@ def busiest_follower(cluster: FaultyCluster) -> float:
     return max(counts) / REST_S
 
 
-SCENES = (return_with_a_stale_tail, lose_two_leaders, move_an_empty_partition)
+SCENES: tuple[Scene, ...] = (return_with_a_stale_tail, lose_two_leaders, move_an_empty_partition)
 
 
+@at_length
 @pytest.mark.parametrize("mix", MIXES)
 def test_logs_become_equal_after_stale_tails_and_double_fail_overs(mix: str, tmp_path: Path) -> None:
     history, again = History(), []
@@ -94,7 +61,7 @@ def test_logs_become_equal_after_stale_tails_and_double_fail_overs(mix: str, tmp
             cluster.wait_isr(topic)
         cluster.wait_equal_files(*TOPICS)
         busiest = busiest_follower(cluster)
-        final = [one for one in read_all(cluster.bootstrap, TOPICS) if not one.value.startswith(b"lonely")]
+        final = [one for one in read_all(cluster.bootstrap, TOPICS) if not one.value.startswith(LONELY.encode())]
         cuts = sum(
             node.log_path.read_text(errors="replace").count(" is cut from ") for node in cluster.brokers.values()
         )

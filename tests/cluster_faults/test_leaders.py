@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_cluster.amount import MIXES, cycles
+from tests.support.faulty_cluster.amount import MIXES, at_length, cycles
 from tests.support.faulty_cluster.clients import Pairs, Reader, Writer, read_all
 from tests.support.faulty_cluster.cluster import SESSION_S, FaultyCluster
 from tests.support.faulty_cluster.history import History
 from tests.support.faulty_cluster.report import conclude
+from tests.support.faulty_cluster.scenes import freeze_leader, kill_leader
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPICS = {"r1": 1, "pairs": 2}
 
 
-def lose_leader(cluster: FaultyCluster, writer: Writer, *, is_frozen: bool) -> float:
-    """Kill or freeze the leader of the writer's partition; return how long it took until a write was acknowledged."""
-    lost = cluster.leader("r1")
-    since = time.monotonic()
-    if is_frozen:
-        cluster.freeze(lost)
-    else:
-        cluster.kill(lost)
-    again = writer.wait_resumed(since)
-    if is_frozen:
-        cluster.thaw(lost)
-    else:
-        cluster.start(lost)
-    for topic in TOPICS:
-        cluster.wait_isr(topic)
-    return again
-
-
+@at_length
 @pytest.mark.parametrize("mix", MIXES)
 def test_leaders_are_killed_and_frozen(mix: str, tmp_path: Path) -> None:
     history, again = History(), []
@@ -48,7 +31,8 @@ def test_leaders_are_killed_and_frozen(mix: str, tmp_path: Path) -> None:
         ):
             for cycle in range(cycles(2)):
                 writer.wait_for(50)
-                again.append(lose_leader(cluster, writer, is_frozen=cycle % 2 == 1))
+                again.append((kill_leader, freeze_leader)[cycle % 2](cluster, writer))
+                cluster.wait_isr("pairs")
                 pairs.wait_for(2)
             reader.check()
         assert writer.errors == []

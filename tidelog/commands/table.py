@@ -23,7 +23,9 @@ COMMANDS = {
     "quota": Listed("tidelog.commands.manage.quota", "List, set and unset client quotas."),
     "acl": Listed("tidelog.commands.manage.acl", "List, create and delete ACLs."),
     "transaction": Listed("tidelog.commands.manage.transaction", "List, describe and abort transactions."),
-    "cluster": Listed("tidelog.commands.manage.cluster", "Show a cluster's id, brokers and features."),
+    "cluster": Listed(
+        "tidelog.commands.manage.cluster", "Show a cluster's id, brokers and features; run one for development."
+    ),
     "log-dirs": Listed(
         "tidelog.commands.manage.log_dirs", "Show brokers' log directories, and the bytes of each partition."
     ),

@@ -76,7 +76,7 @@ class Writer(Worker):
             if acks == -1
             else {**WRITER, "bootstrap.servers": bootstrap, "enable.idempotence": False, "acks": acks}
         )
-        self._topic, self._name = topic, name
+        self.topic, self._name = topic, name
         self.history = history
         self._number = 0
         self._sent: dict[bytes, float] = {}
@@ -114,7 +114,7 @@ class Writer(Worker):
         value = f"{self._name}-{self._number}".encode()
         self._number += 1
         self._sent[value] = time.monotonic()
-        self._producer.produce(self._topic, value, partition=0, on_delivery=self._note)
+        self._producer.produce(self.topic, value, partition=0, on_delivery=self._note)
         self._producer.poll(PAUSE_S)
         time.sleep(PAUSE_S / 2)
 
@@ -126,7 +126,7 @@ class Writer(Worker):
             return
         self.times.append((sent, time.monotonic()))
         offset = message.offset()
-        self.history.acknowledge(Position(self._topic, 0, -1 if offset is None else offset, value))
+        self.history.acknowledge(Position(self.topic, 0, -1 if offset is None else offset, value))
 
 
 class Pairs(Worker):

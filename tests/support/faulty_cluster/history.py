@@ -68,6 +68,11 @@ class History:
         with self._lock:
             self.reads[reader].append(position)
 
+    def forget(self, writer: str) -> None:
+        """Judge nothing of a writer that was promised nothing."""
+        for reader, reads in self.reads.items():
+            self.reads[reader] = [one for one in reads if not one.value.startswith(f"{writer}-".encode())]
+
     def findings(self, final: Sequence[Position]) -> Findings:
         """Judge the history by all that is in the log at its end."""
         return Findings(

@@ -1,19 +1,26 @@
-"""``tidelog cluster``: the id, the brokers and the features of a cluster."""
+"""``tidelog cluster``: the id, the brokers and the features of a cluster; ``start`` runs one for development."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from tidelog.commands.frame.commands import Command
-from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
 from tidelog.commands.frame.output import print_json, print_rows
 
+MOST_NODES = 20
 
-@click.command(cls=Command)
+
+@click.group(cls=Group, invoke_without_command=True)
 @json_option
 @client_options()
-def command(*, settings: ClientSettings, as_json: bool) -> None:
+@click.pass_context
+def command(context: click.Context, /, *, settings: ClientSettings, as_json: bool) -> None:
     """Show a cluster's id, brokers and features."""
+    if context.invoked_subcommand is not None:
+        return
     from tidelog.client.admin.nodes import describe_cluster
     from tidelog.client.cluster import Cluster
 
@@ -28,3 +35,51 @@ def command(*, settings: ClientSettings, as_json: bool) -> None:
     if found.features:
         print(f"features: {', '.join(f'{name} {level}' for name, level in found.features.items())}")
     print_rows(["id", "host", "port", "rack"], brokers)
+
+
+@command.command("start")
+@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True, help="Tidelog brokers")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("cluster"),
+    show_default=True,
+    metavar="DIR",
+    help="where the nodes' directories, configurations and logs are; a later start goes on with them",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=9092,
+    show_default=True,
+    metavar="N",
+    help="the first broker's; the others follow, then the controller's; 0 takes free ones",
+)
+@click.option(
+    "--kafka",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="an unpacked release of Apache Kafka 4, or its jars; default: jars from --maven, kept in ~/.cache/tidelog",
+)
+@click.option("--maven", metavar="URL", help="the Maven repository for the controller's jars; default: Maven Central")
+@click.option(
+    "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="a key of the brokers; may be given many times"
+)
+@json_option
+def start(
+    *,
+    nodes: int,
+    data_dir: Path,
+    port: int,
+    kafka: Path | None,
+    maven: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run a cluster on this machine until Ctrl-C, for development.
+
+    A controller of Apache Kafka in a JVM (Java 17 or later) and Tidelog brokers, each a process of its own.
+    """
+    from tidelog.development_cluster.run import Wish, run
+
+    return run(Wish(nodes, data_dir.absolute(), port, kafka, maven, key_values(overrides, "--override"), as_json))

@@ -1,0 +1,148 @@
+"""Faults of a replicated partition with a writer: each scene makes one, heals it, and waits until all is in sync.
+
+A scene returns how long it took, from the fault on, until a write was acknowledged that was sent after the fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.support.faulty_cluster.clients import Writer
+from tests.support.faulty_cluster.cluster import LAG_S, FaultyCluster
+from tests.support.faulty_cluster.history import History
+from tests.support.faulty_cluster.links import Pair
+from tests.support.faulty_cluster.stubborn import Stubborn
+from tests.support.kraft_node import wait_until
+
+LONELY = "lonely"
+"""The writer whose records only a leader had that was lost."""
+FLAPS = 6
+FLAP_S = 0.4
+CUT_S = LAG_S + 2
+"""Longer than replica.lag.time.max.ms: the followers leave the ISR."""
+
+Scene = Callable[[FaultyCluster, Writer], float]
+
+
+# ---- R1
+
+
+def kill_leader(cluster: FaultyCluster, writer: Writer) -> float:
+    """kill -9."""
+    lost = cluster.leader(writer.topic)
+    since = time.monotonic()
+    cluster.kill(lost)
+    again = writer.wait_resumed(since)
+    cluster.start(lost)
+    cluster.wait_isr(writer.topic)
+    return again
+
+
+def freeze_leader(cluster: FaultyCluster, writer: Writer) -> float:
+    """SIGSTOP, until another leader has acknowledged a write."""
+    lost = cluster.leader(writer.topic)
+    since = time.monotonic()
+    cluster.freeze(lost)
+    again = writer.wait_resumed(since)
+    cluster.thaw(lost)
+    cluster.wait_isr(writer.topic)
+    return again
+
+
+# ---- R2
+
+Choice = Callable[[FaultyCluster, int], list[Pair]]
+CUTS: dict[str, tuple[Choice, bool]] = {
+    "controller": (lambda cluster, node: cluster.both(node, "c"), True),
+    "to followers": (lambda cluster, node: cluster.of(node, *cluster.peers(node)), False),
+    "from controller": (lambda cluster, node: cluster.to(node, "c"), True),
+    "followers": (lambda cluster, node: cluster.both(node, *cluster.peers(node)), False),
+    "to controller": (lambda cluster, node: cluster.of(node, "c"), True),
+    "from followers": (lambda cluster, node: cluster.to(node, *cluster.peers(node)), False),
+}
+"""The directions of a leader that are cut, and whether another one is elected for it."""
+
+
+def cut_off(cluster: FaultyCluster, writer: Writer, name: str) -> float:
+    """Cut the leader off, and heal. Fails where it acknowledged anything after another one was shown as leader."""
+    choose, is_fenced = CUTS[name]
+    old = cluster.leader(writer.topic)
+    with Stubborn(cluster.brokers[old].bootstrap, writer.topic, f"s{time.monotonic_ns()}") as stubborn:
+        wait_until(lambda: bool(stubborn.answers), "an answer before the cut")
+        since, shown = time.monotonic(), float("inf")
+        cluster.links.cut(*choose(cluster, old))
+        if is_fenced:
+            cluster.wait_leader(writer.topic, old)
+            shown = time.monotonic()
+            again = writer.wait_resumed(since)
+        else:
+            time.sleep(CUT_S)
+        cluster.links.heal()
+        if not is_fenced:
+            again = writer.wait_resumed(since)
+    for answer in stubborn.answers:
+        writer.history.acknowledge(answer.position)
+    cluster.wait_isr(writer.topic)
+    late = [answer for answer in stubborn.answers if answer.at > shown]
+    assert not late, f"cut off from {name}, acknowledged after another one led: {late[:3]}"
+    return again
+
+
+def flap(cluster: FaultyCluster, writer: Writer) -> float:
+    """Cut the leader off from all others and heal, again and again."""
+    old = cluster.leader(writer.topic)
+    since = time.monotonic()
+    for _ in range(FLAPS):
+        cluster.links.cut(*cluster.both(old, "c", *cluster.peers(old)))
+        time.sleep(FLAP_S)
+        cluster.links.heal()
+        time.sleep(FLAP_S)
+    again = writer.wait_resumed(since)
+    cluster.wait_isr(writer.topic)
+    return again
+
+
+# ---- R3
+
+
+def return_with_a_stale_tail(cluster: FaultyCluster, writer: Writer) -> float:
+    """Cut the leader off from its followers, have it take records alone, and kill it before they are copied."""
+    old = cluster.leader(writer.topic)
+    cluster.links.cut(*cluster.both(old, *cluster.peers(old)))
+    lost = History()  # acks=1: what only the old leader has is lost when another one leads
+    with Writer(cluster.brokers[old].bootstrap, writer.topic, lost, LONELY, acks=1) as tail:
+        tail.wait_for(30)
+    since = time.monotonic()
+    cluster.kill(old)
+    cluster.links.heal()
+    again = writer.wait_resumed(since)
+    cluster.start(old)
+    cluster.wait_isr(writer.topic)
+    return again
+
+
+def lose_two_leaders(cluster: FaultyCluster, writer: Writer) -> float:
+    """Kill the leader, and its successor as soon as there is one."""
+    since = time.monotonic()
+    first = cluster.leader(writer.topic)
+    cluster.kill(first)
+    second = cluster.wait_leader(writer.topic, first)
+    cluster.kill(second)
+    cluster.start(first, second)
+    again = writer.wait_resumed(since)
+    cluster.wait_isr(writer.topic)
+    return again
+
+
+def move_an_empty_partition(cluster: FaultyCluster, writer: Writer) -> float:
+    """Change the leader of the topic ``empty``, and bring the old one back with its old epoch."""
+    since = time.monotonic()
+    old = cluster.leader("empty")
+    cluster.kill(old)
+    cluster.wait_leader("empty", old)
+    again = writer.wait_resumed(since)
+    cluster.start(old)
+    for topic in ("empty", writer.topic):
+        cluster.wait_isr(topic)
+    return again

@@ -1,0 +1,64 @@
+"""A client that keeps to one broker: what it is told by a leader that others have replaced."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple, Self
+
+from tests.support.faulty_cluster.history import Position
+from tidelog.client import Client, ClientError
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tidelog.protocol.record.record_batch import Record, build_batch
+
+
+class Answer(NamedTuple):
+    """An acknowledgement of acks=all, and when it came."""
+
+    at: float
+    position: Position
+
+
+class Stubborn:
+    """A client that produces with acks=all to one broker alone, whatever it answers."""
+
+    def __init__(self, bootstrap: str, topic: str, name: str) -> None:
+        self._bootstrap, self._topic, self._name = bootstrap, topic, name
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answers: list[Answer] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_ended.is_set():
+            try:
+                with Client(self._bootstrap) as client:
+                    asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)])
+                    metadata = client.call(asked, MetadataResponse)
+                    while not self._is_ended.is_set():
+                        self._produce(client, metadata.topics[0].topic_id, f"{self._name}-{number}".encode())
+                        number += 1
+                        self._is_ended.wait(0.02)
+            except (ClientError, KafkaError, OSError):
+                self._is_ended.wait(0.1)
+                number += 1
+
+    def _produce(self, client: Client, topic_id: bytes, value: bytes) -> None:
+        batch = memoryview(build_batch([Record(0, 0, None, value)]))
+        topic = TopicProduceData(
+            name=self._topic, topic_id=topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
+        )
+        request = ProduceRequest(acks=-1, timeout_ms=2000, topic_data=[topic])
+        answer = client.call(request, ProduceResponse).responses[0].partition_responses[0]
+        if answer.error_code == 0:
+            self.answers.append(Answer(time.monotonic(), Position(self._topic, 0, answer.base_offset, value)))

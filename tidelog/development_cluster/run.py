@@ -1,0 +1,150 @@
+"""The run of a cluster on one machine: found or downloaded jars, started nodes, and their end on Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog.commands.frame.exit_codes import EXIT_FAILED
+from tidelog.commands.frame.output import print_json, print_rows
+from tidelog.development_cluster.kafka_jars import (
+    KAFKA_VERSION,
+    MAVEN_CENTRAL,
+    JarsError,
+    class_path_of,
+    default_cache,
+    download,
+)
+from tidelog.development_cluster.layout import HOST, Layout, choose_ports, taken_port
+from tidelog.development_cluster.nodes import NodeError, Nodes
+
+WATCH_S = 0.5
+JAVA_LEAST = 17
+
+
+class Wish(NamedTuple):
+    """What the command line asks for."""
+
+    nodes: int
+    directory: Path
+    port: int
+    kafka: Path | None
+    maven: str | None
+    overrides: Mapping[str, str]
+    as_json: bool
+
+
+class Interrupted(BaseException):
+    """SIGTERM came."""
+
+
+def run(wish: Wish) -> int:
+    """Run a cluster until it is told to stop. Returns the exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    nodes: Nodes | None = None
+    try:
+        java = find_java()
+        layout = Layout(wish.directory, *choose_ports(wish.port, wish.nodes), wish.overrides)
+        check_ports(layout)
+        nodes = Nodes(layout, java, class_path(wish))
+        nodes.start()
+        announce(layout, nodes, as_json=wish.as_json)
+        watch(nodes)
+    except (NodeError, JarsError) as error:
+        print(f"tidelog cluster start: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except (KeyboardInterrupt, Interrupted):
+        return 0
+    finally:
+        if nodes is not None:
+            _stop(nodes)
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise Interrupted
+
+
+def _stop(nodes: Nodes) -> None:
+    """Stop all nodes; a second signal does not leave half of them running."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    nodes.stop()
+
+
+def find_java() -> str:
+    """Return the path of a Java that can run the controller. Raises NodeError."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    if java is None:
+        raise NodeError(
+            f"the controller needs Java {JAVA_LEAST} or later, and there is no java on the path"
+            f"{' nor in JAVA_HOME' if home else ''}: apt-get install default-jre-headless"
+        )
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = java_version(done.stderr)
+    if version < JAVA_LEAST:
+        raise NodeError(f"the controller needs Java {JAVA_LEAST} or later, and {java} is Java {version}")
+    return java
+
+
+def java_version(output: str) -> int:
+    """Return the major version in the output of ``java -version``; 1.8 is 8, and 0 stands for an unknown one."""
+    _, _, rest = output.partition('version "')
+    parts = rest.partition('"')[0].replace("-", ".").split(".")
+    number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(number) if number.isdigit() else 0
+
+
+def check_ports(layout: Layout) -> None:
+    """Raises NodeError where a port is taken."""
+    port = taken_port(layout)
+    if port is not None:
+        raise NodeError(f"port {port} of {HOST} is taken: --port N begins elsewhere, --port 0 takes free ones")
+
+
+def class_path(wish: Wish) -> str:
+    """Return the class path of the controller. Raises JarsError."""
+    if wish.kafka is not None:
+        return class_path_of(wish.kafka)
+    cache = default_cache(os.environ)
+    repository = wish.maven or MAVEN_CENTRAL
+    came = download(cache, repository)
+    if came:
+        print(f"{len(came)} jars of Apache Kafka {KAFKA_VERSION} came from {repository} into {cache}", file=sys.stderr)
+    return class_path_of(cache)
+
+
+def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
+    """Print where the cluster is, once it serves."""
+    members = [
+        {"id": node_id, "address": layout.address(node_id), "pid": node.process.pid, "log": str(node.log)}
+        for node_id, node in zip(layout.node_ids, nodes.running[1:], strict=True)
+    ]
+    controller = nodes.running[0]
+    if as_json:
+        found = {
+            "pid": controller.process.pid,
+            "address": f"{HOST}:{layout.controller_port}",
+            "log": str(controller.log),
+        }
+        print_json({"bootstrap": layout.bootstrap, "brokers": members, "controller": found})
+    else:
+        print_rows(["id", "address", "pid", "log"], members)
+        print(f"cluster ready on {layout.bootstrap}; Ctrl-C stops it")
+    sys.stdout.flush()
+
+
+def watch(nodes: Nodes) -> None:
+    """Wait for a signal. Raises NodeError when a node ends before."""
+    while True:
+        for node in nodes.ended():
+            raise node.failure(f"ended with {node.process.returncode}")
+        threading.Event().wait(WATCH_S)
