@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak power-loss kafka-versions simulation lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -89,6 +89,13 @@ FIRST_SEED ?= 0
 simulation: $(VENV)/.test $(EXTENSIONS) ## a simulated cluster under SEEDS schedules of faults: make simulation SEEDS=20000 FIRST_SEED=5000
 	TIDELOG_SIMULATION_SEEDS=$(SEEDS) TIDELOG_SIMULATION_FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/simulation \
 	  -p no:randomly --numprocesses=$(WORKERS) $(PYTEST_OPTIONS)
+
+CYCLES ?= 20
+MIXES ?= TTT,TTJ,TJJ
+FAULTS ?=
+cluster-faults: $(VENV)/.test $(EXTENSIONS) ## clusters of real brokers under faults, R1 to R7: make cluster-faults CYCLES=100 MIXES=TTJ MINUTES=5 FAULTS=leaders
+	TIDELOG_CLUSTER_CYCLES=$(CYCLES) TIDELOG_CLUSTER_MIXES=$(MIXES) TIDELOG_CLUSTER_MINUTES=$(MINUTES) \
+	  $(BIN)/pytest tests/cluster_faults -k '$(FAULTS)' -s -p no:randomly --timeout=7200 $(PYTEST_OPTIONS)
 
 KAFKAS ?= 3.9.2,4.0.0,4.1.1,4.2.0
 comma := ,

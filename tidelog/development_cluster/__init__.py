@@ -5,4 +5,5 @@
     nodes        the processes: started together, ended together
 
 ``tidelog cluster start`` runs it. Not for production: a single controller is a single point of failure.
+Imports: ``tidelog.protocol``, ``tidelog.commands.frame``.
 """

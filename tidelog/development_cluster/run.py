@@ -30,7 +30,7 @@ JAVA_LEAST = 17
 
 
 class Wish(NamedTuple):
-    """What the command line asks for."""
+    """Options of the command line."""
 
     nodes: int
     directory: Path

@@ -43,7 +43,7 @@ class Findings(NamedTuple):
 
 
 class History:
-    """What writers and readers note; any thread."""
+    """Acknowledgements and reads as clients note them; any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -13,9 +13,9 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 PIECE = 256 * 1024
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -58,17 +58,25 @@ class Links:
 
     def cut(self, *pairs: Pair) -> None:
         """Let no bytes of these directions pass."""
-        self._call(lambda: [self._gate(pair).clear() for pair in pairs])
+        self._call(lambda: self._close_gates(pairs))
 
     def heal(self) -> None:
         """Let all bytes pass."""
-        self._call(lambda: [gate.set() for gate in self._open.values()])
+        self._call(self._open_gates)
 
     def _call(self, change: Callable[[], object]) -> None:
         async def run() -> None:
             change()
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _close_gates(self, pairs: Iterable[Pair]) -> None:
+        for pair in pairs:
+            self._gate(pair).clear()
+
+    def _open_gates(self) -> None:
+        for gate in self._open.values():
+            gate.set()
 
     def _gate(self, pair: Pair) -> asyncio.Event:
         gate = self._open.get(pair)
@@ -79,8 +87,8 @@ class Links:
 
     # ---- the thread
 
-    def _begin(self, work: object) -> None:
-        task = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tidelog.development_cluster.layout import (
     controller_properties,
     member_properties,
 )
+from tidelog.development_cluster.nodes import Node, NodeError
 from tidelog.development_cluster.run import java_version
 
 CONTENT = b"a jar"
@@ -163,3 +165,18 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, capfd: pytest.CaptureFixt
 def test_a_directory_without_jars_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert start(tmp_path, "--port", "0", "--kafka", str(tmp_path / "nothing")) == 1
     assert f"{tmp_path}/nothing has no kafka-clients" in capfd.readouterr().err
+
+
+def test_a_node_that_ends_before_it_is_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
+    node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log", ends_with_us=None)
+    with pytest.raises(NodeError, match=r"node 1 ended with 3 before it was ready(.|\n)*no room"):
+        node.wait_ready(time.monotonic() + 60)
+    node.stop()
+
+
+def test_a_node_is_ready_when_it_says_so_and_stops_when_asked(tmp_path: Path) -> None:
+    node = Node("node 1", ["sh", "-c", "echo tidelog ready on x:1; cat"], tmp_path / "node.log", ends_with_us=None)
+    node.wait_ready(time.monotonic() + 60)
+    assert not node.has_ended
+    node.stop()
+    assert node.has_ended

@@ -18,7 +18,7 @@ MOST_NODES = 20
 @client_options()
 @click.pass_context
 def command(context: click.Context, /, *, settings: ClientSettings, as_json: bool) -> None:
-    """Show a cluster's id, brokers and features."""
+    """Show a cluster's id, brokers and features; run one for development."""
     if context.invoked_subcommand is not None:
         return
     from tidelog.client.admin.nodes import describe_cluster
