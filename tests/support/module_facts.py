@@ -1,0 +1,86 @@
+"""Facts of Python modules that the tidy test asks for: each file is parsed once for all rules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Text(NamedTuple):
+    """A docstring and the line it begins at."""
+
+    line: int
+    text: str
+
+
+class ModuleFacts(NamedTuple):
+    """A module as the rules see it."""
+
+    lines: int
+    docstring: str | None
+    functions: list[tuple[str, int]]
+    """Names and lengths in lines."""
+    classes: list[tuple[str, int]]
+    """Names and numbers of methods."""
+    broad_excepts: list[int]
+    """Lines that catch everything and do not raise it on."""
+    imports: list[tuple[int, str]]
+    """Lines and names of ``import name``."""
+    imported: frozenset[str]
+    """Modules that it imports, and the names it takes from them."""
+    docstrings: list[Text]
+
+
+@cache
+def facts_of(path: Path) -> ModuleFacts:
+    """Read a module. Its tree is not kept: those of all modules would take half a gigabyte."""
+    text = path.read_text()
+    tree = ast.parse(text, str(path))
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    imports = [(node.lineno, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return ModuleFacts(
+        lines=text.count("\n"),
+        docstring=ast.get_docstring(tree),
+        functions=[(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions],
+        classes=[(node.name, sum(_is_method(member) for member in node.body)) for node in classes],
+        broad_excepts=[node.lineno for node in nodes if isinstance(node, ast.ExceptHandler) and _is_broad(node)],
+        imports=imports,
+        imported=frozenset({name for _, name in imports} | set(_taken(nodes))),
+        docstrings=[found for node in (tree, *classes, *functions) for found in _docstring_of(node)],
+    )
+
+
+def _is_method(member: ast.stmt) -> bool:
+    """Properties are attributes with a body: they do not count."""
+    if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    names = {d.id for d in member.decorator_list if isinstance(d, ast.Name)}
+    return not names & {"property", "cached_property", "overload"}
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    """Return whether it catches everything. Cleaning up and raising on swallows nothing."""
+    if handler.type is not None and not (
+        isinstance(handler.type, ast.Name) and handler.type.id in {"Exception", "BaseException"}
+    ):
+        return False
+    last = handler.body[-1]
+    return not (isinstance(last, ast.Raise) and last.exc is None)
+
+
+def _taken(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Text]:
+    first = node.body[0] if node.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        yield Text(first.lineno, first.value.value)
