@@ -122,12 +122,12 @@ def _append_patiently(
         try:
             validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
         except KafkaError as refused:
-            return note_failure(progress, data.index, version, refused)
+            return note_failure(progress, request, data, version, refused)
         try:
             return append(broker, context, request, topic, data, progress, validated)
         except StaleOffsetsError:
             error = RequestTimedOutError("other producers append faster than these records can be validated")
-    return note_failure(progress, data.index, version, error)
+    return note_failure(progress, request, data, version, error)
 
 
 def _validate_in_thread(

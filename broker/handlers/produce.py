@@ -58,6 +58,7 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_OFFSET,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
+    has_transactional_batch,
 )
 from tidelog.protocol.schema.engine import blank
 
@@ -218,7 +219,7 @@ def append(
     try:
         info, wait = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
-        return note_failure(progress, data.index, context.api_version, error)
+        return note_failure(progress, request, data, context.api_version, error)
     answer = blank(PartitionProduceResponse)
     answer.index = data.index
     answer.base_offset, _, _, answer.log_append_time_ms, answer.log_start_offset, _, _ = info
@@ -227,10 +228,16 @@ def append(
     return answer
 
 
-def note_failure(progress: Progress, index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
-    """The answer where nothing was appended."""
+def note_failure(
+    progress: Progress, request: ProduceRequest, data: PartitionProduceData, version: int, error: KafkaError
+) -> PartitionProduceResponse:
+    """The answer where nothing was appended. Records of a transaction without an id are refused for that, whatever
+    else is wrong with them."""
     progress.has_failed = True
-    return _failed(index, version, error)
+    has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
+    if not has_id and has_transactional_batch(data.records):
+        error = TransactionalIdAuthorizationFailedError()
+    return _failed(data.index, version, error)
 
 
 def _append_records(

@@ -290,6 +290,19 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | Le
         position += LOG_OVERHEAD + length
 
 
+def has_transactional_batch(records: Buffer | None) -> bool:
+    """Return whether the header of any of these batches of magic 2 says that it belongs to a transaction."""
+    position, end = 0, 0 if records is None else len(records)
+    while records is not None and position + RECORD_BATCH_OVERHEAD <= end:
+        if records[position + ATTRIBUTES_OFFSET + 1] & TRANSACTIONAL_MASK:
+            return True
+        _, length = _OFFSET_AND_LENGTH.unpack_from(records, position)
+        if length <= 0:
+            return False
+        position += LOG_OVERHEAD + length
+    return False
+
+
 def increment_sequence(sequence: int, increment: int) -> int:
     """Sequence numbers wrap from 2^31 - 1 to 0 (KIP-98)."""
     return (sequence + increment) & 0x7FFFFFFF

@@ -18,6 +18,8 @@ from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, R
 from tidelog.protocol.api_keys import ApiKey
 
 logger = logging.getLogger("kafka.authorizer.logger")
+is_audited = logger.isEnabledFor
+"""Returns whether lines of a level are written."""
 
 TRACE = 5
 LINES_PER_SECOND = 100

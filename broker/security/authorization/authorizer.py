@@ -20,8 +20,7 @@ from weakref import WeakValueDictionary
 from tidelog.broker.config.keys.authorizer import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.authorization.acls import Acls
-from tidelog.broker.security.authorization.audit import TRACE, Asked, Audit
-from tidelog.broker.security.authorization.audit import logger as audit_logger
+from tidelog.broker.security.authorization.audit import TRACE, Asked, Audit, is_audited
 from tidelog.broker.security.authorization.decision import (
     ANY_NAME,
     DEFAULT_ALLOW,
@@ -52,30 +51,42 @@ MAX_KEPT = 10_000
 MANY_ACLS = 10_000
 _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)
-_READ = int(AclOperation.READ)
-_NONE: dict[str, Decision] = {}
+_READ, _WRITE = int(AclOperation.READ), int(AclOperation.WRITE)
+_NO_TOPICS: frozenset[str | bytes] = frozenset()
 
 
 class Grants:
     """Verdicts on one client's questions in one generation."""
 
-    __slots__ = ("__weakref__", "any_of_type", "client", "generation", "is_super", "kept", "principal", "verdicts")
+    __slots__ = (
+        "__weakref__",
+        "any_of_type",
+        "client",
+        "generation",
+        "is_super",
+        "kept",
+        "known",
+        "principal",
+        "verdicts",
+        "writable",
+    )
 
     def __init__(self, principal: Principal, client: Client, generation: object, *, is_super: bool) -> None:
         self.principal = principal
         self.client = client
-        self.generation = generation
         self.is_super = is_super
-        self.verdicts: dict[int, dict[str, Decision]] = {}
-        """Operation and resource type as one number -> name -> verdict."""
-        self.any_of_type: dict[int, bool] = {}
-        self.kept = 0
+        self.begin(generation)
 
     def begin(self, generation: object) -> None:
         """Forget everything: the ACLs have changed, or too much is kept."""
         self.generation = generation
-        self.verdicts = {}
-        self.any_of_type = {}
+        self.verdicts: dict[int, dict[str, Decision]] = {}
+        """Operation and resource type as one number -> name -> verdict."""
+        self.any_of_type: dict[int, bool] = {}
+        self.writable: set[str | bytes] = set()
+        """Names and ids of topics with which WRITE is allowed, of those that a shortcut has asked for."""
+        self.known: dict[int, set[str | bytes]] = {_WRITE: self.writable}
+        """The same of each operation."""
         self.kept = 0
 
 
@@ -157,23 +168,39 @@ class Authorizer:
         says that a refusal only leaves the resource out."""
         decision = self._decide(context, operation, resource_type, name)
         if decision.is_allowed:
-            if audit_logger.isEnabledFor(logging.DEBUG):
+            if is_audited(logging.DEBUG):
                 self._note(logging.DEBUG, context, Asked(operation, resource_type, name, context.api_key, count))
             return True
         self.denied_total += not is_filter
         level = TRACE if is_filter else logging.INFO
-        if audit_logger.isEnabledFor(level):
+        if is_audited(level):
             self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
         return False
 
-    def allows(self, context: RequestContext, operation: int, topic: str) -> bool:
-        """Return whether it is known that a client may do this with a topic: ``authorize`` for what is asked most."""
+    def known(self, context: RequestContext, operation: int) -> Collection[str | bytes]:
+        """Return names and ids of topics with which a client is known to be allowed this, without asking again: what
+        most requests ask. Nothing is known where every decision is written to the audit log."""
         grants = context.grants
-        if grants is not None and grants.generation is self.generation and grants.principal is context.principal:
-            decision = grants.verdicts.get(operation * _TYPES + _TOPIC, _NONE).get(topic)
-            if decision is not None and decision.is_allowed and not audit_logger.isEnabledFor(logging.DEBUG):
-                return True
-        return self.authorize(context, operation, _TOPIC, topic)
+        if (
+            grants is None
+            or grants.generation is not self.generation
+            or grants.principal is not context.principal
+            or is_audited(logging.DEBUG)
+        ):
+            return _NO_TOPICS
+        return grants.known.get(operation, _NO_TOPICS)
+
+    def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
+        """Make ``known``, by name or id, that a client may do this with a topic. Returns whether it may and no line of
+        the audit log is due; else the caller asks in the usual way."""
+        if is_audited(logging.DEBUG) or not self._decide(context, operation, _TOPIC, topic).is_allowed:
+            return False
+        grants = self._grants_of(context)
+        if grants.kept >= MAX_KEPT:
+            grants.begin(self.generation)
+        grants.kept += 1
+        grants.known.setdefault(operation, set()).add(key)
+        return True
 
     def allowed(
         self,
@@ -214,14 +241,19 @@ class Authorizer:
         self, metadata: MetadataCache, context: RequestContext, request: FetchRequest
     ) -> Callable[[FetchTarget], bool]:
         """Return the question whether a partition of a fetch is refused, which is asked again at each read."""
-        if max(request.replica_id, request.replica_state.replica_id) >= 0:
+        if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
             return lambda _: (
                 not self.authorize(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
             )
 
         def is_refused(target: FetchTarget) -> bool:
+            key = target.topic or target.topic_id
+            if key in self.known(context, _READ):
+                return False
             name = target.topic or metadata.topic_names.get(target.topic_id)
-            return name is not None and not self.allows(context, _READ, name)
+            if name is None or self.learn(context, _READ, name, key):
+                return False
+            return not self.authorize(context, _READ, _TOPIC, name)
 
         return is_refused
 
@@ -246,7 +278,7 @@ class Authorizer:
         for operation in supported:
             decision = self._decide(context, operation, resource_type, name)
             bits |= decision.is_allowed << operation
-            if audit_logger.isEnabledFor(TRACE):
+            if is_audited(TRACE):
                 self._note(TRACE, context, Asked(operation, resource_type, name, context.api_key))
         return bits
 

@@ -5,11 +5,12 @@ Source: KafkaApis, ControllerApis, ConfigHelper of Kafka 4.3.
 
 from __future__ import annotations
 
-import struct
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.security.authorization.audit import is_audited
 from tidelog.broker.security.authorization.guard import ASKED_PER_STEP, ERRORS, FEW, Call, Handle, Need, Split, cluster
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.errors import (
@@ -25,7 +26,7 @@ from tidelog.protocol.messages.delete_share_group_offsets import DeleteShareGrou
 from tidelog.protocol.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.protocol.messages.share_acknowledge import PartitionData, ShareAcknowledgeTopicResponse
-from tidelog.protocol.record.record_batch import LOG_OVERHEAD, RECORD_BATCH_OVERHEAD
+from tidelog.protocol.record.record_batch import has_transactional_batch
 from tidelog.protocol.schema.copies import with_fields
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceRequest
 
 _FIRST_PRODUCE_OF_BATCHES = 3
-_LENGTH, _LENGTH_OFFSET = struct.Struct(">i"), 8
-_ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
 _WRITE = int(AclOperation.WRITE)
 
 _CONFIG_NEEDS = {2: ResourceType.TOPIC, 32: ResourceType.GROUP}
@@ -66,23 +65,31 @@ def produce(call: Call) -> Any:
 
 
 def produce_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> Handle:
-    """Return the handler of produce requests, with a shortcut for one batch to one topic outside a transaction."""
-    allows = authorizer.allows
+    """Return the handler of produce requests, with a shortcut for one partition outside a transaction.
+
+    The handler refuses records of a transaction that has no id, so that their headers need not be read here.
+    """
 
     def produce_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
-        topics = request.topic_data
-        if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.transactional_id is None:
-            topic, records = topics[0], topics[0].partition_data[0].records
-            if records is not None and len(records) > RECORD_BATCH_OVERHEAD:
-                is_one = _LENGTH.unpack_from(records, _LENGTH_OFFSET)[0] + LOG_OVERHEAD == len(records)
-                name = topic.name or broker.metadata.topic_names.get(topic.topic_id)
-                if (
-                    is_one
-                    and not records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL
-                    and name
-                    and allows(context, _WRITE, name)
-                ):
-                    return handle(broker, context, request)
+        if request.transactional_id is None:
+            try:
+                (topic,) = request.topic_data
+                (_,) = topic.partition_data
+            except ValueError:
+                return check(broker, context, request)
+            key = topic.name or topic.topic_id
+            grants = context.grants
+            if (
+                grants is not None
+                and grants.generation is authorizer.generation
+                and grants.principal is context.principal
+                and key in grants.writable
+                and not is_audited(logging.DEBUG)
+            ):
+                return handle(broker, context, request)
+            name = topic.name or broker.metadata.topic_names.get(topic.topic_id)
+            if name and authorizer.learn(context, _WRITE, name, key):
+                return handle(broker, context, request)
         return check(broker, context, request)
 
     return produce_one
@@ -131,19 +138,7 @@ def _may_write(call: Call, topic: Any) -> bool:
 
 def _is_transactional(request: Any) -> bool:
     """Return whether any batch says that it belongs to a transaction: the header decides, not the request."""
-    return any(_has_transactional(data.records) for topic in request.topic_data for data in topic.partition_data)
-
-
-def _has_transactional(records: memoryview | None) -> bool:
-    position, end = 0, 0 if records is None else len(records)
-    while records is not None and position + RECORD_BATCH_OVERHEAD <= end:
-        if records[position + _ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
-            return True
-        length = _LENGTH.unpack_from(records, position + _LENGTH_OFFSET)[0]
-        if length <= 0:
-            return False  # the handler says what is wrong with it
-        position += LOG_OVERHEAD + length
-    return False
+    return any(has_transactional_batch(data.records) for topic in request.topic_data for data in topic.partition_data)
 
 
 # Configs

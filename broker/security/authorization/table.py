@@ -87,7 +87,7 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.LIST_OFFSETS: Row("DESCRIBE T", "29, hidden", None, topics.topics_need(DESCRIBE)),
     ApiKey.METADATA: Row(
         "DESCRIBE T; to create one CREATE C or CREATE T", "29, hidden, without id or name; of all: left out", None,
-        topics.metadata,
+        topics.metadata, topics.metadata_shortcut,
     ),
     ApiKey.OFFSET_COMMIT: on_group(
         READ, topics.topics_need(READ), and_topics="; READ T", refused="; 29 for the partitions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -178,7 +179,7 @@ def test_every_api_is_tried() -> None:
 def test_no_api_succeeds_without_a_grant(world: World, there: bool) -> None:
     topic_id = world.topic_id if there else bytes(range(16))
     names = Names("orders" if there else "missing", topic_id, "group", "transaction")
-    for api, question, since in QUESTIONS:
+    for api, question, since, _ in QUESTIONS:
         refused = {int(code) for code in re.findall(r"\d+", ROWS[ApiKey[api.upper()]].refused)}
         for version in versions_of(api, since):
             response = world.ask(api, version, "nobody", question(names))
@@ -195,7 +196,7 @@ def test_no_api_succeeds_without_a_grant(world: World, there: bool) -> None:
 def test_an_answer_about_a_missing_topic_is_that_about_a_hidden_one(world: World) -> None:
     world.allow(AclOperation.READ, ResourceType.GROUP, "group")
     world.allow(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "transaction")
-    for api, question, since in QUESTIONS:
+    for api, question, since, _ in QUESTIONS:
         for version in versions_of(api, since):
             answers = []
             for name in ("orders", "missed"):
@@ -208,7 +209,7 @@ def test_an_answer_about_a_missing_topic_is_that_about_a_hidden_one(world: World
 
 def test_a_super_user_is_never_refused(world: World) -> None:
     names = Names("orders", world.topic_id, "group", "transaction")
-    for api, question, since in QUESTIONS:
+    for api, question, since, _ in QUESTIONS:
         for version in versions_of(api, since):
             response = world.ask(api, version, "admin", question(names))
             assert response is not None
@@ -327,6 +328,58 @@ def test_a_second_batch_is_looked_at_too(world: World) -> None:
         }  # fmt: skip
         response = world.ask("produce", 9, "x", asked)
         assert response.responses[0].partition_responses[0].error_code == 53
+
+
+def plain_produce(world: World, *, by_id: bool) -> tuple[int, dict[str, Any]]:
+    topic = {"topic_id": world.topic_id} if by_id else {"name": "orders"}
+    data = [{**topic, "partition_data": [{"index": 0, "records": batch()}]}]
+    return 13 if by_id else 9, {"acks": -1, "topic_data": data}
+
+
+@pytest.mark.parametrize("api", ["produce", "produce by id", "fetch", "fetch by id", "metadata"])
+def test_what_is_asked_again_and_again_is_refused_when_its_acl_is_gone(
+    world: World, api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The shortcuts of frequent requests know no more than the ACLs say, and each denial is noted once."""
+    names = Names("orders", world.topic_id, "group", "transaction")
+    name, by_id = api.split(" ")[0], api.endswith("by id")
+    version, fields = plain_produce(world, by_id=by_id)
+    if name != "produce":
+        version, (asked, *_) = 13 if by_id else 12, [one.question(names) for one in QUESTIONS if one.api == name]
+        fields = {**asked, **({"topics": [{"name": "orders"}]} if name == "metadata" else {})}
+        fields = {key: value for key, value in fields.items() if not key.startswith("include_")}
+    authorizer = world.data.broker.authorizer
+    assert authorizer is not None
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+    seen, denials = [], []
+    for _ in range(3):
+        acl_id = world.allow(AclOperation.ALL, ResourceType.TOPIC, "orders")
+        seen += [set(codes_of(world.ask(name, version, "x", fields))) for _ in range(3)]
+        world.data.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl_id))])
+        before = authorizer.denied_total, len(caplog.records)
+        seen.append(set(codes_of(world.ask(name, version, "x", fields))) - {0})
+        denials.append((authorizer.denied_total - before[0], len(caplog.records) - before[1]))
+    assert seen == [{0}, {0}, {0}, {29}] * 3
+    assert denials == [(1, 1)] * 3
+
+
+def test_what_is_known_of_a_client_is_bounded_and_written_where_all_is_written(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.broker.security.authorization.authorizer.MAX_KEPT", 3)
+    world.allow(AclOperation.ALL, ResourceType.TOPIC, "*")
+    authorizer, context = world.data.broker.authorizer, RequestContext()
+    context.principal = Principal("User", "x")
+    assert authorizer is not None
+    for number in range(20):
+        assert authorizer.learn(context, AclOperation.WRITE, f"t{number}", f"t{number}")
+        assert 1 <= len(authorizer.known(context, AclOperation.WRITE)) <= 3
+    version, fields = plain_produce(world, by_id=False)
+    world.ask("produce", version, "x", fields)
+    with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+        for _ in range(2):
+            world.ask("produce", version, "x", fields)
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG] * 2
 
 
 MANY = 2_000
