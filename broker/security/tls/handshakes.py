@@ -5,7 +5,8 @@
        '--------------- the deadline --------------> failed
 
 A handshake is up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it costs the
-other connections nothing. One thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). The
+other connections nothing. One thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). Those
+that wait for their clients hold up no others: one too many closes the oldest of them, of its own address first. The
 socket is in the hands of the loop or of the thread, never of both. Loop thread only, but for ``_Handshake.step``.
 """
 
@@ -15,6 +16,7 @@ import logging
 import socket
 import ssl
 from asyncio import AbstractEventLoop, Future
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -32,8 +34,8 @@ logger = logging.getLogger(__name__)
 CLOSE_DELAY_MS = 100
 """Between a refusal and the end of its connection: closed at once, with bytes unread, the kernel would reset it and the
 client would never read the alert that says why. Kafka's ``connection.failed.authentication.delay.ms``."""
-QUEUE = 1024
-"""So many handshakes may be under way."""
+MOST, MOST_PER_HOST = 1024, 256
+"""So many handshakes may be under way, in all and of one address."""
 DEADLINE_MS = 10_000
 _HANDSHAKE = 0x16
 """The first byte of a TLS record that begins a handshake."""
@@ -61,15 +63,18 @@ class Handshakes:
         self.timers = timers
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="tls-handshake")
         self.scratch = memoryview(bytearray(CHUNK_BYTES))
+        self.in_thread = 0
+        """How many wait for the thread, or are in it."""
         self._under_way: dict[_Handshake, None] = {}
+        self._per_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._under_way)
 
     @property
     def is_full(self) -> bool:
-        """Return whether new clients should wait in the backlog."""
-        return len(self._under_way) >= QUEUE
+        """Return whether new clients should wait in the backlog: the thread has enough to do."""
+        return self.in_thread >= MOST
 
     def begin(
         self, sock: socket.socket, listener: TlsListener, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
@@ -77,17 +82,31 @@ class Handshakes:
         """Take over a new connection; give it back encrypted, or close it and say so."""
         handshake = _Handshake(self, sock, listener, host, on_ready, on_failed)
         self._under_way[handshake] = None
+        self._per_host[host] += 1
         handshake.wait(Step.WANTS_BYTES)
+        if self._per_host[host] > MOST_PER_HOST:
+            self._close_oldest(lambda one: one.host == host)
+        elif len(self._under_way) > MOST:
+            self.make_room()
 
     def end(self, handshake: _Handshake) -> bool:
         """Forget a handshake that ended; returns whether it was known."""
-        return self._under_way.pop(handshake, self) is None
+        if self._under_way.pop(handshake, self) is not None:
+            return False
+        self._per_host[handshake.host] -= 1
+        if not self._per_host[handshake.host]:
+            del self._per_host[handshake.host]
+        return True
 
     def make_room(self) -> bool:
-        """Close the oldest one; returns whether there was any."""
+        """Close the oldest one that waits for its client; returns whether there was any."""
+        return self._close_oldest(lambda _: True)
+
+    def _close_oldest(self, may_close: Callable[[_Handshake], bool]) -> bool:
         for handshake in self._under_way:
-            handshake.abort("it makes way for others")
-            return True
+            if not handshake.in_thread and may_close(handshake):
+                handshake.abort("it makes way for others")
+                return True
         return False
 
     def close(self) -> None:
@@ -112,12 +131,12 @@ class _Handshake:
         self._all = all_of_them
         self._sock = sock
         self._listener = listener
-        self._host = host
+        self.host = host
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._tls: ssl.SSLSocket | None = None
         self._principal = ANONYMOUS
-        self._in_thread = self._ended = False
+        self.in_thread = self._ended = False
         self._waits_for: Step | None = None
         self._deadline = all_of_them.timers.schedule(
             DEADLINE_MS, partial(self.fail, f"no handshake within {DEADLINE_MS} ms")
@@ -156,7 +175,8 @@ class _Handshake:
             if first[0] != _HANDSHAKE:
                 self.fail(f"it does not speak TLS, which listener {self._listener.name} asks for")
                 return
-        self._in_thread = True
+        self.in_thread = True
+        self._all.in_thread += 1
         future = self._all.loop.run_in_executor(self._all.executor, self.step)
         future.add_done_callback(self._on_step)
 
@@ -183,7 +203,8 @@ class _Handshake:
         return Step.DONE
 
     def _on_step(self, future: Future[Step]) -> None:
-        self._in_thread = False
+        self.in_thread = False
+        self._all.in_thread -= 1
         if self._ended:
             self._forget()
             return
@@ -202,11 +223,11 @@ class _Handshake:
         """End the handshake, with one line about it; the connection closes once the client could read why."""
         if self._ended:
             return
-        logger.info("closing the connection of %s: %s", self._host, reason)
+        logger.info("closing the connection of %s: %s", self.host, reason)
         self._stop_waiting()
         self._ended = True
         self._deadline.cancel()
-        if self._in_thread:
+        if self.in_thread:
             return
         if self._tls is None:
             self._forget()
@@ -216,7 +237,7 @@ class _Handshake:
     def abort(self, reason: str) -> None:
         """End the handshake and close the connection now, or when the thread gives it back."""
         self.fail(reason)
-        if not self._in_thread:
+        if not self.in_thread:
             self._forget()
 
     def _forget(self) -> None:

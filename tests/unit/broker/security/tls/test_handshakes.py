@@ -7,8 +7,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
+import threading
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -41,12 +41,12 @@ class World:
         self.failed = 0
         self.clients: list[socket.socket] = []
 
-    def connect(self, listener: TlsListener) -> socket.socket:
+    def connect(self, listener: TlsListener, host: str = "10.0.0.9") -> socket.socket:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.settimeout(20)
         self.clients.append(theirs)
-        self.handshakes.begin(ours, listener, "10.0.0.9", on_ready=self._on_ready, on_failed=self._on_failed)
+        self.handshakes.begin(ours, listener, host, on_ready=self._on_ready, on_failed=self._on_failed)
         return theirs
 
     def _on_ready(self, transport: TlsSocket, principal: Principal) -> None:
@@ -77,6 +77,12 @@ async def world() -> AsyncIterator[World]:
     yield world
     world.close()
     assert not len(world.handshakes)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a state of another thread
+            await asyncio.sleep(0.001)
 
 
 def listener_of(certificates: Certificates, **texts: str) -> TlsListener:
@@ -178,12 +184,42 @@ async def test_room_is_made_by_the_oldest(world: World, certificates: Certificat
     assert not world.handshakes.make_room()
 
 
-async def test_too_many_handshakes_leave_the_next_clients_in_the_backlog(
-    world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_half_handshakes_make_way_for_whole_ones(
+    world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "QUEUE", 2)
+    """Slowloris: no client waits for the deadline of strangers, and those of its own address go first."""
+    monkeypatch.setattr(module, "MOST", 8)
+    monkeypatch.setattr(module, "MOST_PER_HOST", 4)
     listener = listener_of(certificates)
-    world.connect(listener)
+    others = [world.connect(listener, host="10.0.0.1") for _ in range(2)]
+    for _ in range(20):
+        world.connect(listener).sendall(b"\x16\x03\x01\x02\x00\x01")
+    assert len(world.handshakes) == 6
+    for number in range(20):
+        world.connect(listener, host=f"10.0.1.{number}")
+    assert len(world.handshakes) == 8
+    assert [await asyncio.to_thread(other.recv, 1) for other in others] == [b"", b""]  # the oldest of all
     assert not world.handshakes.is_full
-    world.connect(listener)
+    client = asyncio.to_thread(
+        shake, world.connect(listener, host="10.0.0.2"), client_context(certificates.authority.certificate)
+    )
+    shaken = asyncio.create_task(client)
+    await until(lambda: bool(world.ready))
+    (await shaken).close()
+
+
+async def test_handshakes_that_wait_for_the_thread_leave_the_next_clients_in_the_backlog(
+    world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    gate = threading.Event()
+    world.handshakes.executor.submit(gate.wait)
+    listener = listener_of(certificates)
+    for number in range(2):
+        assert not world.handshakes.is_full
+        world.connect(listener, host=f"10.0.0.{number}").sendall(b"\x16\x03\x01\x00\x01x")
+        await until(lambda number=number: world.handshakes.in_thread > number)  # type: ignore[misc]
     assert world.handshakes.is_full
+    gate.set()
+    await world.until_settled(2)
+    assert not world.handshakes.is_full
