@@ -36,16 +36,21 @@ def handle(
     asked = None if request.owners is None else {f"{one.principal_type}:{one.principal_name}" for one in request.owners}
     described = []
     for token in list(tokens.all()):
-        if (asked is None or asked & {token.owner, *token.renewers}) and may_see(broker, context, token):
+        if (asked is None or asked & parties(token)) and may_see(broker, context, token):
             described.append(describe(token, tokens.secret_of(token.token_id)))
         yield None
     return DescribeDelegationTokenResponse(tokens=described)
 
 
+def parties(token: TokenState) -> set[str]:
+    """Return whose token it is: the owner's, and also of the user who asked for it and of those who may renew it."""
+    return {token.owner, token.requester, *token.renewers}
+
+
 def may_see(broker: Broker, context: RequestContext, token: TokenState) -> bool:
     """Return whether a client may know a token."""
     authorizer = broker.authorizer
-    if authorizer is None or str(context.principal) in (token.owner, *token.renewers):
+    if authorizer is None or str(context.principal) in parties(token):
         return True
     return authorizer.authorize(
         context, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id

@@ -178,10 +178,12 @@ class Asking(NamedTuple):
     api: str
     question: Question
     since: int = 0
+    only_refusals: bool = False
+    """Whether two brokers may answer differently where the request is allowed."""
 
 
 _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
-    ("produce", produce),
+    ("produce", produce, 3),
     ("produce", lambda names: produce(names, transactional=True), 3),
     ("fetch", fetch),
     ("list_offsets", lambda names: {"replica_id": -1, **topics_of(partition_index=0, timestamp=-1)(names)}),
@@ -265,7 +267,7 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
     ("offset_delete", lambda names: {"group_id": names.group, **topics_of(partition_index=0)(names)}),
     ("describe_client_quotas", lambda names: {"components": []}),
     ("alter_client_quotas", lambda names: {"entries": [], "validate_only": True}),
-    ("describe_user_scram_credentials", lambda names: {"users": None}),
+    ("describe_user_scram_credentials", lambda names: {"users": []}),
     ("alter_user_scram_credentials", lambda names: {"deletions": [{"name": "gone", "mechanism": 1}]}),
     (
         "update_features",
@@ -319,6 +321,62 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
 ]  # fmt: skip
 QUESTIONS = [Asking(*entry) for entry in _ENTRIES]
 """API and a request of it. An API that is not here needs nothing, or has rules of its own (tokens)."""
+
+
+def fetch_as_replica(names: Names) -> dict[str, Any]:
+    return {**fetch(names), "replica_id": 1, "replica_state": {"replica_id": 1, "replica_epoch": -1}}
+
+
+def create_token(names: Names) -> dict[str, Any]:
+    """Build a request for a token of a user who asks no questions."""
+    return {"owner_principal_type": "User", "owner_principal_name": "other", "renewers": [], "max_lifetime_ms": -1}
+
+
+def tokens_of(*owners: str) -> Question:
+    asked = [{"principal_type": "User", "principal_name": owner} for owner in owners]
+    return lambda names: {"owners": asked}
+
+
+RULES_OF_THEIR_OWN = [
+    Asking("create_delegation_token", create_token, 3),
+    Asking("renew_delegation_token", lambda names: {"hmac": b"unknown", "renew_period_ms": -1}),
+    Asking("expire_delegation_token", lambda names: {"hmac": b"unknown", "expiry_time_period_ms": -1}),
+    Asking("describe_delegation_token", tokens_of("ann")),
+    Asking("describe_delegation_token", tokens_of("bob", "ann")),
+    Asking("fetch", fetch_as_replica, only_refusals=True),
+    Asking("find_coordinator", lambda names: {"key_type": 2, "key": "x", "coordinator_keys": ["x"]}, 6),
+    Asking("api_versions", lambda names: {"client_software_name": "x", "client_software_version": "1"}),
+    Asking("get_telemetry_subscriptions", lambda names: {"client_instance_id": ZERO_UUID}),
+]
+"""Questions of APIs, or ways to ask, that the table of needs does not decide."""
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Join two questions of one API to one about the names of both, as far as it has arrays for them."""
+    both = dict(first)
+    for key, value in second.items():
+        if isinstance(value, list) and isinstance(first[key], list):
+            both[key] = _joined_lists(first[key], value)
+    return both
+
+
+def _joined_lists(first: list[Any], second: list[Any]) -> list[Any]:
+    found = list(first)
+    for item in second:
+        if not isinstance(item, dict):
+            found += [] if item in found else [item]
+            continue
+        alike = [place for place, one in enumerate(found) if _scalars(one) == _scalars(item)]
+        if alike:
+            found[alike[0]] = joined(found[alike[0]], item)
+        else:
+            found.append(item)
+    return found
+
+
+def _scalars(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in item.items() if not isinstance(value, (list, dict))}
+
 
 NEEDS_NOTHING = frozenset(
     {"api_versions", "get_telemetry_subscriptions", "push_telemetry", "sasl_authenticate", "sasl_handshake"}

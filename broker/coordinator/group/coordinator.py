@@ -208,7 +208,8 @@ class GroupCoordinator:
                 described.error_code, described.error_message = error.code, error.message
         except KafkaError as error:
             described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-        described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
+        if operations and not described.error_code:
+            described.authorized_operations = GROUP_OPERATIONS
         return described
 
     def describe_consumer_group(
@@ -223,7 +224,7 @@ class GroupCoordinator:
                 raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
             described = describe_consumer_group(group, topic_names, shard.consumers.steps.assignors[0])
         except KafkaError as error:
-            described = Described(group_id=group_id, error_code=error.code, error_message=error.message)
+            return Described(group_id=group_id, error_code=error.code, error_message=error.message)
         described.authorized_operations = GROUP_OPERATIONS if operations else NOT_REQUESTED
         return described
 

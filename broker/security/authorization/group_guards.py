@@ -41,6 +41,7 @@ from tidelog.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from tidelog.protocol.messages.offset_fetch import (
+    OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
@@ -55,6 +56,7 @@ _GROUP_OPERATIONS = operations_of(GROUP_OPERATIONS)
 _DENIED = TopicAuthorizationFailedError.code
 _COORDINATED = {0: GROUP, 1: TRANSACTIONAL_ID}
 _FIRST_BATCHED_COORDINATORS = 4
+_FIRST_OFFSETS_WITH_ERROR = 2
 _FIRST_OFFSETS_OF_GROUPS = 8
 _FIRST_BROKERS_TRANSACTIONS = 4
 
@@ -94,7 +96,10 @@ def fetch_offsets(call: Call) -> Steps[Any]:
     """Answer OffsetFetch: DESCRIBE of each group and of its topics; of all topics those that the client may know."""
     request = call.request
     if call.context.api_version < _FIRST_OFFSETS_OF_GROUPS:
-        call.require(Need(DESCRIBE, GROUP, request.group_id))
+        if not call.may(Need(DESCRIBE, GROUP, request.group_id)):
+            if call.context.api_version < _FIRST_OFFSETS_WITH_ERROR:
+                raise GroupAuthorizationFailedError
+            return OffsetFetchResponse(error_code=GroupAuthorizationFailedError.code)
         topics, refused = yield from _split_topics(call, request.topics)
         response = yield from call.settle(with_fields(request, topics=topics))
         if not response.error_code:
@@ -226,15 +231,14 @@ def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> 
     """Return the split of groups by DESCRIBE; one with topics that the client may not know is told without members."""
 
     def edit(call: Call, response: Any) -> Steps[None]:
-        for group in response.groups:
+        for number, group in enumerate(response.groups):
             may_know = True
             for topic in dict.fromkeys(topics_of(group)):
                 may_know = may_know and call.may_topic(DESCRIBE, topic)
                 yield None
             if not may_know:
-                group.error_code, group.error_message, group.members = _DENIED, text, []
-                if hasattr(group, "topology"):
-                    group.topology = None
+                kind = type(group)
+                response.groups[number] = kind(group_id=group.group_id, error_code=_DENIED, error_message=text)
         yield from tell_group_operations(call, response)
 
     return names_need(DESCRIBE, GROUP, "group_ids", "groups", edit)
