@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak authorization-oracle client-matrix power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -79,6 +79,13 @@ deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every backgro
 
 soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; nothing lost, nothing grows: make soak MINUTES=15
 	TIDELOG_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_soak.py -p no:randomly
+
+REQUESTS ?= 1000
+authorization-oracle: $(VENV)/.test $(EXTENSIONS) ## random ACLs and REQUESTS random requests beside Apache Kafka's authorizer
+	TIDELOG_ORACLE_REQUESTS=$(REQUESTS) $(BIN)/pytest tests/contract/test_authorization_oracle.py -p no:randomly
+
+client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
+	TIDELOG_CLIENT_MATRIX=1 $(BIN)/pytest tests/clients/test_secured_languages.py tests/clients/test_sasl.py tests/clients/test_tls.py -p no:randomly
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000

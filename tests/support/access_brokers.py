@@ -21,7 +21,7 @@ from tests.support.broker import TidelogProcess, free_port
 from tests.support.compared import AT_ONCE, OVERRIDES, until_ready
 from tests.support.questions import Broker
 from tests.support.scripts.registry import create
-from tidelog.broker.config.authorizer_keys import STANDARD_AUTHORIZER
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.client import Client
 from tidelog.client.security import Security
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, AclPermissionType, PatternType, ResourceType

@@ -118,7 +118,7 @@ def go_program(name: str) -> list[str]:
     directory = installed(
         f"go-{name}",
         lambda target: [go, "build", "-buildvcs=false", "-o", str(target / "client"), "."],
-        [PROGRAMS / "go" / name / file for file in ("main.go", "go.mod", "go.sum")],
+        sorted((PROGRAMS / "go" / name).iterdir()),
     )
     return [str(directory / "client")]
 

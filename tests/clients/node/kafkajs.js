@@ -11,8 +11,37 @@ const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 const bytes = (text) => (text === null || text === undefined ? null : Buffer.from(text, 'base64'))
 const text = (value) => (value === null || value === undefined ? null : Buffer.from(value).toString('base64'))
 
-function connect(asked) {
-  return new Kafka({ clientId: 'kafkajs', brokers: [asked.bootstrap], logLevel: logLevel.ERROR })
+/** How a client connects: files in PEM form, and a login. */
+function secured(security) {
+  const settings = {}
+  if (security?.ca) {
+    const read = (path) => (path ? fs.readFileSync(path, 'utf8') : undefined)
+    settings.ssl = { ca: [read(security.ca)], cert: read(security.certificate), key: read(security.key) }
+  }
+  if (security?.mechanism) {
+    const { mechanism, user: username, password } = security
+    const bearer = async () => ({ value: password })
+    settings.sasl = { mechanism: mechanism.toLowerCase(), username, password, oauthBearerProvider: bearer }
+  }
+  return settings
+}
+
+function connect(asked, settings = {}) {
+  return new Kafka({
+    clientId: 'kafkajs',
+    brokers: [asked.bootstrap],
+    logLevel: logLevel.ERROR,
+    ...secured(asked.security),
+    ...settings,
+  })
+}
+
+/** Connects and logs in, or says why it may not. */
+async function ping(asked) {
+  const admin = connect(asked, { retry: { retries: 0 } }).admin()
+  await admin.connect()
+  await admin.disconnect()
+  return {}
 }
 
 function toSend(record) {
@@ -57,6 +86,7 @@ async function join(asked, kafka, onRecord) {
   consumer.on(consumer.events.GROUP_JOIN, (event) => {
     member.owned = event.payload.memberAssignment[asked.topic] ?? []
   })
+  consumer.on(consumer.events.CRASH, ({ payload }) => payload.restart || fail(payload.error))
   await consumer.connect()
   await consumer.subscribe({ topics: [asked.topic], fromBeginning: true })
   await consumer.run({
@@ -131,13 +161,11 @@ setTimeout(() => {
   process.exit(1)
 }, TIMEOUT_MS).unref()
 const asked = JSON.parse(fs.readFileSync(0, 'utf8'))
-const modes = { produce, consume, group, admin, transactions }
-modes[asked.mode](asked).then(
-  (answer) => {
-    process.stdout.write(JSON.stringify(answer), () => process.exit(0))
-  },
-  (error) => {
-    console.error(error)
-    process.exit(1)
-  }
-)
+const modes = { produce, consume, group, admin, transactions, ping }
+function fail(error) {
+  console.error(error)
+  process.exit(1)
+}
+modes[asked.mode](asked).then((answer) => {
+  process.stdout.write(JSON.stringify(answer), () => process.exit(0))
+}, fail)

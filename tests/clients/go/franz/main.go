@@ -44,6 +44,7 @@ type question struct {
 	Count         int      `json:"count"`
 	ReadCommitted bool     `json:"read_committed"`
 	Records       []record `json:"records"`
+	Security      security `json:"security"`
 }
 
 type answer map[string]any
@@ -62,12 +63,13 @@ func main() {
 	defer cancel()
 	modes := map[string]func(context.Context, question) answer{
 		"produce": produce, "consume": consume, "group": group, "admin": admin, "transactions": transactions,
+		"ping": ping,
 	}
 	check(json.NewEncoder(os.Stdout).Encode(modes[asked.Mode](ctx, asked)))
 }
 
 func client(asked question, more ...kgo.Opt) *kgo.Client {
-	options := []kgo.Opt{kgo.SeedBrokers(asked.Bootstrap)}
+	options := append(asked.Security.options(), kgo.SeedBrokers(asked.Bootstrap))
 	if asked.Version != "" {
 		versions := kversion.FromString(asked.Version)
 		if versions == nil {
@@ -250,11 +252,11 @@ func admin(ctx context.Context, asked question) answer {
 
 // Passes the source on in one transaction together with its offsets, then aborts a second one.
 func transactions(ctx context.Context, asked question) answer {
-	session, err := kgo.NewGroupTransactSession(
+	session, err := kgo.NewGroupTransactSession(append(asked.Security.options(),
 		kgo.SeedBrokers(asked.Bootstrap), kgo.TransactionalID(asked.Group), kgo.ConsumerGroup(asked.Group),
 		kgo.ConsumeTopics(asked.Source), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), isolation(asked),
 		kgo.RequireStableFetchOffsets(), kgo.RecordPartitioner(kgo.ManualPartitioner()),
-	)
+	)...)
 	check(err)
 	defer session.Close()
 	check(session.Begin())

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -41,6 +42,7 @@ type question struct {
 	Count         int      `json:"count"`
 	ReadCommitted bool     `json:"read_committed"`
 	Records       []record `json:"records"`
+	Security      security `json:"security"`
 }
 
 type answer map[string]any
@@ -58,6 +60,7 @@ func main() {
 	time.AfterFunc(timeout, func() { check(fmt.Errorf("%s took more than %s", asked.Mode, timeout)) })
 	modes := map[string]func(question) answer{
 		"produce": produce, "consume": consume, "group": group, "admin": admin, "transactions": transactions,
+		"ping": ping,
 	}
 	check(json.NewEncoder(os.Stdout).Encode(modes[asked.Mode](asked)))
 }
@@ -74,6 +77,7 @@ func settings(asked question) *sarama.Config {
 	if asked.Codec != "" {
 		check(config.Producer.Compression.UnmarshalText([]byte(asked.Codec)))
 	}
+	asked.Security.apply(config)
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Return.Successes = true
 	config.Producer.Partitioner = sarama.NewManualPartitioner
@@ -129,7 +133,12 @@ func produce(asked question) answer {
 	for _, one := range asked.Records {
 		messages = append(messages, message(one, asked.Topic))
 	}
-	check(sender.SendMessages(messages))
+	err := sender.SendMessages(messages)
+	var refused sarama.ProducerErrors
+	if errors.As(err, &refused) {
+		err = refused[0].Err
+	}
+	check(err)
 	check(sender.Close())
 	return answer{}
 }
