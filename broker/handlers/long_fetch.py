@@ -7,7 +7,7 @@ one of them costs its sender nothing. Slices that were read are released when th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
@@ -18,7 +18,7 @@ from tidelog.protocol.schema.engine import blank
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.handlers.fetch import PartitionRead, ReadParams, ReadResult
+    from tidelog.broker.handlers.fetch import ReadParams, ReadResult
     from tidelog.broker.replica.fetch_session import FetchContext, FetchSessionCache, Key, Result
     from tidelog.broker.replica.partition import Partition
     from tidelog.protocol.messages.fetch import FetchRequest
@@ -110,7 +110,15 @@ def open_logs(broker: Broker, context: FetchContext) -> Steps[None]:
         yield opening_of(broker, target.topic, target.index, target.topic_id)
 
 
-def read_in_steps(read: PartitionRead, context: FetchContext) -> Steps[ReadResult]:
+class TargetRead(Protocol):
+    """A pass over partitions, some at a time."""
+
+    def add(self, targets: list[FetchTarget]) -> None: ...
+
+    def result(self) -> ReadResult: ...
+
+
+def read_in_steps(read: TargetRead, context: FetchContext) -> Steps[ReadResult]:
     """Run ``read_targets`` in steps and return its result. The slices are released if the client has gone."""
     from tidelog.broker.handlers.fetch import release_results
 

@@ -3,7 +3,8 @@
     leader epoch checked -> log start and divergence checked -> read -> follower noted with the log end from before
     -> high watermark, which that may have moved, and log start told
 
-Nothing to read: parked until one of the partitions has records, or another leader. A replica whose last epoch is not
+Nothing to read: parked until one of the partitions has records, or another leader. A fetch of many partitions is read
+in steps. A replica whose last epoch is not
 known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset makes Kafka's followers ask again without a pause.
 
 Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KIP-227, KIP-595, KIP-903.
@@ -15,15 +16,19 @@ from typing import NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import (
+    MANY_TARGETS,
     ReadParams,
     ReadResult,
     build_response,
     failed_partition,
+    names_many,
     read_params,
     release_results,
     with_endpoints,
 )
+from tidelog.broker.handlers.long_fetch import context_in_steps, read_in_steps, response_in_steps
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import NO_LEADER_EPOCH, Partition
 from tidelog.broker.replica.purgatory import Parked
@@ -57,74 +62,141 @@ def replica_of(request: FetchRequest) -> Replica:
 
 def answer_replica(
     broker: Broker, context: RequestContext, request: FetchRequest
-) -> FetchResponse | Deferred[FetchResponse]:
+) -> FetchResponse | Deferred[FetchResponse] | Steps[FetchResponse | Deferred[FetchResponse]]:
     """Read for a replica, and wait if there is nothing. Raises as ``FetchSessionCache.context_for``."""
-    replica = replica_of(request)
+    if names_many(request):
+        return _answer_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
-    params = read_params(broker, context, request, fetch_context)
-    read = read_for_replica(broker.replica_manager, fetch_context.targets, params, replica)
-    if read.is_enough(params.min_bytes) or request.max_wait_ms <= 0 or not fetch_context.targets:
-        return response_to_replica(broker, context, fetch_context, read)
+    if len(fetch_context.targets) > MANY_TARGETS:
+        return _answer_in_steps(broker, context, fetch_context, request)
+    asking = Asking(broker, context, fetch_context, request)
+    read = asking.read(fetch_context.targets, is_asked=True)
+    if read.is_enough(asking.params.min_bytes) or request.max_wait_ms <= 0 or not fetch_context.targets:
+        return asking.respond(read, build_response(fetch_context, read.results))
     release_results(read.results)
-    return DelayedReplicaFetch(broker, context, fetch_context, params, replica).park(request.max_wait_ms)
+    return DelayedReplicaFetch(asking).park(request.max_wait_ms)
+
+
+def _answer_many(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
+    return (yield from _answer_in_steps(broker, context, fetch_context, request))
+
+
+def _answer_in_steps(
+    broker: Broker, context: RequestContext, fetch_context: FetchContext, request: FetchRequest
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    """``answer_replica`` for many partitions. A full fetch does not wait: the session that it begins will."""
+    asking = Asking(broker, context, fetch_context, request)
+    read = yield from read_in_steps(asking.reading(is_asked=True), fetch_context)
+    waits = fetch_context.is_incremental and request.max_wait_ms > 0
+    if read.is_enough(asking.params.min_bytes) or not waits:
+        return asking.respond(read, (yield from response_in_steps(fetch_context, read.results)))
+    release_results(read.results)
+    return DelayedReplicaFetch(asking).park(request.max_wait_ms)
+
+
+class Asking:
+    """One fetch of a replica: whose it is, and what it asks for."""
+
+    __slots__ = ("_asker", "_replica", "broker", "context", "params")
+
+    def __init__(self, broker: Broker, asker: RequestContext, context: FetchContext, request: FetchRequest) -> None:
+        self.broker = broker
+        self.context = context
+        self.params = read_params(broker, asker, request, context)
+        self._asker = asker
+        self._replica = replica_of(request)
+
+    def reading(self, *, is_asked: bool) -> ReplicaRead:
+        """Begin to read. Only the request itself says how far the replica is (``is_asked``)."""
+        return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
+
+    def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
+        """Read these partitions in one turn."""
+        reading = self.reading(is_asked=is_asked)
+        reading.add(targets)
+        return reading.result()
+
+    def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
+        """Return the response, whole. Offsets beside a divergence are told again: a follower that truncates does not
+        take them."""
+        if read.must_answer:
+            for target, data in read.results:
+                if data.diverging_epoch.epoch != NO_LEADER_EPOCH:
+                    target.sent_high_watermark = -1
+        return with_endpoints(self.broker, self._asker, read, response)
 
 
 class DelayedReplicaFetch:
-    """A replica's fetch that waits for records. A purgatory operation."""
+    """A replica's fetch that waits for records. A purgatory operation.
 
-    __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params", "_parked", "_replica", "_waited")
+    It reads what has moved, not the whole session: an append to one of thousands of partitions costs their sum nothing.
+    """
 
-    def __init__(
-        self, broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, replica: Replica
-    ) -> None:
-        self._broker = broker
-        self._asker = asker
-        self._context = context
-        self._params = params
-        self._replica = replica
+    __slots__ = ("_asking", "_deferred", "_parked", "_waited")
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
         self._deferred: Deferred[FetchResponse] = Deferred()
         self._parked: Parked | None = None
-        find = broker.replica_manager
-        self._waited = [(found_partition(find, target), target.fetch_offset) for target in context.targets]
+        find = asking.broker.replica_manager
+        self._waited = [(found_partition(find, target), target) for target in asking.context.targets]
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
-        """Wait for one of the partitions to move."""
-        keys = [partition for partition, _ in self._waited]
-        self._parked = self._broker.purgatory.park(self, keys, max_wait_ms)
-        self._deferred.on_abandon(self._abandon)
-        self._deferred.on_hurry(self._hurry)
+        """Wait for one of the partitions to move. One may have done so since it was read, in an earlier step."""
+        if not self.try_complete():
+            keys = [partition for partition, _ in self._waited]
+            self._parked = self._asking.broker.purgatory.park(self, keys, max_wait_ms)
+            self._deferred.on_abandon(self._abandon)
+            self._deferred.on_hurry(self._hurry)
         return self._deferred
 
     def try_complete(self) -> bool:
         """Answer if there is something to tell now. Most touches are of a high watermark, which is not asked for."""
-        if not any(
-            partition.leading is None or partition.log_end_offset > offset for partition, offset in self._waited
-        ):
+        moved = [target for partition, target in self._waited if has_moved(partition, target)]
+        if not moved:
             return False
-        read = self._read()
-        if not read.is_enough(self._params.min_bytes):
+        read = self._read(moved)
+        if not read.is_enough(self._asking.params.min_bytes):
             release_results(read.results)
             return False
         self._answer(read)
         return True
 
     def expire(self) -> None:
-        """Answer with what there is."""
-        self._answer(self._read())
+        """Answer with what there is: records, and offsets that the replica has not been told."""
+        self._answer(
+            self._read(
+                [
+                    target
+                    for partition, target in self._waited
+                    if has_moved(partition, target) or not is_known(target, partition)
+                ]
+            )
+        )
 
-    def _read(self) -> ReadResult:
-        return read_for_replica(self._broker.replica_manager, self._context.targets, self._params, self._replica)
+    def _read(self, targets: list[FetchTarget]) -> ReadResult:
+        """Read these; a full fetch is answered about all of its partitions."""
+        context = self._asking.context
+        return self._asking.read(targets if context.is_incremental else context.targets, is_asked=False)
 
     def _answer(self, read: ReadResult) -> None:
-        self._deferred.complete(response_to_replica(self._broker, self._asker, self._context, read))
+        self._deferred.complete(self._asking.respond(read, build_response(self._asking.context, read.results)))
 
     def _hurry(self) -> None:
         assert self._parked is not None
-        self._broker.purgatory.expire(self._parked)
+        self._asking.broker.purgatory.expire(self._parked)
 
     def _abandon(self) -> None:
         assert self._parked is not None
-        self._broker.purgatory.cancel(self._parked)
+        self._asking.broker.purgatory.cancel(self._parked)
+
+
+def has_moved(partition: Partition, target: FetchTarget) -> bool:
+    """Return whether a partition has records for a replica, or another leader."""
+    return partition.leading is None or partition.log_end_offset > target.fetch_offset
 
 
 def found_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
@@ -135,55 +207,64 @@ def found_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
     return manager.partition_by_id(target.topic_id, target.index)
 
 
-def read_for_replica(
-    manager: ReplicaManager, targets: list[FetchTarget], params: ReadParams, replica: Replica
-) -> ReadResult:
-    """Read each target in order until the response limit is used up, and note how far the replica is."""
-    results: list[Result] = []
-    total, must_answer = 0, False
-    for target in targets:
-        partition = None
+class ReplicaRead:
+    """One pass over targets in their order, until the response limit is used up."""
+
+    __slots__ = ("_is_asked", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
+
+    def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_asked: bool) -> None:
+        """``is_asked``: these are the replica's own words, by which its leader notes how far it is."""
+        self._manager = manager
+        self._params = params
+        self._replica = replica
+        self._is_asked = is_asked
+        self._results: list[Result] = []
+        self._total = 0
+        self._must_answer = False
+
+    def add(self, targets: list[FetchTarget]) -> None:
+        """Read these targets."""
+        for target in targets:
+            data = self._read(target)
+            if data.records:
+                self._total += len(data.records)
+            elif data.diverging_epoch.epoch != NO_LEADER_EPOCH:
+                self._must_answer = True
+            elif self._params.is_incremental and not data.error_code and is_known(target, data):
+                continue
+            self._results.append((target, data))
+
+    def result(self) -> ReadResult:
+        """Return what was read."""
+        return ReadResult(self._results, self._total, self._must_answer, None)
+
+    def _read(self, target: FetchTarget) -> PartitionData:
+        params, partition = self._params, None
         try:
             if params.is_refused is not None and params.is_refused(target):
                 raise ClusterAuthorizationFailedError
-            partition = found_partition(manager, target)
-            limit = min(target.max_bytes, params.max_bytes - total)
-            data = read_partition(partition, target, replica, limit, one_message=not total)
+            partition = found_partition(self._manager, target)
+            replica = self._replica if self._is_asked else None
+            limit = min(target.max_bytes, params.max_bytes - self._total)
+            return read_partition(partition, target, replica, limit, one_message=not self._total)
         except KafkaError as error:
-            data = failed_partition(partition, target, params.version, error)
-            must_answer = True
-        if data.records:
-            total += len(data.records)
-        elif data.diverging_epoch.epoch != NO_LEADER_EPOCH:
-            must_answer = True
-        elif params.is_incremental and not data.error_code and is_known(target, data):
-            continue
-        results.append((target, data))
-    return ReadResult(results, total, must_answer, None)
+            self._must_answer = True
+            return failed_partition(partition, target, params.version, error)
 
 
-def response_to_replica(
-    broker: Broker, asker: RequestContext, context: FetchContext, read: ReadResult
-) -> FetchResponse:
-    """The response. Offsets beside a divergence are told again: a follower that truncates does not take them."""
-    response = with_endpoints(broker, asker, read, build_response(context, read.results))
-    if read.must_answer:
-        for target, data in read.results:
-            if data.diverging_epoch.epoch != NO_LEADER_EPOCH:
-                target.sent_high_watermark = -1
-    return response
-
-
-def is_known(target: FetchTarget, data: PartitionData) -> bool:
+def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
     """Return whether the replica's session has been told these offsets."""
     return (target.sent_high_watermark, target.sent_log_start_offset) == (data.high_watermark, data.log_start_offset)
 
 
 def read_partition(
-    partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, one_message: bool
+    partition: Partition, target: FetchTarget, replica: Replica | None, limit: int, *, one_message: bool
 ) -> PartitionData:
-    """One partition's part of the answer. Raises FencedLeaderEpochError, UnknownLeaderEpochError,
-    NotLeaderOrFollowerError, OffsetOutOfRangeError, KafkaStorageError."""
+    """One partition's part of the answer; the replica is noted where it is given.
+
+    Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
+    KafkaStorageError.
+    """
     partition.check_leader(target.current_leader_epoch)
     leading = partition.leading
     if leading is None:
@@ -202,6 +283,7 @@ def read_partition(
             target.fetch_offset, max(limit, 0), isolation=FetchIsolation.LOG_END, min_one_message=one_message
         )
         data.records = info.records
-        leading.note_fetch(replica, target.fetch_offset, target.log_start_offset, log_end_offset)
+        if replica is not None:
+            leading.note_fetch(replica, target.fetch_offset, target.log_start_offset, log_end_offset)
     data.high_watermark, data.log_start_offset = partition.high_watermark, partition.log_start_offset
     return data

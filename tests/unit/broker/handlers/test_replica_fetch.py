@@ -1,0 +1,149 @@
+"""Fetches of a follower: what its leader learns from them, and fetches of many partitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.leaders import EPOCH
+from tests.support.replicated import LED, VERSION, ReplicatedBroker, told
+from tests.support.topics import create_topic
+from tidelog.broker.handlers import replica_fetch
+from tidelog.broker.handlers.fetch import handle
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+
+MANY = 40
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
+    node = ReplicatedBroker(tmp_path)
+    yield node
+    node.close()
+
+
+def state_of(node: ReplicatedBroker, replica: int) -> tuple[float, int]:
+    """The time of a follower's last fetch, and the leader's log end at that time."""
+    assert node.partition.leading is not None
+    follower = node.partition.leading.core._followers[replica]
+    return follower.fetched_ms, follower.leader_end_at_fetch
+
+
+@pytest.mark.parametrize("by_append", [True, False])
+def test_a_fetch_that_waited_tells_its_leader_nothing_more(node: ReplicatedBroker, by_append: bool) -> None:
+    """Only the request itself says that the follower lives: it may have died while the leader held the answer."""
+    node.append("t", b"a")
+    waiting = node.ask(2, 1, wait_ms=500)
+    assert isinstance(waiting, Deferred)
+    before = state_of(node, 2)
+    node.loop.advance(400)
+    if by_append:
+        node.append("t", b"b")
+        node.loop.run_soon()
+    else:
+        node.loop.advance(200)
+    assert told(waiting.result())[0] == 0
+    assert state_of(node, 2) == before
+
+
+class Wide:
+    """A topic of many partitions, all led here; counts what is read of each."""
+
+    def __init__(self, node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = node
+        self.topic = create_topic(node, "wide", MANY)
+        for index in range(MANY):
+            node.replica_manager.partition("wide", index).take_over(LED)
+        self.reads: Counter[int] = Counter()
+        read = replica_fetch.read_partition
+
+        def counted(partition: object, target: object, *arguments: object, **options: object) -> object:
+            self.reads[target.index] += 1  # type: ignore[attr-defined]
+            return read(partition, target, *arguments, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(replica_fetch, "read_partition", counted)
+
+    def ask(self, session: tuple[int, int], *, wait_ms: int = 500) -> Iterator[object]:
+        """The steps of a fetch; a full one names all partitions."""
+        asked = [
+            FetchPartition(partition=index, fetch_offset=0, current_leader_epoch=5, partition_max_bytes=1 << 20)
+            for index in range(MANY)
+        ]
+        topics = [FetchTopic(topic_id=self.topic.topic_id, partitions=asked)] if not session[1] else []
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=2, replica_epoch=EPOCH + 2), max_wait_ms=wait_ms, min_bytes=1,
+            max_bytes=1 << 20, session_id=session[0], session_epoch=session[1], topics=topics,
+        )  # fmt: skip
+        steps = handle(self.node.broker, self.node.context(VERSION), request)
+        assert isinstance(steps, Iterator)
+        return steps
+
+    def finish(self, steps: Iterator[object], between: Callable[[int], None] = lambda _: None) -> object:
+        """Do all steps; each reads one partition at most."""
+        number = 0
+        while True:
+            before = self.reads.total()
+            try:
+                next(steps)
+            except StopIteration as stop:
+                return stop.value
+            assert self.reads.total() - before <= 1
+            between(number)
+            number += 1
+
+    def begin(self) -> int:
+        """A session with all partitions; its id."""
+        answer = self.finish(self.ask((0, 0)))
+        assert isinstance(answer, FetchResponse)
+        assert len(answer.responses[0].partitions) == MANY
+        self.reads.clear()
+        return answer.session_id
+
+
+@pytest.fixture
+def wide(node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch) -> Wide:
+    return Wide(node, monkeypatch)
+
+
+def test_many_partitions_are_read_in_steps_and_an_append_costs_its_own(wide: Wide) -> None:
+    number = wide.begin()
+    waiting = wide.finish(wide.ask((number, 1)))
+    assert isinstance(waiting, Deferred)
+    assert set(wide.reads) == set(range(MANY)), "each fetch says of each partition that the follower lives"
+    wide.reads.clear()
+    wide.node.append("wide", b"a", partition=7)
+    wide.node.loop.run_soon()
+    (answered,) = waiting.result().responses[0].partitions
+    assert (answered.partition_index, len(answered.records) > 0) == (7, True)
+    assert wide.reads == Counter([7])
+
+
+def test_what_comes_between_two_steps_is_not_missed(wide: Wide) -> None:
+    number = wide.begin()
+
+    def append(step: int) -> None:
+        if wide.reads.total() == MANY // 2 and not appended:
+            appended.append(step)
+            wide.node.append("wide", b"a", partition=0)
+
+    appended: list[int] = []
+    answer = wide.finish(wide.ask((number, 1)), append)
+    assert len(appended) == 1
+    assert isinstance(answer, Deferred)
+    assert answer.done, "it does not wait for the next record"
+    assert [one.partition_index for one in answer.result().responses[0].partitions] == [0]
+
+
+def test_the_clock_brings_offsets_that_moved_and_reads_nothing_else(wide: Wide) -> None:
+    number = wide.begin()
+    waiting = wide.finish(wide.ask((number, 1)))
+    assert isinstance(waiting, Deferred)
+    wide.reads.clear()
+    wide.node.replica_manager.partition("wide", 3).move_log_start(0)
+    wide.node.loop.advance(600)
+    assert waiting.result().responses == []
+    assert not wide.reads
