@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.cluster_membership import check_is_alone
+from tidelog.broker.cluster_membership import check_is_alone, is_member
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs, current_config
@@ -264,6 +264,7 @@ def log_manager_of(
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         reserve_bytes=config.get_int("log.dirs.reserve.bytes"),
         directory_ids=claimed.directory_ids,
+        commits_alone=not is_member(config),
     )
     failed = {os.path.abspath(path): error for path, error in claimed.failures.items()}
     for directory in manager.directories:

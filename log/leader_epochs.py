@@ -53,9 +53,13 @@ class LeaderEpochCache:
 
     def _write(self, *, sync: bool) -> None:
         with self._write_lock:
+            self._dirty = not sync  # before the entries are read: another thread may change them from here on
             lines = encode_lines(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
-            self._file_system.replace_file(self._path, lines, sync=sync)
-            self._dirty = not sync
+            try:
+                self._file_system.replace_file(self._path, lines, sync=sync)
+            except BaseException:
+                self._dirty = True
+                raise
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
         """Note that ``epoch`` begins at ``start_offset``, unless it or a later one is known. Raises

@@ -112,8 +112,10 @@ class LogManager:
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
         *, recovery_threads: int = 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
-        directory_ids: Mapping[str, bytes] | None = None,
+        directory_ids: Mapping[str, bytes] | None = None, commits_alone: bool = True,
     ) -> None:  # fmt: skip
+        """``commits_alone``: all that is in a log is committed. In a cluster other replicas have a say, and of a log
+        that is not open the checkpointed high watermark alone is known."""
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         ids = {os.path.abspath(path): directory_id for path, directory_id in (directory_ids or {}).items()}
         self.directories = [
@@ -125,6 +127,7 @@ class LogManager:
         self.placed: deque[TopicPartition] = deque()
         """Partitions whose directories were made since this was emptied; of one log directory none is told."""
         self.default_config = default_config
+        self._commits_alone = commits_alone
         self._recovery_threads = recovery_threads
         self._file_system = file_system
         self._time = time
@@ -461,7 +464,8 @@ class LogManager:
                     return None
                 if (log := entry.log) is None:
                     log = self._open(partition, entry)
-                    log.update_high_watermark(log.log_end_offset)
+                    if self._commits_alone:
+                        log.update_high_watermark(log.log_end_offset)
                     if move_start(log, now_ms):
                         entry.log = log  # what changed must be flushed before the next clean marker
                         return log

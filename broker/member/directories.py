@@ -6,11 +6,13 @@ is written before all of them are known to be this node's.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tidelog.broker.cluster.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -26,13 +28,16 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import METADATA_DIRECTORY, name_aside, partition_of_name
-from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import uuid_to_str
 
 logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
+POSITION_FILE = "cluster-metadata-position"
+"""Lies beside ``meta.properties`` of the first log directory: epoch and offset, in one line."""
+POSITION_INTERVAL_S = 5.0
 
 
 class MemberDirectories(NamedTuple):
@@ -128,3 +133,36 @@ def is_own(file_system: FileSystem, path: str, partition: TopicPartition, node_i
         and partition.partition < len(topic.partitions)
         and node_id in topic.partitions[partition.partition].replicas
     )
+
+
+def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
+    """Return what this broker has acted upon in an earlier life. Raises KafkaStorageError."""
+    path = os.path.join(directory, POSITION_FILE)
+    if not file_system.exists(path):
+        return NOWHERE
+    try:
+        epoch, offset = file_system.read_file(path).split()
+        return MetadataPosition(int(epoch), int(offset))
+    except ValueError:
+        logger.warning("%s cannot be read: an older quorum than this broker knew would not be noticed", path)
+        return NOWHERE
+
+
+def write_position(file_system: FileSystem, directory: str, position: MetadataPosition, *, sync: bool = False) -> None:
+    """Write what this broker has acted upon. Any thread. Raises KafkaStorageError."""
+    line = f"{position.epoch} {position.offset}\n".encode()
+    file_system.replace_file(os.path.join(directory, POSITION_FILE), line, sync=sync)
+
+
+async def keep_position(directory: str, image: Callable[[], MetadataImage]) -> None:
+    """Write the position of the newest image that was published, every few seconds, until cancelled."""
+    loop, written = asyncio.get_running_loop(), NOWHERE
+    while True:
+        position = written.after(image())
+        if position != written:
+            try:
+                await loop.run_in_executor(None, write_position, OsFileSystem(), directory, position)
+            except KafkaStorageError as error:
+                logger.warning("the position in the metadata is not written: %s", error)
+            written = position
+        await asyncio.sleep(POSITION_INTERVAL_S)

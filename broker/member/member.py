@@ -14,6 +14,7 @@ Source: BrokerServer of Kafka 4.3.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -23,6 +24,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
+from tidelog.broker.cluster.metadata_position import NOWHERE
 from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -30,10 +32,18 @@ from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
+from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.config import fetcher_config, member_config
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays
+from tidelog.broker.member.directories import (
+    MemberDirectories,
+    claim_member_directories,
+    keep_position,
+    move_strays,
+    read_position,
+    write_position,
+)
 from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
 from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
@@ -126,7 +136,12 @@ class Member:
         self._observer = Observer(observed)
         self._start(self._observe())
         limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
-        await self._until(lambda: self._view.is_caught_up, limit_ms, lambda: self._view.last_failure)
+        known = read_position(OsFileSystem(), self._config.log_dirs[0])
+        await self._until(
+            lambda: self._view.is_caught_up and not known.shortfall(self._view.image),
+            limit_ms,
+            lambda: self._view.last_failure or known.shortfall(self._view.image),
+        )
         check_image(self._view.image, self._config)
         registration = Registration(
             broker_id=node_id,
@@ -160,7 +175,8 @@ class Member:
         government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, government)
-        roles = MemberRoles(controller, ground.timers, self._settings.replica_lag_time_max_ms)
+        run_in_thread = partial(in_thread, self._loop, ground.executor)
+        roles = MemberRoles(controller, ground.timers, self._settings.replica_lag_time_max_ms, run_in_thread)
         broker.replica_manager.roles = roles
         roles.measure(broker.metrics)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
@@ -173,6 +189,7 @@ class Member:
         self._start(roles.check_isr())
         self._start(roles.alter_partitions(self._channel(REQUEST_TIMEOUT_S), self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
+        self._start(keep_position(config.log_dirs[0], lambda: controller.image))
         blocks = fetch_blocks(
             producer_ids, self._channel(REQUEST_TIMEOUT_S), self._view.quorum, config.node_id, self.broker_epoch
         )
@@ -201,6 +218,10 @@ class Member:
         await self._hand_over()
         if self._replication is not None:
             await self._replication.close()
+            position = NOWHERE.after(self._view.image)
+            write = partial(write_position, OsFileSystem(), self._config.log_dirs[0], position, sync=True)
+            with contextlib.suppress(KafkaStorageError):
+                await self._loop.run_in_executor(None, write)
 
     async def _hand_over(self) -> None:
         """Hand leaders over, as long as a controller answers; without a registration there is nothing to hand over."""

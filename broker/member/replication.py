@@ -60,6 +60,7 @@ class ReplicaFetcher:
         self._id = fetcher_id
         self._broker = broker
         self._address = address
+        self._partitions: Mapping[FetchKey, FollowedEpoch] = {}
         self._followed: dict[FetchKey, Following] = {}
         self._applying = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -68,6 +69,7 @@ class ReplicaFetcher:
     async def take(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
         """Fetch these partitions from now on, when what the last answer brought is done."""
         async with self._applying:
+            self._partitions = dict(partitions)
             found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
             known = {key: (followed, following) for key, followed, following in found if following is not None}
             self._followed = {key: following for key, (_, following) in known.items()}
@@ -90,8 +92,18 @@ class ReplicaFetcher:
 
     # ---- the task
 
-    async def run(self, channel: Channel) -> None:
-        """Fetch until cancelled."""
+    async def run_on(self, connect: Callable[[], Channel]) -> None:
+        """Fetch until cancelled; what a defect ends begins again after a pause, with what the logs have."""
+        while True:
+            try:
+                await self._run(connect())
+            except Exception:
+                logger.exception("the fetch loop of leader %d failed, and begins again", self._id.leader)
+            await asyncio.sleep(self.core.config.backoff_ms / 1000)
+            self.core = LeaderFetcher(self.core.config)
+            await self.take(self._partitions)
+
+    async def _run(self, channel: Channel) -> None:
         core, time = self.core, self._broker.time
         try:
             while True:
@@ -152,8 +164,8 @@ class ReplicaFetcher:
     def _do(self, work: Work, following: Following) -> None:
         self._settle(work, following, _outcome_of(following, work))
 
-    def _settle(self, work: Work, following: Following, outcome: bool | KafkaError) -> None:
-        """Tell the core what became of a piece of work."""
+    def _settle(self, work: Work, following: Following, outcome: bool | Exception) -> None:
+        """Tell the core what became of a piece of work. A defect fails its partition: the leader's others go on."""
         key, epoch, position = work.key, work.leader_epoch, following.position
         if outcome is True:
             if isinstance(work, Append):
@@ -163,6 +175,10 @@ class ReplicaFetcher:
         name = following.log.topic_partition
         if isinstance(outcome, KafkaStorageError) and not following.log.is_serving:
             logger.error("%s is not followed any more: %s", name, outcome)
+            self.core.fail(key, epoch)
+            return
+        if isinstance(outcome, Exception) and not isinstance(outcome, KafkaError):
+            logger.error("%s is not followed any more, until it has another leader", name, exc_info=outcome)
             self.core.fail(key, epoch)
             return
         if isinstance(outcome, CorruptMessageError):
@@ -184,11 +200,11 @@ def _is_quick(work: Work, following: Following) -> bool:
     return isinstance(work, Append) and len(work.records) < IN_THREAD_BYTES and not following.is_synced_at_once
 
 
-def _outcome_of(following: Following, work: Work) -> bool | KafkaError:
+def _outcome_of(following: Following, work: Work) -> bool | Exception:
     """Do a piece of work; return what ``Following.do`` does, or the error it raised. Any thread."""
     try:
         return following.do(work)
-    except KafkaError as error:
+    except Exception as error:  # noqa: BLE001 - a defect fails the partition, and is logged with it
         return error
 
 
@@ -222,9 +238,8 @@ class Replication:
             if known is None:
                 fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address)
                 await fetcher.take(partitions)
-                task = self._broker.loop.create_task(fetcher.run(self._channel()))
+                task = self._broker.loop.create_task(fetcher.run_on(self._channel))
                 self._tasks[fetcher_id] = fetcher, task
-                task.add_done_callback(_report)
             else:
                 await known[0].take(partitions)
                 if not partitions:
@@ -265,9 +280,3 @@ class Replication:
         yield Sample(f"{topics}replicationbytesin_total", "counter", {}, bytes_in)
         corrupt = self._corrupt + sum(one.corrupt for one in fetchers)
         yield Sample(f"{topics}invalidmessagecrcrecords_total", "counter", {}, corrupt)
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """Log a defect that ended a task: its partitions are followed again with their next leader epoch."""
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("a replica fetcher failed", exc_info=task.exception())

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from tidelog.broker.cluster.alter_partition import RETRY_MS, AlterPartitions, PartitionKey
 from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.loop.threads import InThread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
@@ -22,6 +24,7 @@ from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.leading import LeaderParts, Leading, begin_leading
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
 from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
 
@@ -33,11 +36,17 @@ PREFIX = "kafka_server_replicamanager_"
 class MemberRoles:
     """Decides the roles of this broker's replicas by the newest image."""
 
-    def __init__(self, controller: RemoteController, timers: TimerQueue, lag_time_max_ms: int) -> None:
+    def __init__(
+        self, controller: RemoteController, timers: TimerQueue, lag_time_max_ms: int, in_thread: InThread
+    ) -> None:
         self._controller = controller
+        self._in_thread = in_thread
+        self._unsaved: list[UnifiedLog] = []
+        """Logs that have a new leader epoch, which their files lack."""
+        self._is_saving = False
         self._timers = timers
         self._lag_time_max_ms = lag_time_max_ms
-        self._parts = LeaderParts(timers, lag_time_max_ms, self._propose)
+        self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later)
         self._led: dict[PartitionKey, Leading] = {}
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()
@@ -80,6 +89,19 @@ class MemberRoles:
         leading.note_append(partition.log_end_offset)  # alone in the ISR it needs no fetch
         if leading.core.is_recovering:
             self._propose(leading)
+
+    def _save_later(self, log: UnifiedLog) -> None:
+        """Have a thread write the epochs of this log, with those that come meanwhile. A start that finds them missing
+        has the epochs of the records, which is all that anyone was told."""
+        self._unsaved.append(log)
+        if not self._is_saving:
+            self._save()
+
+    def _save(self) -> None:
+        logs, self._unsaved = self._unsaved, []
+        self._is_saving = bool(logs)
+        if logs:
+            self._in_thread(partial(save_epochs, logs)).on_done(lambda _: self._save())
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:
         """End the leader's side."""
@@ -161,3 +183,12 @@ class MemberRoles:
         expands = self._expands + sum(core.expands_total for core in cores)
         yield Sample(PREFIX + "isrshrinks_total", "counter", {}, shrinks)
         yield Sample(PREFIX + "isrexpands_total", "counter", {}, expands)
+
+
+def save_epochs(logs: list[UnifiedLog]) -> None:
+    """Write the leader epochs of these logs. Any thread."""
+    for log in logs:
+        try:
+            log.leader_epochs.save()
+        except KafkaStorageError as error:
+            logger.error("the leader epochs of %s are not written: %s", log.topic_partition, error)

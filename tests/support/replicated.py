@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tidelog.broker.handlers.fetch import handle as handle_fetch
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, PartitionState
@@ -31,11 +31,27 @@ class ReplicatedBroker(DataBroker):
 
     def __init__(self, directory: Path, configs: Mapping[str, str] | None = None) -> None:
         super().__init__(directory)
+        self.thread_works: list[Callable[[], None]] | None = None
+        """Work for threads, where the test wants to do it itself."""
         self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
-        self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS)
+        self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS, self.run_in_thread)
         self.replica_manager.roles = self.roles
         self.topic = create_topic(self, "t", 1, configs=configs)
         self.partition.take_over(LED)
+
+    def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
+        """Do the work at once, or keep it for the test."""
+        if self.thread_works is None:
+            work()
+            return completed(None)
+        done: Deferred[None] = Deferred()
+
+        def do() -> None:
+            work()
+            done.complete(None)
+
+        self.thread_works.append(do)
+        return done
 
     @property
     def partition(self) -> Partition:

@@ -31,6 +31,7 @@ from tidelog.protocol.errors import (
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.replica.partition import Partition
+    from tidelog.log.unified_log import UnifiedLog
 
 ALL_REPLICAS = -1
 
@@ -42,6 +43,8 @@ class LeaderParts(NamedTuple):
     lag_time_max_ms: float
     note_joinable: Callable[[Leading], object]
     """Is told of a partition whose ISR should be proposed now."""
+    save_later: Callable[[UnifiedLog], object]
+    """Has the leader epochs of a log written in a thread."""
 
 
 class Leading:
@@ -179,11 +182,12 @@ class Leading:
 def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers, parts: LeaderParts) -> Leading:
     """Begin a leader epoch: it is noted in the log before any fetch of it is answered, for an empty log as well.
 
-    Raises KafkaStorageError.
+    The file of epochs is left to a thread: an election may be of thousands of partitions. Raises KafkaStorageError.
     """
     log = partition.local_log
     with log.lock:
-        log.leader_epochs.assign(state.leader_epoch, log.log_end_offset)
+        log.leader_epochs.assign(state.leader_epoch, log.log_end_offset, write=False)
+    parts.save_later(log)
     core = LeaderState(
         partition.node_id,
         state,

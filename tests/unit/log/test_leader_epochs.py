@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tidelog.log.files.checkpoints import CheckpointCorruptError, EpochEntry
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
 
 
 @pytest.fixture
@@ -74,3 +76,41 @@ def test_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(content)
     with pytest.raises(CheckpointCorruptError):
         LeaderEpochCache(OsFileSystem(), str(tmp_path)).load()
+
+
+class Between(OsFileSystem):
+    """A file system during whose writes something else happens."""
+
+    def __init__(self) -> None:
+        self.between: Callable[[], object] = bool
+
+    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        between, self.between = self.between, bool
+        between()
+        super().replace_file(path, data, sync=sync)
+
+
+def test_an_epoch_that_comes_while_a_thread_writes_is_written_next(tmp_path: Path) -> None:
+    files = Between()
+    cache = LeaderEpochCache(files, str(tmp_path))
+    cache.assign(1, 0)
+    files.between = lambda: cache.assign(2, 5, write=False)
+    cache.flush()
+    cache.save()
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n1 0\n2 5\n"
+
+
+def test_a_write_that_failed_is_done_again(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise KafkaStorageError("full")
+
+    files = Between()
+    cache = LeaderEpochCache(files, str(tmp_path))
+    cache.assign(1, 0)
+    files.between = fail
+    with pytest.raises(KafkaStorageError):
+        cache.flush()
+    cache.flush()
+    again = LeaderEpochCache(OsFileSystem(), str(tmp_path))
+    again.load()
+    assert again.entries == (EpochEntry(1, 0),)

@@ -224,6 +224,25 @@ def test_retention_reaches_logs_nobody_opened(tmp_path: Path) -> None:
     assert later.run_retention(NOW_MS + 10 * 7 * 86_400_000) > 2
 
 
+@pytest.mark.parametrize("commits_alone", [True, False])
+def test_retention_of_a_member_goes_no_further_than_what_is_committed(tmp_path: Path, *, commits_alone: bool) -> None:
+    """What other replicas lack may be cut when one of them leads: a log must not begin after it."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    for _ in range(50):
+        append(log, batch(1))
+    log.update_high_watermark(30)
+    manager.shutdown()
+    later = ManualTime(NOW_MS + 10 * 7 * 86_400_000)
+    again = LogManager([str(tmp_path)], OsFileSystem(), later, CONFIG, commits_alone=commits_alone)
+    again.startup()
+    again.run_retention(later.milliseconds())
+    found = again.get_log(T0)
+    assert found is not None
+    assert (found.log_start_offset <= 30) is not commits_alone
+    assert found.log_start_offset > 0
+
+
 def test_rolled_segments_are_flushed(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from tidelog.broker.cluster.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.member.config import member_config
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.directories import claim_member_directories, move_strays
+from tidelog.broker.member.directories import (
+    claim_member_directories,
+    keep_position,
+    move_strays,
+    read_position,
+)
 from tidelog.broker.member.producer_ids import ProducerIdBlocks
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, Endpoint, MetadataImage, PartitionState, TopicState
 from tidelog.log.files.checkpoints import (
@@ -162,3 +169,35 @@ def test_producer_ids_come_in_blocks_and_never_twice() -> None:
 def test_what_would_change_the_cluster_is_not_decided_here() -> None:
     with pytest.raises(NotControllerError):
         RemoteController(EMPTY_IMAGE, NODE).commit([])
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "is_enough"),
+    [(5, 100, True), (5, 101, True), (6, 100, True), (5, 99, False), (4, 100, False), (4, 500, False), (9, 99, False)],
+)
+def test_a_quorum_that_knows_less_is_told_from_one_that_knows_more(epoch: int, offset: int, is_enough: bool) -> None:
+    quorum = EMPTY_IMAGE._replace(epoch=epoch, offset=offset)
+    told = MetadataPosition(5, 100).shortfall(quorum)
+    assert (told == "") is is_enough
+    if not is_enough:
+        assert "up to offset 100 of epoch 5" in told
+        assert f"offset {offset} of epoch {epoch}" in told
+
+
+def test_the_position_in_the_metadata_outlives_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = str(tmp_path)
+    assert read_position(FILE_SYSTEM, directory) == NOWHERE
+    assert NOWHERE.shortfall(EMPTY_IMAGE) == "", "a new broker joins any quorum"
+
+    async def keep() -> None:
+        task = asyncio.ensure_future(keep_position(directory, lambda: EMPTY_IMAGE._replace(epoch=3, offset=7)))
+        async with asyncio.timeout(60):
+            while read_position(FILE_SYSTEM, directory) == NOWHERE:  # noqa: ASYNC110 - a file, written by a thread
+                await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(keep())
+    assert read_position(FILE_SYSTEM, directory) == MetadataPosition(3, 7)
+    (tmp_path / "cluster-metadata-position").write_text("")
+    assert read_position(FILE_SYSTEM, directory) == NOWHERE
+    assert "cannot be read" in caplog.text

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.logs import LogBench, append, batch, read_bytes, values
 from tidelog.broker.broker import Broker
+from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
 from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import replication
@@ -197,3 +198,42 @@ def test_a_deleted_topic_is_fetched_no_more(world: World) -> None:
 
     append(world.leader, batch(1))
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, remove))
+
+
+def test_a_defect_in_a_partitions_work_fails_it_and_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tidelog.broker.replica.replication.following.Following.do", fail)
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(lambda: len(world.asked) == 1, settled))
+    assert "is not followed any more" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_loop_that_a_defect_ends_begins_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever of the core fails, at whichever step: the follower gets all the leader has."""
+    defects = [0, 2, 3, 7]
+    take = LeaderFetcher.take_answer
+    calls = iter(range(1000))
+
+    def take_answer(core: LeaderFetcher, *arguments: Any) -> Any:
+        if next(calls) in defects:
+            raise ZeroDivisionError
+        return take(core, *arguments)
+
+    monkeypatch.setattr(LeaderFetcher, "take_answer", take_answer)
+    append(world.leader, batch(1))
+
+    def is_past_all() -> bool:
+        if world.log.log_end_offset == world.leader.log_end_offset < 10:
+            append(world.leader, batch(1))
+        return world.log.log_end_offset == 10
+
+    asyncio.run(world.follow(is_past_all))
+    assert values(world.log) == values(world.leader)
+    assert caplog.text.count("the fetch loop of leader 2 failed, and begins again") == len(defects)

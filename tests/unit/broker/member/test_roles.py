@@ -178,3 +178,34 @@ def test_a_removed_replica_has_no_role(node: ReplicatedBroker) -> None:
     node.replica_manager.remove_replicas(node.topic, [0])
     assert partition.leading is None
     assert not node.roles._led
+
+
+def test_elections_write_no_file_on_the_loop_and_lose_no_epoch(node: ReplicatedBroker) -> None:
+    """Of thousands of partitions each election takes a file: a thread writes them, those that come meanwhile next."""
+    path = Path(node.partition.local_log.directory) / "leader-epoch-checkpoint"
+    node.thread_works = []
+    for epoch in (6, 7):
+        node.partition.take_over(LED._replace(leader_epoch=epoch, partition_epoch=epoch + 2))
+        assert f"{epoch} 0" not in path.read_text()
+        assert node.partition.local_log.leader_epochs.latest_epoch == epoch, "it is answered by at once"
+    while node.thread_works:
+        node.thread_works.pop(0)()
+    assert "7 0" in path.read_text()
+
+
+def test_an_epoch_file_that_cannot_be_written_keeps_no_other_from_it(
+    node: ReplicatedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        topic_partition = "u-0"
+
+        class leader_epochs:  # noqa: N801 - the attribute of a log
+            @staticmethod
+            def save() -> None:
+                raise errors.KafkaStorageError("the disk is gone")
+
+    log = node.partition.local_log
+    log.leader_epochs.assign(9, 0, write=False)
+    roles.save_epochs([cast(Any, Broken), log])
+    assert "the leader epochs of u-0 are not written: the disk is gone" in caplog.text
+    assert "9 0" in (Path(log.directory) / "leader-epoch-checkpoint").read_text()
