@@ -6,7 +6,6 @@ Kafka's own tools take seconds each: they are asked where only they tell somethi
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -271,25 +270,3 @@ def test_two_processes_of_one_id(tmp_path: Path) -> None:
         with pytest.raises(BrokerError, match="DuplicateBrokerRegistration"):
             second.start()
         create(first, "served")
-
-
-def test_a_quorum_restored_from_a_backup_is_refused(tmp_path: Path) -> None:
-    """A broker that knows newer metadata would lead and truncate by what the quorum has forgotten."""
-    ports = ports_of_controllers(1)
-    controller = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS)
-    member = MemberNode(tmp_path, MEMBER, ports, ONE_REPLICA)
-    backup = tmp_path / "backup"
-    with controller:
-        with member:
-            create(member, "before")
-            controller.terminate()
-            shutil.copytree(controller.data_directory, backup)
-            controller.start()
-            create(member, "after")
-        controller.terminate()
-        shutil.rmtree(controller.data_directory)
-        shutil.copytree(backup, controller.data_directory)
-        controller.start()
-        member.overrides["initial.broker.registration.timeout.ms"] = "5000"
-        with pytest.raises(BrokerError, match="has acted upon metadata up to offset"):
-            member.start()

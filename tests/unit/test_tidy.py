@@ -25,6 +25,7 @@ WIDE_PACKAGES = {
     "protocol/messages": EVERY,  # one module for each API
     "benchmarks": EVERY,  # one module for each section, and what they share
     "broker": 14,
+    "broker/cluster": 13,
     "broker/controller": 14,
     "broker/member": 14,
     "broker/metadata": 13,

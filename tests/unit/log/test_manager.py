@@ -226,7 +226,7 @@ def test_retention_reaches_logs_nobody_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commits_alone", [True, False])
 def test_retention_of_a_member_goes_no_further_than_what_is_committed(tmp_path: Path, *, commits_alone: bool) -> None:
-    """What other replicas lack may be cut when one of them leads: a log must not begin after it."""
+    """A log must not begin after what other replicas have: one of them may lead next."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
     for _ in range(50):
