@@ -1,18 +1,24 @@
 """Publishers of the metadata: the parts of a broker that follow its image, in the one order in which they are told.
 
+    ACLs        what clients may do
     features    the levels that ApiVersions shows
-    configs     of topics, this node, the cluster, groups and client metrics
+    configs     of this node, the cluster, groups and client metrics
     quotas      what clients may use
+    topics      names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
-Each takes (delta, image) in the turn of the commit, from whichever request the records came. A part reads the image
-when it is built, and changes from here. What is shown later than it is committed is no matter of theirs: new and
-deleted topics, whose logs come first, are in ``broker/controller/topic_changes.py``.
+Each takes (delta, image), on a lone node in the turn of the commit, in a member of a cluster in the turn in which the
+observer has the image; from whichever request the records came. A part reads the image when it is built, and changes
+from here. Settings come first, so that a new log has them from its first record. Of topics a lone node's
+``TopicManager`` takes over at once what no client sees; ``broker/controller/topic_changes.py`` makes and removes logs
+once the records are durable, shows the topics and has the coordinators forget them. A member's MetadataPublisher does
+that for topics that are committed already.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,14 +26,25 @@ from tidelog.broker.controller.features import show_features
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.controller.metadata_controller import Publisher
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.metadata_image import MetadataImage
 
 
 def subscribe_publishers(broker: Broker) -> None:
     """Have the parts of a broker follow its controller; called once, before the first request."""
-    for publisher in (partial(publish_features, broker), broker.configs.publish, partial(publish_quotas, broker)):
+    for publisher in publishers_of(broker):
         broker.controller.subscribe(publisher)
+
+
+def publishers_of(broker: Broker) -> Iterator[Publisher]:
+    """Yield the publishers in their order."""
+    if broker.authorizer is not None:
+        yield broker.authorizer.publish
+    yield partial(publish_features, broker)
+    yield broker.configs.publish
+    yield partial(publish_quotas, broker)
+    yield broker.topics.publish
 
 
 def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.broker.config.keys.token import CHECK_INTERVAL_MS, SECRET_KEY
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
@@ -125,6 +126,12 @@ class LateServices:
     def virtual_partition(self, image: TopicImage, index: int) -> Partition:
         """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         return self.virtual_partitions.get().partition(image, index)
+
+    def forget_topic(self, image: TopicImage) -> Deferred[None]:
+        """Have the coordinators forget a deleted topic: offsets committed for it, and states of share groups. Settles
+        when that is done, and never fails; coordinators that are not built yet find nothing of it."""
+        coordinators = self.coordinators.made
+        return completed(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; without one there is nothing to import."""

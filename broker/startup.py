@@ -167,6 +167,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         config, controller, metadata,
         validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
         listener=replica_manager, threads=threads, directory=ground.default_directory,
+        forget=services.forget_topic,
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
@@ -181,8 +182,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()
-    if government is None:  # a member's are told by its MetadataPublisher
-        subscribe_publishers(broker)
+    subscribe_publishers(broker)
     return broker
 
 
@@ -209,12 +209,12 @@ def build_controller(
 def build_authorizer(
     config: BrokerConfig, controller: MetadataController, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer | None:
-    """Build the authorizer that the configuration names, which follows the controller's ACLs; None without one."""
+    """Build the authorizer that the configuration names, with the image's ACLs; None without one."""
     if not config.get_str(AUTHORIZER_CLASS):
         return None
-    from tidelog.broker.security.authorization.authorizer import follow_acls
+    from tidelog.broker.security.authorization.authorizer import authorizer_of_image
 
-    return follow_acls(config, controller, metadata, clock)
+    return authorizer_of_image(config, controller.image, metadata, clock)
 
 
 def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:

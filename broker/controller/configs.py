@@ -13,6 +13,7 @@ says so. Dynamic values are kept as texts, one record of the metadata log for ea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,9 +32,9 @@ from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.image_records import config_records
-from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, Resource
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
-from tidelog.protocol.config_def import ConfigDef
+from tidelog.protocol.config_def import ConfigDef, ConfigError
 from tidelog.protocol.errors import (
     InvalidRequestError,
     UnknownTopicOrPartitionError,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.metadata_image import MetadataImage
+
+logger = logging.getLogger(__name__)
 
 
 class TopicDefaults(NamedTuple):
@@ -119,24 +122,20 @@ class ConfigManager:
         show_features(self._controller.image, self._metadata)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Put configs that were committed in force."""
-        for (kind, name), texts in delta.configs.changed.items():
-            if kind == TOPIC_RESOURCE:
-                self._topics.show_configs(name, image.topic_ids.get(name), texts or {})
-        self.follow(delta.configs.changed)
+        """Put committed configs of this node, the cluster, groups and client metrics in force.
 
-    def follow(self, resources: Iterable[Resource]) -> None:
-        """Take over what the newest image has for these resources, topics aside.
-
-        Raises ConfigError for a value that this version does not accept; then this broker's values stay.
+        Brokers' values that this version does not accept stay as they were; a cluster's controllers may be newer.
         """
-        configs = self._controller.image.configs
-        changed = [(ResourceType(kind), name) for kind, name in resources if kind != TOPIC_RESOURCE]
+        changed = [(ResourceType(kind), name) for kind, name in delta.configs.changed if kind != TOPIC_RESOURCE]
         for kind, name in changed:
-            self._show(kind, name, dict(configs.get((kind, name), {})))
+            self._show(kind, name, dict(image.configs.get((kind, name), {})))
         if any(kind is ResourceType.BROKER for kind, _ in changed):
-            self._set_broker_texts()
-            self._topics.broker_defaults_changed()
+            try:
+                self._set_broker_texts()
+            except ConfigError as error:
+                logger.error("a dynamic configuration is not taken over: %s", error)
+            else:
+                self._topics.broker_defaults_changed()
 
     # What others read
 

@@ -2,7 +2,8 @@
 
     create    commit                            -> sync in a thread -> first logs in a thread -> shown and answered
     widen     first logs in a thread -> commit  -> sync in a thread -> shown and answered
-    delete    commit, hidden from every client  -> sync in a thread -> logs renamed in a thread -> name free, answered
+    delete    commit, hidden from every client  -> sync in a thread -> logs renamed in a thread -> name free
+              -> coordinators have forgotten it -> answered
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
 
 
+Forget = Callable[[TopicImage], Deferred[None]]
+"""Has the coordinators forget a deleted topic; never fails, and settles when they have."""
+
+
 class NewTopic(NamedTuple):
     """A topic that is asked for; with ``validate_only`` it is only said what it would be."""
 
@@ -53,6 +58,7 @@ class TopicChanges:
     __slots__ = (
         "_controller",
         "_creating",
+        "_forget",
         "_listener",
         "_threads",
         "_topics",
@@ -60,9 +66,15 @@ class TopicChanges:
     )
 
     def __init__(
-        self, topics: TopicManager, controller: MetadataController, listener: TopicListener, threads: Threads
+        self,
+        topics: TopicManager,
+        controller: MetadataController,
+        listener: TopicListener,
+        threads: Threads,
+        forget: Forget,
     ) -> None:
         self._topics = topics
+        self._forget = forget
         self._controller = controller
         self._listener = listener
         self._threads = threads
@@ -92,7 +104,7 @@ class TopicChanges:
         return Change(image, self._controller.when_synced().then(lambda _: image))
 
     def delete(self, name: str) -> Change:
-        """Delete a topic; its name is free when ``done`` is.
+        """Delete a topic; its name is free when ``done`` is, and coordinators know it no more.
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
         """
@@ -239,9 +251,12 @@ class TopicChanges:
             self._then(self._threads.in_thread(work), self._finish_removal, change)
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
+        """Free the name; also where logs stay, the deletion is durable, and what was committed for the topic must not
+        meet a new one of its name."""
         failure = error_of(removed)
         self._topics.finish_delete(change.image, removed=failure is None)
+        forgotten = self._forget(change.image)
         if failure is None:
-            change.done.complete(change.image)
+            forgotten.on_done(lambda _: change.done.complete(change.image))
         else:
-            change.done.fail(failure)
+            forgotten.on_done(lambda _: change.done.fail(failure))

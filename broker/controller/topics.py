@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import (
     USE_DEFAULT,
+    Forget,
     NewTopic,
     TopicChanges,
 )
+from tidelog.broker.loop.deferred import completed
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.image import (
@@ -34,6 +36,7 @@ from tidelog.broker.metadata.image import (
     UNASSIGNED_DIRECTORY,
     MetadataCache,
     TopicImage,
+    topic_image,
     unreplicated,
 )
 from tidelog.broker.metadata.image_records import (
@@ -58,6 +61,8 @@ from tidelog.protocol.metadata_records.records import NoOpRecord, RemoveTopicRec
 
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
+    from tidelog.broker.metadata.delta import MetadataDelta
+    from tidelog.broker.metadata.metadata_image import MetadataImage
 
 MAX_TOPIC_NAME_LENGTH = (
     249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
@@ -128,10 +133,11 @@ class TopicManager:
         listener: TopicListener,
         threads: Threads = NO_LOOP,
         directory: bytes = UNASSIGNED_DIRECTORY,
+        forget: Forget = lambda _: completed(None),
     ) -> None:
         """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
         the replica manager. ``threads`` run what waits for the disk. ``directory`` is the id of the directory of new
-        logs, where there is but one."""
+        logs, where there is but one. ``forget`` has coordinators forget a deleted topic."""
         self._config = config
         self._controller = controller
         self._metadata = metadata
@@ -146,16 +152,30 @@ class TopicManager:
         """Ids of internal topics that are in use and may not be durable."""
         self._call_soon = threads.call_soon
         self._directory = directory
-        self.changes = TopicChanges(self, controller, listener, threads)
+        self.changes = TopicChanges(self, controller, listener, threads, forget)
         """Whole changes, for the handlers: each step after the one before it, none waited for on the loop."""
 
     def load(self) -> None:
         """Show all topics of the metadata log; called once, before the first request."""
         image = self._controller.image
         for topic in image.topics.values():
-            configs = image.configs.get((TOPIC_RESOURCE, topic.name), {})
-            is_internal = topic.name in INTERNAL_TOPICS
-            self._show(TopicImage(topic.name, topic.topic_id, topic.partitions, configs, is_internal))
+            self._metadata.put(topic_image(image, topic))
+            self._collision_keys[collision_key(topic.name)] = topic.name
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over committed topics: names are held, deleted topics hidden, configs in force. What waits for the disk
+        (logs that come and go, and the picture for clients after them) follows in ``changes``."""
+        for topic_id, deleted in delta.deletions.items():
+            if deleted is not None:
+                if topic_id in self._metadata.topic_names:
+                    self._metadata.remove(deleted)
+                self._hold(deleted)
+        for topic_id, topic in delta.topics.changed.items():
+            if topic is not None and topic_id not in self._metadata.topic_names:
+                self._hold(topic.name)
+        for kind, name in delta.configs.changed:
+            if kind == TOPIC_RESOURCE:
+                self._show_configs(name, image)
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
         """Nothing is left of these topics; the metadata log may forget them."""
@@ -170,7 +190,7 @@ class TopicManager:
         """
         name = new.name
         validate_topic_name(name)
-        self._check_is_new(name)
+        check_is_new(name, name in self._metadata.topics or name in self.in_transit, self._collision_keys)
         count = partition_count(self._config, new.partitions)
         partitions = unreplicated(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
@@ -181,14 +201,12 @@ class TopicManager:
             return TopicImage(name, bytes(16), partitions, configs, is_internal)
         image = TopicImage(name, self._new_topic_id(), partitions, configs, is_internal)
         self._controller.commit(creation_records(image, self._controller.level))
-        self.in_transit.add(name)
-        self._collision_keys[collision_key(name)] = name
         return image
 
     def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
         """The last step: the topic's partitions from ``first_partition`` on are there, for every client."""
         self.in_transit.discard(image.name)
-        self._show(image)
+        self._metadata.put(image)
         self._listener.topic_created(image, first_partition)
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
@@ -280,11 +298,11 @@ class TopicManager:
         self._controller.commit(config_records((TOPIC_RESOURCE, name), image.configs, configs))
         return self._metadata.topics[name]
 
-    def show_configs(self, name: str, topic_id: bytes | None, configs: Mapping[str, str]) -> None:
-        """Put committed overrides of the topic with this id in force, unless it is not shown, or shown no more."""
-        image = self._metadata.topics.get(name)
-        if image is not None and image.topic_id == topic_id:
-            changed = image._replace(configs=dict(configs))
+    def _show_configs(self, name: str, image: MetadataImage) -> None:
+        """Put committed overrides in force, unless the topic is not shown yet, or shown no more."""
+        shown, topic = self._metadata.topics.get(name), image.topic_named(name)
+        if shown is not None and topic is not None and shown.topic_id == topic.topic_id:
+            changed = shown._replace(configs=topic_image(image, topic).configs)
             self._metadata.put(changed)
             self._listener.topic_configs_changed(changed)
 
@@ -300,21 +318,22 @@ class TopicManager:
             records.append(VersionedRecord(NoOpRecord(finished_deletions=self._done_deletions)))
         self._controller.commit(records)
         self._done_deletions = []
-        if image.name in self._metadata.topics:
-            self._metadata.remove(image.name)
-        self.in_transit.add(image.name)
         return image
 
-    def _show(self, image: TopicImage) -> None:
-        self._metadata.put(image)
-        self._collision_keys[collision_key(image.name)] = image.name
+    def _hold(self, name: str) -> None:
+        """Let no other topic have a name until ``finish_create`` or ``finish_delete``."""
+        self.in_transit.add(name)
+        self._collision_keys[collision_key(name)] = name
 
-    def _check_is_new(self, name: str) -> None:
-        if name in self._metadata.topics or name in self.in_transit:
-            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
-        other = self._collision_keys.get(collision_key(name))
-        if other is not None:
-            raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
+
+def check_is_new(name: str, is_taken: bool, collisions: Mapping[str, str]) -> None:
+    """Raises TopicAlreadyExistsError for a name that is taken, InvalidTopicError for one like another's: ``collisions``
+    are the names by collision key."""
+    if is_taken:
+        raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
+    other = collisions.get(collision_key(name))
+    if other is not None:
+        raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
 
 def partition_count(config: BrokerConfig, partitions: int) -> int:

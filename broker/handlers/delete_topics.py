@@ -7,11 +7,9 @@ or by id (KIP-516).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
-from tidelog.broker.loop.deferred import Deferred, completed, error_of
 from tidelog.broker.loop.steps import Steps, distinct_by, without_traceback
 from tidelog.broker.quota.quotas import MutationQuota, mutation_quota
 from tidelog.broker.requests.context import RequestContext
@@ -33,18 +31,11 @@ Request = DeleteTopicsRequest
 _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
-class Deletion(NamedTuple):
-    """The deletion of a topic, and when what coordinators keep of it is gone too. The latter never fails."""
-
-    change: Change
-    forgotten: Deferred[None]
-
-
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
     asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
-    results: list[tuple[DeleteTopicState, Deletion | KafkaError]] = []
+    results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     for key, topic in asked.items.items():
         try:
             if key in asked.repeated:
@@ -55,17 +46,17 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
         yield None
     responses = []
     for topic, result in results:
-        yield result.forgotten if isinstance(result, Deletion) else None
+        yield result.done if isinstance(result, Change) else None
         responses.append(answer(topic, result))
     return DeleteTopicsResponse(responses=responses)
 
 
-def answer(topic: DeleteTopicState, result: Deletion | KafkaError) -> DeletableTopicResult:
+def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTopicResult:
     """Build the result for one topic."""
     try:
         if isinstance(result, KafkaError):
             raise result
-        image = result.change.done.result()
+        image = result.done.result()
     except KafkaError as error:
         return build_error_result(topic, error)
     return DeletableTopicResult(name=image.name, topic_id=image.topic_id, error_message=None)
@@ -76,7 +67,7 @@ def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
 
-def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Deletion:
+def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:
     """Begin to delete one topic. Raises KafkaErrors."""
     name = topic.name
     if name is None:
@@ -92,23 +83,7 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quo
     except TopicDeletionDisabledError as error:
         raise error if context.api_version >= 3 else InvalidRequestError(error.message) from error
     quota.record(change.image.partition_count)
-    deletion = Deletion(change, Deferred())
-    change.done.on_done(lambda _: forget_offsets(broker, change).pass_to(deletion.forgotten))
-    return deletion
-
-
-def forget_offsets(broker: Broker, change: Change) -> Deferred[None]:
-    """Forget the offsets committed for a topic, which must not meet a new one of its name; settles when that is done.
-
-    They go when the deletion is durable, also where logs stay: a power loss before that brings the topic back, with
-    its offsets; after it, the next start forgets them.
-    """
-    image = change.image
-    is_durable = error_of(change.done) is None or image.name not in broker.topics.in_transit
-    coordinators = broker.services.coordinators.made
-    if coordinators is None or not is_durable:
-        return completed(None)
-    return coordinators.forget_topic(image.name, image.topic_id)
+    return change
 
 
 def build_error_result(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:

@@ -48,10 +48,11 @@ from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
 from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks
-from tidelog.broker.member.publisher import MetadataPublisher, replicas_of, topic_image
+from tidelog.broker.member.publisher import MetadataPublisher, replicas_of
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
+from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import Published
 from tidelog.broker.replica.strays import StrayLogs

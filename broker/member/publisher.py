@@ -1,8 +1,8 @@
 """Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
 
+    ACLs, features, configs, quotas   those of a lone node, by ``broker/publishers.py``
     topics that went away     hidden, then their logs are removed in a thread
     topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
-    configs, features, quotas taken over
     internal topics           coordinators load what this broker leads now, and forget what it does not
 
 Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
@@ -19,11 +19,8 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
-from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata.image import TopicImage, topic_image
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
-from tidelog.broker.publishers import publish_features, publish_quotas
-from tidelog.log.config import TOPIC_CONFIG_DEF
-from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
@@ -55,7 +52,6 @@ class MetadataPublisher:
                 await asyncio.sleep(0)
         if delta.brokers.changed:
             self._roles.take_brokers()
-        self._take_settings(delta, image)
 
     def _topics_to_show(self, delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
         changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
@@ -76,9 +72,7 @@ class MetadataPublisher:
         await self._replication.remove_topic(shown)
         if await self._in_thread(replicas.remove_logs(shown), f"logs of the deleted topic {shown.name} stay"):
             replicas.topic_deleted(shown)
-        coordinators = self._broker.services.coordinators.made
-        if coordinators is not None:
-            coordinators.forget_topic(shown.name, shown.topic_id)
+        self._broker.services.forget_topic(shown)
 
     async def _show(self, image: MetadataImage, topic: TopicState) -> None:
         """Show a topic that came or changed, and take this broker's roles in it."""
@@ -109,30 +103,6 @@ class MetadataPublisher:
             logger.error("%s: %s", complaint, error)
             return False
         return True
-
-    # ---- settings
-
-    def _take_settings(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        broker = self._broker
-        if delta.configs.changed:
-            take_configs(broker, delta.configs.changed)
-        publish_features(broker, delta, image)
-        publish_quotas(broker, delta, image)
-
-
-def take_configs(broker: Broker, resources: Iterable[tuple[int, str]]) -> None:
-    """Take over configs of brokers, groups and client metrics. What this version does not accept stays as it was."""
-    try:
-        broker.configs.follow(resources)
-    except ConfigError as error:
-        logger.error("a dynamic configuration is not taken over: %s", error)
-
-
-def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
-    """Return a topic as the broker's parts see it: with the configs of its own that this version knows."""
-    texts = image.configs.get((TOPIC_RESOURCE, topic.name), {})
-    known = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys}
-    return TopicImage(topic.name, topic.topic_id, topic.partitions, known, topic.name in INTERNAL_TOPICS)
 
 
 def replicas_of(topic: TopicImage, node_id: int) -> set[int]:

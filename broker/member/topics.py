@@ -17,7 +17,9 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import Change, NewTopic, TopicChanges
 from tidelog.broker.controller.topics import TopicManager, internal_topic_settings, validate_topic_name
 from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.protocol.errors import (
     NONE,
     CoordinatorNotAvailableError,
@@ -145,7 +147,11 @@ class MemberTopics(TopicManager):
     def __init__(self, creation: TopicCreation, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._creation = creation
-        self.changes = MemberTopicChanges(creation, self, self._controller, self._listener, options["threads"])
+        shared = self, self._controller, self._listener, options["threads"], options["forget"]
+        self.changes = MemberTopicChanges(creation, *shared)
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Do nothing: the MetadataPublisher shows a member's topics, once their logs are made."""
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """Begin to create an internal topic. Raises CoordinatorNotAvailableError: it is not there yet."""

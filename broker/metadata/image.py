@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, PartitionState, TopicState
+from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.errors import InvalidTopicError
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
@@ -53,6 +54,13 @@ class TopicImage(NamedTuple):
     def partition_count(self) -> int:
         """The number of partitions."""
         return len(self.partitions)
+
+
+def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
+    """Return a topic as the broker's parts see it: with the configs of its own that this version knows."""
+    texts = image.configs.get((TOPIC_RESOURCE, topic.name))
+    known = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys} if texts else {}
+    return TopicImage(topic.name, topic.topic_id, topic.partitions, known, topic.name in INTERNAL_TOPICS)
 
 
 class MetadataCache:

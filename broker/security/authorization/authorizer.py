@@ -35,7 +35,6 @@ from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
-    from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -335,19 +334,17 @@ class Authorizer:
         self._audit.note(level, self._grants_of(context).client, asked, decision)
 
 
-def follow_acls(
-    config: BrokerConfig, controller: MetadataController, metadata: MetadataCache, clock: Callable[[], float]
+def authorizer_of_image(
+    config: BrokerConfig, image: MetadataImage, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer:
-    """Build the authorizer of a configuration; it takes over each change that the controller commits."""
-    authorizer = Authorizer(
-        controller.image.acls.values(),
+    """Build the authorizer of a configuration with the ACLs of an image; ``publish`` takes later ones over."""
+    return Authorizer(
+        image.acls.values(),
         super_users=principals_of(config.get_str(SUPER_USERS)),
         allows_without_acl=config.get_bool(ALLOW_WITHOUT_ACL),
         clock=clock,
         is_topic=metadata.topics.__contains__,
     )
-    controller.subscribe(authorizer.publish)
-    return authorizer
 
 
 def host_text(address: str) -> str:
