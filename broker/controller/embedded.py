@@ -47,8 +47,8 @@ class EmbeddedController:
     """Controller that commits records to the local metadata log and keeps their image."""
 
     __slots__ = (
-        "_deletions", "_failure", "_has_removed_users", "_log", "_publishers", "_synced_end", "_syncs", "_time",
-        "_voters", "image", "node_id",
+        "_deletions", "_failure", "_log", "_publishers", "_synced_end", "_syncs", "_time", "_voters",
+        "_wants_snapshot", "image", "node_id",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class EmbeddedController:
         self._syncs = GroupSync(self.sync, lambda: self._synced_end >= log.end_offset, threads)
         self._synced_end = -1
         self._deletions = loaded.deletions
-        self._has_removed_users = False
+        self._wants_snapshot = loaded.is_unsafe_for_kafka
         self._voters = loaded.voters
         self.image = loaded.image
         """All that was committed, immutable; any thread may read it."""
@@ -109,7 +109,7 @@ class EmbeddedController:
         self._append(listed, now)
         self.image = image
         note_deletions(self._deletions, delta)
-        self._has_removed_users |= None in delta.scram.changed.values()
+        self._wants_snapshot |= delta.is_unsafe_for_kafka
         for publish in self._publishers:
             publish(delta, self.image)
 
@@ -152,14 +152,13 @@ class EmbeddedController:
     def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
         """Write a snapshot and forget the log below it, unless the log is shorter than ``least_bytes``.
 
-        A log that removes SCRAM users is never too short: Kafka 4.3 and older ones that replay such a removal together
-        with another user's record may lose that one (ScramDelta.apply). Any thread, one at a time. Raises
-        KafkaStorageError.
+        A log that Kafka may not replay (``MetadataDelta.is_unsafe_for_kafka``) is never too short. Any thread, one at a
+        time. Raises KafkaStorageError.
         """
-        is_short = self._log.bytes_since_snapshot < least_bytes and not self._has_removed_users
+        is_short = self._log.bytes_since_snapshot < least_bytes and not self._wants_snapshot
         if self._failure is not None or is_short:
             return False
-        self._has_removed_users = False  # before the image: a removal meanwhile asks for another snapshot
+        self._wants_snapshot = False  # before the image: a change meanwhile asks for another snapshot
         image = self.image  # before the deletions: one that begins meanwhile has its record after the snapshot
         unfinished = self._unfinished()
         self._log.sync()

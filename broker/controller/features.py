@@ -1,9 +1,12 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
 A feature is offered when its APIs are in the registry. A new node starts with the highest levels, so that clients get
-all there is, but with a metadata.version that older releases of Kafka read too. A client may update them. They are
-records of the metadata log. The levels in force stand in the MetadataCache, with the log's offset as their epoch,
-because every new connection asks for them. Loop thread only.
+all there is, but with a metadata.version that older releases of Kafka read too; or with those of the release that its
+format named, whose Kafka can then start on the directory. A client may update them. They are records of the metadata
+log. The levels in force stand in the MetadataCache, with the log's offset as their epoch, because every new connection
+asks for them. Loop thread only.
+
+Source: MetadataVersion, Feature and the enums of its versions in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.broker.metadata.image import MetadataCache
-from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
@@ -37,6 +40,21 @@ _FEATURES = {
     "streams.version": (FeatureRange(0, 1), ApiKey.STREAMS_GROUP_HEARTBEAT, 0),
 }
 _FIRST_LEVELS = {"metadata.version": 25}  # 4.0-IV3: every Kafka 4 reads it
+RELEASES = {
+    "3.9-IV0": 21,
+    "4.0-IV0": 22, "4.0-IV1": 23, "4.0-IV2": 24, "4.0-IV3": 25,
+    "4.1-IV0": 26, "4.1-IV1": 27,
+    "4.2-IV0": 28, "4.2-IV1": 29,
+    "4.3-IV0": 30,
+}  # fmt: skip
+"""Releases of Kafka -> level of metadata.version; those whose Kafka was tried on a directory of this broker."""
+_BEGINNINGS = {
+    "group.version": (22,),
+    "transaction.version": (24, 24),
+    "share.version": (28,),
+    "streams.version": (29,),
+}
+"""Feature -> the metadata.version from which on Kafka gives it level 1, level 2 and so on."""
 _LEAST_OF_CLUSTER = 25
 """The metadata.version, 4.0-IV3, that a cluster has at least where this broker is a member."""
 KRAFT_VERSION = "kraft.version"
@@ -74,6 +92,17 @@ def first_levels(image: MetadataImage) -> list[VersionedRecord]:
     if image.features:
         return []
     return [level_record(name, first_level(name)) for name in supported_features()]
+
+
+def levels_of_release(release: str) -> dict[str, int]:
+    """Return the levels of features with which Kafka's own format begins a directory of a release such as 4.1 or
+    4.1-IV1; those at 0 are left out. Raises ValueError."""
+    names = [name for name in RELEASES if name == release or name.startswith(f"{release}-")]
+    if not names:
+        raise ValueError(f"{release!r} is none of {', '.join(RELEASES)}, nor a release such as 4.1")
+    level = RELEASES[names[-1]]
+    others = {name: sum(level >= begins for begins in levels) for name, levels in _BEGINNINGS.items()}
+    return {METADATA_VERSION: level, **{name: found for name, found in others.items() if found}}
 
 
 def first_level(name: str) -> int:

@@ -88,7 +88,7 @@ class MetadataDelta:
 
     __slots__ = (
         "_directory_lists", "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "deletions",
-        "features", "image", "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
+        "features", "image", "is_unsafe_for_kafka", "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
     )  # fmt: skip
 
     def __init__(self, image: MetadataImage) -> None:
@@ -106,6 +106,13 @@ class MetadataDelta:
         self.producer_ids = image.producer_ids
         self.deletions: dict[bytes, str | None] = {}
         """Topics that were deleted, by id: the name, or None once nothing is left of their logs."""
+        self.is_unsafe_for_kafka = False
+        """Whether an Apache Kafka may replay the records wrongly, or not at all; it reads a snapshot of them rightly.
+
+        Kafka 4.3 and older ones that replay the removal of a SCRAM user together with another user's record may lose
+        that one (ScramDelta.apply). A Kafka for which a feature's level is too high stops at its record, though a later
+        one lowers it.
+        """
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
@@ -276,6 +283,7 @@ def _replay_quota(delta: MetadataDelta, record: records.ClientQuotaRecord) -> No
 
 
 def _replay_feature(delta: MetadataDelta, record: records.FeatureLevelRecord) -> None:
+    delta.is_unsafe_for_kafka |= record.feature_level < (delta.features.get(record.name) or 0)
     if record.feature_level == 0:
         delta.features.remove(record.name)
     else:
@@ -339,6 +347,7 @@ def _replay_scram(delta: MetadataDelta, record: records.UserScramCredentialRecor
 
 
 def _replay_remove_scram(delta: MetadataDelta, record: records.RemoveUserScramCredentialRecord) -> None:
+    delta.is_unsafe_for_kafka = True
     delta.scram.remove((record.name, record.mechanism))
 
 

@@ -30,13 +30,14 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 
 class LoadedMetadata(NamedTuple):
-    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, and the
-    voters it names."""
+    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, the
+    voters it names, and whether the log after its snapshot is one that Apache Kafka may not replay."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
     end_offset: int
     voters: QuorumVoters = STATIC_VOTERS
+    is_unsafe_for_kafka: bool = False
 
 
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
@@ -64,7 +65,8 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
     published = replay.publish()
     if published is not None:
         note_deletions(deletions, published.delta)
-    return LoadedMetadata(replay.image, deletions, replay.next_offset, last_voters(voters, replay.controls))
+    is_unsafe = published is not None and published.delta.is_unsafe_for_kafka
+    return LoadedMetadata(replay.image, deletions, replay.next_offset, last_voters(voters, replay.controls), is_unsafe)
 
 
 def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:

@@ -2,8 +2,8 @@
 
 One directory goes from Tidelog to Kafka and back, or from Kafka to Tidelog and back. Each broker changes something of
 every kind, and the next one must say what the one before said, and go on from there. In one run both are stopped, in
-the other both are killed. Older versions of Kafka, whose directories Tidelog takes and gives back: ``make
-kafka-versions``, or ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.0,4.1.1,4.2.0``.
+the other both are killed. Older versions of Kafka, whose directories Tidelog takes and gives back, and that take those
+which Tidelog made for their release: ``make kafka-versions``, or ``TIDELOG_IN_PLACE_VERSIONS=3.9.2,4.0.0,4.1.1,4.2.0``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from benchmarks.rivals.apache_kafka import CLUSTER_ID
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.apache_kafka import ApacheKafka
@@ -25,6 +26,7 @@ from tests.support.metadata_changes import SHA_256, SHA_512, alter, set_quota, s
 from tests.support.metadata_facts import BROKER, GROUP, TOPIC, Facts, facts
 from tests.support.samples import OPEN_TRANSACTION, Samples, picture
 from tests.support.share_client import ACCEPT, ShareClient, read_from_earliest
+from tidelog.cli import main
 from tidelog.client import Client
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -125,6 +127,48 @@ def test_here_and_back(tmp_path: Path, version: str) -> None:
         expect(theirs, changed, samples, kinds)
         finish(theirs.bootstrap, kinds)
         theirs.terminate()
+    finally:
+        print(ours.output(), theirs.output(), sep="\n")
+        ours.kill()
+        theirs.kill()
+
+
+def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
+    """Have ``tidelog format`` give the broker's directory to a release of Kafka."""
+    file = directory / "format.properties"
+    file.write_text(f"node.id=1\nlog.dirs={broker.data_directory}\n")
+    release = version.rpartition(".")[0]
+    assert main(["format", "-t", CLUSTER_ID, "-c", str(file), "--release-version", release]) == 0
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not OLDER, reason="TIDELOG_IN_PLACE_VERSIONS names the versions of Kafka to go by")
+@pytest.mark.parametrize("version", OLDER)
+def test_there_and_back_in_its_release(tmp_path: Path, version: str) -> None:
+    """An older Kafka takes over a directory that was formatted for its release, and Tidelog takes it back."""
+    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")
+    samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
+    format_for(tmp_path, ours, version)
+    try:
+        ours.start()
+        samples.bootstrap = ours.bootstrap
+        samples.write()
+        fill(ours.bootstrap, kinds)
+        written = seen(ours, kinds), picture(ours.bootstrap, samples.topics)
+        ours.terminate()
+        samples.close()
+
+        theirs.start()
+        expect(theirs, written, samples, kinds)
+        change(theirs.bootstrap, kinds)
+        changed = seen(theirs, kinds), picture(theirs.bootstrap, samples.topics)
+        theirs.terminate()
+
+        ours.start()
+        expect(ours, changed, samples, kinds)
+        finish(ours.bootstrap, kinds)
+        ours.terminate()
     finally:
         print(ours.output(), theirs.output(), sep="\n")
         ours.kill()

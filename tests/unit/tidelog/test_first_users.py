@@ -16,7 +16,7 @@ from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.embedded import EmbeddedController
-from tidelog.broker.controller.features import first_levels
+from tidelog.broker.controller.features import first_level, first_levels, supported_features
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism, derive
 from tidelog.broker.metadata.bootstrap import BOOTSTRAP_FILE, read_bootstrap, write_bootstrap
 from tidelog.broker.metadata.image_records import VersionedRecord
@@ -24,7 +24,7 @@ from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_batches
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.startup import ClaimedDirectories, build_controller, log_manager_of
 from tidelog.cli import main
-from tidelog.commands.files.format import format_directories
+from tidelog.commands.files.format import FirstRecords, format_directories
 from tidelog.commands.frame.scram import parse_first_user
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import FileSystem, OsFileSystem
@@ -171,7 +171,7 @@ def test_a_format_that_is_killed_is_no_format(tmp_path: Path) -> None:
         disk.kill_at = steps
         user = [parse_first_user(ADMIN.replace("admin", "former"))]
         try:
-            format_directories(disk, node.config, CLUSTER, user, ignore_formatted=False)
+            format_directories(disk, node.config, CLUSTER, FirstRecords(users=user), ignore_formatted=False)
         except Killed:
             disk.crash()
         else:
@@ -284,11 +284,55 @@ def test_a_member_gets_its_users_from_the_controllers(
     node = Node(tmp_path, process_roles=roles)
     assert node.format(ADMIN) == 1
     error = capsys.readouterr().err
-    assert f"process.roles={roles}: the users are added where the cluster's controllers are formatted\n" in error
+    assert f"process.roles={roles}: it is given where the cluster's controllers are formatted\n" in error
     assert error.count("\n") == 1
     assert not node.data.exists()
     assert node.format() == 0
     assert not (node.data / BOOTSTRAP_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("release", "levels"),
+    [
+        ("3.9", {"metadata.version": 21}),
+        ("4.0-IV0", {"metadata.version": 22, "group.version": 1}),
+        ("4.0", {"metadata.version": 25, "group.version": 1, "transaction.version": 2}),
+        ("4.1", {"metadata.version": 27, "group.version": 1, "transaction.version": 2}),
+        ("4.2-IV0", {"metadata.version": 28, "group.version": 1, "transaction.version": 2, "share.version": 1}),
+        ("4.3", {name: first_level(name) for name in supported_features()} | {"metadata.version": 30}),
+    ],
+)
+def test_the_first_levels_are_those_of_the_release_that_is_named(
+    tmp_path: Path, release: str, levels: dict[str, int]
+) -> None:
+    node = Node(tmp_path)
+    assert node.format(ADMIN, more=("--release-version", release)) == 0
+    for _ in range(2):
+        controller = node.start()
+        assert controller.image.features == levels
+        assert list(controller.image.scram) == [KEY]
+        controller.close()
+
+
+@pytest.mark.parametrize("release", ["3.8", "4.4", "4", "4.0-IV4", "4.0-", "", "latest"])
+def test_a_release_that_is_not_known_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], release: str
+) -> None:
+    node = Node(tmp_path)
+    assert node.format(more=("--release-version", release)) == 1
+    error = capsys.readouterr().err
+    assert f"--release-version: {release!r} is none of 3.9-IV0, " in error
+    assert error.count("\n") == 1
+    assert not node.data.exists()
+
+
+def test_a_member_and_a_used_directory_take_no_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Node(tmp_path, process_roles="broker").format(more=("-r", "4.1")) == 1
+    assert "--release-version: process.roles=broker: it is given where" in capsys.readouterr().err
+    node = Node(tmp_path)
+    assert node.format() == 0
+    assert node.format(more=("-r", "4.1", "--ignore-formatted")) == 1
+    assert "--release-version: " in capsys.readouterr().err
 
 
 def test_a_combined_node_is_a_lone_node(tmp_path: Path) -> None:
@@ -301,7 +345,7 @@ def test_a_combined_node_is_a_lone_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [((), "is there"), (("--ignore-formatted",), "formatted already; users are added to the running broker")],
+    [((), "is there"), (("--ignore-formatted",), "formatted already; users and levels are changed in the running")],
 )
 def test_a_formatted_directory_gets_no_users(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str

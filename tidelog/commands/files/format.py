@@ -2,7 +2,8 @@
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
 ``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be. A lone node's first directory
-gets a ``bootstrap.checkpoint`` before: the levels of features and the first users, which the first start commits.
+gets a ``bootstrap.checkpoint`` before: the levels of features, those of a release of Kafka where one is named, and the
+first users. The first start commits them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -46,11 +47,20 @@ class FormatError(Exception):
     help="a first user of a lone node, may be repeated: 'SCRAM-SHA-512=[name=admin,password-file=FILE]', with name; "
     "password, password-file or saltedpassword; salt and iterations",
 )
-def command(*, cluster_id: str, config_file: str, ignore_formatted: bool, arguments: tuple[str, ...]) -> int:
+@click.option(
+    "-r",
+    "--release-version",
+    "release",
+    metavar="RELEASE",
+    help="the oldest Kafka, 3.9 to 4.3, that may take over a lone node's directory: 4.1 or 4.1-IV1 (default 4.2)",
+)
+def command(
+    *, cluster_id: str, config_file: str, ignore_formatted: bool, arguments: tuple[str, ...], release: str | None
+) -> int:
     """Give a node's log directories to a cluster.
 
     Writes meta.properties: the cluster, the node's id, and an id for each log directory. A lone node's first users go
-    into bootstrap.checkpoint, which its first start reads.
+    into bootstrap.checkpoint, which its first start reads, with the levels of its features.
     """
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.log.system.file_system import OsFileSystem
@@ -61,8 +71,8 @@ def command(*, cluster_id: str, config_file: str, ignore_formatted: bool, argume
         config = BrokerConfig.load(config_file, os.environ)
         check_cluster_id(cluster_id, config)
         check_node_id(config_file, config)
-        users = parse_users(arguments)
-        formatted = format_directories(OsFileSystem(), config, cluster_id, users, ignore_formatted=ignore_formatted)
+        first = FirstRecords(parse_release(release), parse_users(arguments))
+        formatted = format_directories(OsFileSystem(), config, cluster_id, first, ignore_formatted=ignore_formatted)
     except ConfigError as error:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -71,7 +81,7 @@ def command(*, cluster_id: str, config_file: str, ignore_formatted: bool, argume
         return EXIT_FAILED
     for directory in formatted:
         print(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
-    for user in users:
+    for user in first.users:
         print(f"user {user.name} has a password for {user.mechanism} from the first start on")
     if not formatted:
         print("all log directories are formatted already")
@@ -115,15 +125,37 @@ def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
         raise FormatError(f"--add-scram: {error}") from error
 
 
+def parse_release(release: str | None) -> dict[str, int] | None:
+    """Return the levels of features of ``--release-version``. Raises FormatError."""
+    from tidelog.broker.controller.features import levels_of_release
+
+    try:
+        return None if release is None else levels_of_release(release)
+    except ValueError as error:
+        raise FormatError(f"--release-version: {error}") from error
+
+
+class FirstRecords(NamedTuple):
+    """First records of a lone node's metadata log: levels of features, None for those of this release, and users."""
+
+    levels: dict[str, int] | None = None
+    users: Sequence[FirstUser] = ()
+
+    @property
+    def option(self) -> str | None:
+        """The option that asks for something, None where nothing was asked."""
+        return "--add-scram" if self.users else None if self.levels is None else "--release-version"
+
+
 def format_directories(
     file_system: FileSystem,
     config: BrokerConfig,
     cluster_id: str,
-    users: Sequence[FirstUser] = (),
+    records: FirstRecords,
     *,
     ignore_formatted: bool,
 ) -> list[str]:
-    """Format each log directory; return those that were not formatted before. ``users`` are a lone node's first.
+    """Format each log directory; return those that were not formatted before. ``records`` are a lone node's first.
 
     Raises FormatError and KafkaStorageError; with FormatError nothing was written.
     """
@@ -136,41 +168,46 @@ def format_directories(
             check_formatted(directory, properties, MetaProperties(cluster_id, config.node_id, None), ignore_formatted)
     missing = [directory for directory, properties in found.items() if properties is None]
     first = config.log_dirs[0]
-    reason = why_no_users(file_system, config, is_formatted=first not in missing)
-    if users and reason:
-        raise FormatError(f"--add-scram: {reason}")
+    reason = why_no_records(file_system, config, is_formatted=first not in missing)
+    if records.option and reason:
+        raise FormatError(f"{records.option}: {reason}")
     for directory in missing:
         make_directory(directory, config)
         if directory == first and reason is None:
-            write_first_records(file_system, directory, users)
+            write_first_records(file_system, directory, records)
         identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
         write_meta_properties(file_system, directory, identity)
     return missing
 
 
-def why_no_users(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
-    """Return why the node's first start would not take over users, None where it would."""
+def why_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
+    """Return why the node's first start would not take over first records, None where it would."""
     from tidelog.broker.controller.conversion import STORE_FILE
     from tidelog.log.manager import METADATA_DIRECTORY
 
     roles, first = config.get_list("process.roles"), config.log_dirs[0]
     if roles and set(roles) != {"broker", "controller"}:
-        return f"process.roles={','.join(roles)}: the users are added where the cluster's controllers are formatted"
+        return f"process.roles={','.join(roles)}: it is given where the cluster's controllers are formatted"
+    change = "users and levels are changed in the running broker (tidelog user create, kafka-features)"
     if is_formatted:
-        return f"{first} is formatted already; users are added to the running broker (tidelog user create)"
+        return f"{first} is formatted already; {change}"
     if any(file_system.exists(os.path.join(first, name)) for name in (METADATA_DIRECTORY, STORE_FILE)):
-        return f"{first} has been used already; users are added to the running broker (tidelog user create)"
+        return f"{first} has been used already; {change}"
     return None
 
 
-def write_first_records(file_system: FileSystem, directory: str, users: Sequence[FirstUser]) -> None:
+def write_first_records(file_system: FileSystem, directory: str, first: FirstRecords) -> None:
     """Write the records with which a lone node's metadata log begins. Raises KafkaStorageError."""
-    from tidelog.broker.controller.features import first_levels
+    from tidelog.broker.controller.features import first_levels, level_record
     from tidelog.broker.metadata.bootstrap import write_bootstrap
     from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
     from tidelog.log.system.time import SystemTime
 
-    records = [*first_levels(EMPTY_IMAGE), *(user.record for user in users)]
+    if first.levels is None:
+        levels = first_levels(EMPTY_IMAGE)
+    else:
+        levels = [level_record(name, level) for name, level in first.levels.items()]
+    records = [*levels, *(user.record for user in first.users)]
     write_bootstrap(file_system, directory, records, SystemTime().milliseconds())
 
 

@@ -166,6 +166,36 @@ def test_a_removed_user_stands_in_no_log_that_kafka_may_replay(tmp_path: Path) -
     assert [key for key, _ in read_metadata_log(OsFileSystem(), place).image.scram] == ["cid"]
 
 
+def level(name: str, number: int) -> VersionedRecord:
+    return VersionedRecord(records.FeatureLevelRecord(name=name, feature_level=number))
+
+
+REMOVAL = VersionedRecord(records.RemoveUserScramCredentialRecord(name="ann", mechanism=1))
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [([user("ann")], REMOVAL), ([], level("streams.version", 0)), ([], level("transaction.version", 1))],
+    ids=["user", "feature", "lower level"],
+)
+def test_a_log_that_kafka_may_not_replay_gets_a_snapshot_after_a_kill_too(
+    tmp_path: Path, before: list[VersionedRecord], change: VersionedRecord
+) -> None:
+    controller = started(tmp_path)
+    controller.commit(before)
+    assert not controller.take_snapshot()
+    controller.commit([change])
+    controller.sync()  # and it is killed
+    again = started(tmp_path)
+    assert again.take_snapshot()
+    assert not again.take_snapshot()
+    again.close()
+    third = started(tmp_path)
+    assert third.image.features == again.image.features
+    assert not third.take_snapshot()
+    third.close()
+
+
 def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
