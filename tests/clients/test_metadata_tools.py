@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rivals.apache_kafka import dump_log_segments
+from benchmarks.rivals.apache_kafka import STORAGE_TOOL, dump_log_segments
 from tests.support.admin import Admin
 from tests.support.apache_kafka import run_tool
 from tests.support.broker import TidelogProcess
@@ -24,6 +24,7 @@ from tidelog.broker.metadata.log_reader import read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.log.environment import DirectoryState, LogEnvironment
+from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 
@@ -70,12 +71,30 @@ def test_the_running_quorum_is_described(broker: TidelogProcess) -> None:
 def test_the_log_and_its_snapshot_are_read(broker: TidelogProcess) -> None:
     """One test: each tool asks the stopped broker's directory, in turn."""
     broker.terminate()
+    check_info(broker)
     image, directory = image_of(broker), directory_of(broker)
     (segment,) = directory.glob("*.log")
     check_dump(image, segment)
     snapshot = take_snapshot(directory)
     check_dump(image_of(broker), snapshot)
     check_shell(image, snapshot)
+
+
+def check_info(broker: TidelogProcess) -> None:
+    """``kafka-storage info`` finds the directory, whose it is, and no fault."""
+    file = broker.directory / "info.properties"
+    file.write_text(
+        f"process.roles=broker,controller\nnode.id=1\nlog.dirs={broker.data_directory}\n"
+        "controller.quorum.voters=1@127.0.0.1:9093\nlisteners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\n"
+        "controller.listener.names=CONTROLLER\n"
+    )
+    done = run_tool(STORAGE_TOOL, ["info", "-c", str(file)])
+    identity = read_meta_properties(OsFileSystem(), str(broker.data_directory))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert identity is not None
+    assert f"cluster.id={identity.cluster_id}" in done.stdout
+    assert "node.id=1" in done.stdout
+    assert "Found problem" not in done.stdout
 
 
 def take_snapshot(directory: Path) -> Path:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
-from tidelog.broker.config.authorizer_keys import AUTHORIZER_CLASS, STANDARD_AUTHORIZER
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS, STANDARD_AUTHORIZER
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
 from tidelog.broker.publishers import publishers_of
@@ -37,7 +38,7 @@ def test_acls_come_first_and_topics_last(tmp_path: Path) -> None:
 def test_records_alone_take_effect(tmp_path: Path) -> None:
     """No service of this broker asked for them, as in a member of a cluster."""
     admin = AdminBroker(tmp_path)
-    orders = admin.topics.create_topic("orders", 1)
+    orders = create_topic(admin, "orders", 1)
     admin.controller.commit(
         [
             VersionedRecord(records.FeatureLevelRecord(name="metadata.version", feature_level=26)),
@@ -53,13 +54,13 @@ def test_records_alone_take_effect(tmp_path: Path) -> None:
     admin.controller.commit([VersionedRecord(records.RemoveTopicRecord(topic_id=orders.topic_id))])
     assert not admin.metadata.topics
     with pytest.raises(TopicAlreadyExistsError):  # its logs are there
-        admin.topics.create_topic("orders", 1)
+        create_topic(admin, "orders", 1)
 
 
 def test_a_topics_config_that_this_version_does_not_know_does_no_harm(tmp_path: Path) -> None:
     """A newer Kafka may have set it; it stays in the metadata."""
     admin = AdminBroker(tmp_path)
-    admin.topics.create_topic("orders", 1, configs={"retention.ms": "5"})
+    create_topic(admin, "orders", 1, configs={"retention.ms": "5"})
     unknown = config(TOPIC_RESOURCE, "orders", "future.key", "x")
     admin.controller.commit([unknown])
     for value in (5, 6):
