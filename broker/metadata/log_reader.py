@@ -30,8 +30,8 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 
 class LoadedMetadata(NamedTuple):
-    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, the
-    voters it names, and whether the log after its snapshot is one that Apache Kafka may not replay."""
+    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, and the
+    voters it names. ``is_unsafe_for_kafka`` is that of the changes after its snapshot."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
