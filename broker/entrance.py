@@ -50,6 +50,8 @@ class Entrance:
             broker.metrics.source(self._tls.samples)
         warn_of_weaknesses(self._config)
         self._sasl = build_sasl(broker)
+        if self._sasl is not None:
+            self._sasl.begin()
 
     def has_room(self) -> bool:
         """Return whether one more connection may be accepted."""
@@ -119,6 +121,8 @@ class Entrance:
         """End what is not a connection yet."""
         if self._tls is not None:
             self._tls.close()
+        if self._sasl is not None:
+            self._sasl.close()
 
     def reload_stores(self) -> None:
         """Read keystores and truststores again: the operator says that they are new."""
@@ -189,9 +193,9 @@ def check_security(config: BrokerConfig) -> None:
 
         for name, given in encrypted.items():
             TlsListener(name, given)
-    authenticating = [one.listener_name for one in config.listeners if one.security_protocol in SASL_PROTOCOLS]
+    authenticating = [one for one in config.listeners if one.security_protocol in SASL_PROTOCOLS]
     if authenticating:
-        from tidelog.broker.security.sasl.listener import SaslListener
+        from tidelog.broker.security.sasl.listener import check_listener
 
-        for name in authenticating:
-            SaslListener(name, texts, lambda _user, _mechanism: None)
+        for endpoint in authenticating:
+            check_listener(endpoint, texts)

@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from tidelog.broker.config.keys.admin import ADMIN_KEYS
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
 from tidelog.broker.config.keys.broker import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
-from tidelog.broker.config.keys.security import AUTHENTICATION_KEYS, SASL_KEYS, TLS_KEYS, is_listener_key
+from tidelog.broker.config.keys.security import (
+    AUTHENTICATION_KEYS,
+    OAUTHBEARER_KEYS,
+    SASL_KEYS,
+    TLS_KEYS,
+    is_listener_key,
+)
 from tidelog.broker.config.keys.token import TOKEN_KEYS
 from tidelog.broker.config.sources import (
     PropertiesError,
@@ -41,6 +47,7 @@ BROKER_CONFIG_DEF = ConfigDef(
         *AUTHORIZER_KEYS,
         *TLS_KEYS,
         *SASL_KEYS,
+        *OAUTHBEARER_KEYS,
         *AUTHENTICATION_KEYS,
         *TOKEN_KEYS,
     )

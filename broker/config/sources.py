@@ -25,6 +25,10 @@ EXCLUDED_VARIABLES = frozenset(
         "KAFKA_JMX_HOSTNAME",
     }
 )
+SYSTEM_PROPERTIES = frozenset(
+    {"org.apache.kafka.sasl.oauthbearer.allowed.urls", "org.apache.kafka.sasl.oauthbearer.allowed.files"}
+)
+"""Properties of Kafka's Java machine that are keys here; they limit what a configuration may name."""
 _PREFIX = "KAFKA_"
 _HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -116,9 +120,16 @@ def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str
         if name.startswith(_PREFIX) and name not in EXCLUDED_VARIABLES:
             key = name[len(_PREFIX) :].lower().replace("_", ".").replace("...", "-").replace("..", "_")
             properties[key] = value
+    properties |= properties_from_options(environment.get("KAFKA_OPTS", ""))
     if properties.get("advertised.listeners") and not properties.get("listeners"):
         properties["listeners"] = _HOST.sub("://0.0.0.0:", properties["advertised.listeners"])
     return properties
+
+
+def properties_from_options(options: str) -> dict[str, str]:
+    """Kafka's system properties among the options of a Java machine, ``-Dorg.apache.kafka.NAME=VALUE``."""
+    words = [word.strip("\"'").removeprefix("-D").partition("=") for word in options.split() if "-D" in word]
+    return {key: value for key, _, value in words if key in SYSTEM_PROPERTIES}
 
 
 def properties_from_overrides(overrides: Iterable[str]) -> dict[str, str]:

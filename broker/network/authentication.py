@@ -1,6 +1,7 @@
 """The gate of a connection that has to authenticate: it answers the frames until the exchange is complete.
 
     before    frames go to the exchange (``tidelog.broker.security.sasl.authenticator``), ApiVersions to the broker
+    waiting   a token is evaluated in a thread; the client's next frame waits
     complete  frames go to the broker. SaslHandshake begins a re-authentication, once a second at most; past the
               session's lifetime (``connections.max.reauth.ms``) any other request closes the connection
     failed    the answer waits (``connection.failed.authentication.delay.ms``), then the connection closes
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials
 from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.network.connection import Connection, guard
 from tidelog.broker.network.newcomers import FailedLogins, Newcomers
@@ -25,8 +29,10 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Answer, Parts, Pending
 from tidelog.broker.security.audit import record
 from tidelog.broker.security.principal import USER, Principal
-from tidelog.broker.security.sasl.authenticator import PASS_ON, Identity, Outcome, SaslAuthenticator, State
+from tidelog.broker.security.sasl.authenticator import PASS_ON, Identity, Outcome, SaslAuthenticator, State, throw
+from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
 from tidelog.broker.security.sasl.listener import SaslListener
+from tidelog.broker.security.sasl.mechanism import Evaluation
 from tidelog.broker.security.sasl.scram import TokenCredentials
 
 logger = logging.getLogger(__name__)
@@ -44,7 +50,10 @@ class Authentication:
         config, credentials = broker.config, ScramCredentials(broker.controller)
         tokens = find_tokens(broker)
         self._metrics = broker.metrics
-        self._listeners = {name: SaslListener(name, config.listener_texts(), credentials.get, tokens) for name in names}
+        self._loop = broker.loop
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sasl")  # no thread before its first work
+        texts = config.listener_texts()
+        self._listeners = {name: SaslListener(name, texts, credentials.get, tokens) for name in names}
         self.timers = broker.timers
         self.newcomers = Newcomers(
             lambda: config.get_int("max.unauthenticated.connections"),
@@ -60,9 +69,33 @@ class Authentication:
         if listener is not None:
             Gate(self, connection, listener)
 
+    def begin(self) -> None:
+        """Begin what listeners do in threads of their own."""
+        for listener in self._listeners.values():
+            listener.begin()
+
+    def close(self) -> None:
+        """End it, and the thread that evaluates tokens."""
+        for listener in self._listeners.values():
+            listener.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def evaluate(self, work: Evaluation) -> Deferred[Evaluation]:
+        """Do the work that a token takes in a thread, one after the other: the processor is others', too."""
+        return in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
+
     def count(self, event: str) -> None:
         """Count an event, by Kafka's name."""
         self._metrics.counter(f"{_METRIC}_{event}_total").count += 1
+
+
+def carry_out(work: Evaluation) -> Evaluation:
+    """Do the work, and return it as done. Any thread."""
+    try:
+        reply = work()
+    except (AuthenticationFailedError, InvalidTokenError) as error:
+        return partial(throw, error)
+    return lambda: reply
 
 
 def find_tokens(broker: Broker) -> TokenCredentials:
@@ -116,6 +149,16 @@ class Gate:
         outcome = exchange.receive(frame)
         if outcome is PASS_ON:
             return self._forward(context, frame)
+        if outcome.work is not None:
+            return Evaluating(self._keeper.evaluate(outcome.work), partial(self._conclude, exchange))
+        return self._settle(exchange, outcome)
+
+    def _conclude(self, exchange: SaslAuthenticator, evaluation: Evaluation) -> Answer:
+        """The answer to a token that was evaluated in a thread."""
+        return self._settle(exchange, exchange.conclude(evaluation))
+
+    def _settle(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
+        """The answer to a frame of the exchange, and what follows from it."""
         if outcome.failure is not None:
             return self._refuse(exchange, outcome)
         if exchange.state is State.COMPLETE:
@@ -185,6 +228,36 @@ class Gate:
     def _close(self, reason: str) -> None:
         logger.info("closing the connection of %s: %s", self.host, reason)
         self._connection.close()
+
+
+class Evaluating(Pending):
+    """The answer to a token that a thread works on; ``conclude`` makes it of what came of that."""
+
+    __slots__ = ("_conclude", "_evaluated", "_refusal")
+
+    def __init__(self, evaluated: Deferred[Evaluation], conclude: Callable[[Evaluation], Answer]) -> None:
+        self._evaluated = evaluated
+        self._conclude = conclude
+        self._refusal: Pending | None = None
+
+    def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
+        self._evaluated.on_done(lambda evaluated: self._say(evaluated, callback))
+
+    def _say(self, evaluated: Deferred[Evaluation], callback: Callable[[bytes | Parts | None], None]) -> None:
+        answer = self._conclude(evaluated.result()) if evaluated.has_value else None
+        if isinstance(answer, Pending):
+            self._refusal = answer
+            answer.on_answer(callback)
+        else:
+            callback(answer)
+
+    def abandon(self) -> None:
+        self._evaluated.abandon()
+        if self._refusal is not None:
+            self._refusal.abandon()
+
+    def hurry(self) -> None:
+        """Do nothing: the next frame is for the client that this one makes him."""
 
 
 class Refusal(Pending):

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER
-from tidelog.broker.config.keys.security import listener_values
+from tidelog.broker.config.keys.security import UNSECURED_HANDLER, listener_values, mechanism_values
 
+OAUTHBEARER = "OAUTHBEARER"
 _READABLE_BY_OTHERS = 0o004
 
 
@@ -38,11 +39,23 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
         yield f"listener {name} authenticates, but without authorizer.class.name every client may do everything"
     if protocol == "SASL_PLAINTEXT" and not is_loopback(endpoint.host):
         yield f"listener {name} is open to the network without TLS: what clients authenticate by can be read along"
+    if protocol in SASL_PROTOCOLS and OAUTHBEARER in values["sasl.enabled.mechanisms"]:
+        yield from _token_findings(config, name)
     if asks == "requested" and protocol not in SASL_PROTOCOLS:
         yield f"listener {name} lets clients without a certificate in, as User:ANONYMOUS (ssl.client.auth=requested)"
     location = values["ssl.keystore.location"]
     if protocol not in PLAIN_PROTOCOLS and location and is_readable_by_others(location):
         yield f"the private key of listener {name} can be read by every user of this machine: chmod 600 {location}"
+
+
+def _token_findings(config: BrokerConfig, name: str) -> Iterator[str]:
+    values = mechanism_values(config.listener_texts(), name, OAUTHBEARER)
+    if values["sasl.server.callback.handler.class"] == UNSECURED_HANDLER:
+        yield f"listener {name} takes unsecured tokens: every client may be every user"
+        return
+    for claim in ("audience", "issuer"):
+        if not values[f"sasl.oauthbearer.expected.{claim}"]:
+            yield f"listener {name} takes tokens of any {claim} (sasl.oauthbearer.expected.{claim} is not set)"
 
 
 def is_loopback(host: str) -> bool:

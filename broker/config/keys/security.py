@@ -18,6 +18,7 @@ from tidelog.protocol.config_def import (
     Importance,
     between,
     each_of,
+    non_empty,
     one_of,
 )
 
@@ -26,6 +27,17 @@ INT, LONG = ConfigType.INT, ConfigType.LONG
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 STORE_TYPES = ("PEM", "PKCS12", "JKS")
 PROTOCOLS = ("TLSv1.2", "TLSv1.3")
+
+PLAIN_HANDLER = "org.apache.kafka.common.security.plain.internals.PlainServerCallbackHandler"
+SECURED_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+UNSECURED_HANDLER = (
+    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+)
+HANDLERS = (PLAIN_HANDLER, SECURED_HANDLER, UNSECURED_HANDLER)
+VALIDATORS = (
+    "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
+    "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator",
+)
 
 
 def only(*values: str | None) -> Check:
@@ -81,12 +93,15 @@ TLS_KEYS = (
 
 SASL_KEYS = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), None, HIGH,
-        "The mechanisms of a listener that authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default, "
-        "GSSAPI, is not here, so that each such listener names its own."),
+        "The mechanisms of a listener that authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's "
+        "default, GSSAPI, is not here, so that each such listener names its own."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM,
         "The JAAS text of one mechanism; its key has the prefix listener.name.NAME.MECHANISM. in lower case. PLAIN's "
-        "users are its options user_NAME=\"PASSWORD\"; SCRAM needs none."),
-    ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, only(None, ""), LOW, "Java's; no value."),
+        "users are its options user_NAME=\"PASSWORD\"; SCRAM and OAUTHBEARER need none."),
+    ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, one_of(None, *HANDLERS), LOW,
+        "The way to check what a client shows, by the name of Kafka's class. OAUTHBEARER needs it: "
+        "OAuthBearerValidatorCallbackHandler for signed tokens, OAuthBearerUnsecuredValidatorCallbackHandler for "
+        "unsigned ones, on a listener of this machine alone. No class is loaded by it."),
     ConfigKey("connections.max.reauth.ms", LONG, 0, between(0), MEDIUM,
         "How long a client may go on before it authenticates again (KIP-368); 0: as long as it is connected."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, between(1), MEDIUM,
@@ -95,6 +110,35 @@ SASL_KEYS = (
         "How long a client may take to authenticate. Tidelog's own key."),
     ConfigKey("connection.failed.authentication.delay.ms", INT, 100, between(0), LOW,
         "How long a client whose authentication failed waits for the answer; longer for an address that fails often."),
+)
+
+OAUTHBEARER_KEYS = (
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM,
+        "Where the keys are that signed tokens are checked by (JWKS): a URL of https or file; of http on this machine "
+        "alone."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, between(1), LOW,
+        "How long between two looks at the keys. A token with an unknown key id brings the next look forward, once a "
+        "minute at most."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, between(1), LOW,
+        "How long after a failed look the next one waits; each further failure doubles it."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, between(1), LOW,
+        "The longest wait between two such looks."),
+    ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, between(0), LOW,
+        "How far the clock of the tokens' issuer may be from this machine's."),
+    ConfigKey("sasl.oauthbearer.expected.audience", LIST, None, None, LOW,
+        "A token has to be for one of these (its claim aud)."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", STRING, None, None, LOW,
+        "A token has to come from this issuer (its claim iss)."),
+    ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", non_empty(), LOW,
+        "The claim that holds a token's scopes."),
+    ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", non_empty(), LOW,
+        "The claim that holds the name of the principal."),
+    ConfigKey("sasl.oauthbearer.jwt.validator.class", ConfigType.CLASS, VALIDATORS[0], one_of(*VALIDATORS), LOW,
+        "Java's; Kafka's own validators alone."),
+    ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.urls", LIST, None, None, LOW,
+        "URLs of keys that may be used; any if it is not given. Kafka's system property, read from KAFKA_OPTS, too."),
+    ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.files", LIST, None, None, LOW,
+        "Likewise for the paths of files."),
 )
 
 AUTHENTICATION_KEYS = (
@@ -108,9 +152,16 @@ AUTHENTICATION_KEYS = (
 )
 # fmt: on
 
-LISTENER_CONFIG_DEF = ConfigDef((*TLS_KEYS, *SASL_KEYS))
+LISTENER_CONFIG_DEF = ConfigDef((*TLS_KEYS, *SASL_KEYS, *OAUTHBEARER_KEYS))
 """Keys that a listener may have values of its own for."""
-MECHANISM_KEYS = frozenset({"sasl.jaas.config", "sasl.server.callback.handler.class"})
+MECHANISM_KEYS = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.server.callback.handler.class",
+        "connections.max.reauth.ms",
+        *(key.name for key in OAUTHBEARER_KEYS if key.name.startswith("sasl.")),
+    }
+)
 """Keys that each mechanism of a listener may have values of its own for."""
 
 

@@ -8,7 +8,8 @@
     any                 anything else, or a token that is wrong   FAILED
 
 A re-authentication (KIP-368) begins at HANDSHAKE, with the mechanism and the user of before. TABLE is this page as
-code.
+code. A token may take work that is done in a thread: its outcome has ``work``, and ``conclude`` goes on when that is
+done. No other frame is received meanwhile.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from functools import partial
 from time import time
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
 
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
-from tidelog.broker.security.sasl.mechanism import Mechanism, Reply
+from tidelog.broker.security.sasl.mechanism import Evaluation, Mechanism, Reply
 from tidelog.protocol.api_keys import ApiKey, response_header_version
 from tidelog.protocol.errors import (
     IllegalSaslStateError,
@@ -33,6 +36,7 @@ from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest,
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tidelog.protocol.schema.fields import Message
 
+NO_LIFETIMES: Mapping[str, int] = MappingProxyType({})
 MAX_FRAMES = 16
 """An exchange of any mechanism is over long before."""
 _PREFIXES = (struct.Struct(">ii"), struct.Struct(">iix"))
@@ -64,6 +68,8 @@ class Outcome(NamedTuple):
 
     frame: bytes | None
     failure: str | None = None
+    work: Evaluation | None = None
+    """To be done in a thread, for ``conclude``; there is no answer yet."""
 
 
 PASS_ON = Outcome(None)
@@ -78,6 +84,8 @@ class SaslAuthenticator:
 
     __slots__ = (
         "_frames",
+        "_header",
+        "_lifetimes_ms",
         "_mechanism",
         "_mechanisms",
         "_now_ms",
@@ -92,11 +100,12 @@ class SaslAuthenticator:
     def __init__(
         self,
         mechanisms: Factories,
-        lifetime_ms: int = 0,
+        lifetimes_ms: Mapping[str, int] = NO_LIFETIMES,
         previous: Identity | None = None,
         now_ms: Callable[[], int] = lambda: int(time() * 1000),
     ) -> None:
-        """``previous`` is given for a re-authentication; ``now_ms`` is the wall clock's."""
+        """``lifetimes_ms`` has the longest session by mechanism, ``previous`` is given for a re-authentication;
+        ``now_ms`` is the wall clock's."""
         self.state = State.INITIAL if previous is None else State.HANDSHAKE
         self.identity: Identity | None = None
         self.mechanism = ""
@@ -105,11 +114,14 @@ class SaslAuthenticator:
         """The name that the client gave."""
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
-        self.lifetime_ms = lifetime_ms
-        """Length of the session, which is told to the client; 0: no end. That of a token ends with the token."""
+        self.lifetime_ms = 0
+        """Length of the session, which is told to the client; 0: no end. It ends with a credential that ends."""
+        self._lifetimes_ms = lifetimes_ms
         self._now_ms = now_ms
         self._previous = previous
         self._frames = 0
+        self._header: RequestHeader | None = None
+        """Of the SaslAuthenticate that is being answered; None for a bare token."""
 
     def receive(self, frame: memoryview) -> Outcome:
         """Take the client's next frame, without its length."""
@@ -117,7 +129,7 @@ class SaslAuthenticator:
         if self._frames > MAX_FRAMES:
             return self._fail("too many requests before it was authenticated")
         if self.state is State.BARE_TOKENS:
-            return self._take_bare_token(bytes(frame))
+            return self._evaluate(bytes(frame))
         try:
             header, position = decode_request_header(frame)
             step = TABLE.get((self.state, header.api_key))
@@ -145,6 +157,7 @@ class SaslAuthenticator:
             response.error_code = UnsupportedSaslMechanismError.code
             return self._fail("its SASL mechanism is not enabled", encode(header, response))
         self._mechanism = self._mechanisms[chosen]()
+        self.lifetime_ms = self._lifetimes_ms.get(chosen, 0)
         self.state = State.AUTHENTICATE if header.api_version else State.BARE_TOKENS
         return Outcome(encode(header, response))
 
@@ -157,36 +170,53 @@ class SaslAuthenticator:
         """SaslAuthenticate: evaluate a token. Raises InvalidRequestError."""
         check_version(header, SaslAuthenticateRequest)
         request = SaslAuthenticateRequest.decode(body, header.api_version)
-        response = SaslAuthenticateResponse()
-        try:
-            reply = self._evaluate(bytes(request.auth_bytes))
-        except AuthenticationFailedError as error:
-            response.error_code, response.error_message = SaslAuthenticationFailedError.code, str(error)
-            return self._fail(str(error), encode(header, response))
-        response.auth_bytes = reply.token
-        if self.state is State.COMPLETE and header.api_version:
-            response.session_lifetime_ms = self.lifetime_ms
-        return Outcome(encode(header, response))
+        self._header = header
+        return self._evaluate(bytes(request.auth_bytes))
 
-    def _take_bare_token(self, token: bytes) -> Outcome:
-        try:
-            reply = self._evaluate(token)
-        except AuthenticationFailedError as error:
-            return self._fail(str(error))
-        return Outcome(_LENGTH.pack(len(reply.token)) + reply.token)
-
-    def _evaluate(self, token: bytes) -> Reply:
-        """Evaluate a token; after the last one the exchange is complete. Raises AuthenticationFailedError."""
-        mechanism, previous = self._mechanism, self._previous
+    def _evaluate(self, token: bytes) -> Outcome:
+        """Evaluate a token, or say what is to be done in a thread for that."""
+        mechanism = self._mechanism
         assert mechanism is not None
-        kind = "authentication" if previous is None else "re-authentication"
+        try:
+            self._check_mechanism()
+            reply = mechanism.evaluate(token)
+        except (AuthenticationFailedError, InvalidTokenError) as error:
+            return self.conclude(partial(throw, error))
+        return self.conclude(lambda: reply) if isinstance(reply, Reply) else Outcome(None, work=reply)
+
+    def _check_mechanism(self) -> None:
+        """Raises AuthenticationFailedError."""
+        previous = self._previous
         if previous is not None and previous.mechanism != self.mechanism:
             raise AuthenticationFailedError(
                 f"SASL mechanism '{self.mechanism}' requested by client is not supported for reauthentication of "
                 f"mechanism '{previous.mechanism}'"
             )
+
+    def conclude(self, evaluation: Evaluation) -> Outcome:
+        """Answer a token by its evaluation, which is done; after the last one the exchange is complete."""
+        header, response = self._header, SaslAuthenticateResponse()
         try:
-            reply = mechanism.evaluate(token)
+            reply = self._accept(evaluation)
+        except AuthenticationFailedError as error:
+            if header is None:
+                return self._fail(error.reason)
+            response.error_code, response.error_message = SaslAuthenticationFailedError.code, str(error)
+            return self._fail(error.reason, encode(header, response))
+        if header is None:
+            return Outcome(_LENGTH.pack(len(reply.token)) + reply.token)
+        response.auth_bytes = reply.token
+        if self.state is State.COMPLETE and header.api_version:
+            response.session_lifetime_ms = self.lifetime_ms
+        return Outcome(encode(header, response))
+
+    def _accept(self, evaluation: Evaluation) -> Reply:
+        """The mechanism's reply. Raises AuthenticationFailedError."""
+        mechanism, previous = self._mechanism, self._previous
+        assert mechanism is not None
+        kind = "authentication" if previous is None else "re-authentication"
+        try:
+            reply = evaluation()
         except InvalidTokenError:
             raise AuthenticationFailedError(
                 f"Authentication failed during {kind} due to invalid credentials with SASL mechanism {self.mechanism}"
@@ -198,9 +228,9 @@ class SaslAuthenticator:
                 raise AuthenticationFailedError(
                     f"Cannot change principals during re-authentication from User.{previous.user}: User.{reply.user}"
                 )
-            self.identity = Identity(reply.user, self.mechanism, is_by_token=reply.token_expires_ms is not None)
-            if reply.token_expires_ms is not None:
-                left_ms = max(reply.token_expires_ms - self._now_ms(), 1)
+            self.identity = Identity(reply.user, self.mechanism, reply.is_by_token)
+            if reply.expires_ms is not None:
+                left_ms = max(reply.expires_ms - self._now_ms(), 1)
                 self.lifetime_ms = min(left_ms, self.lifetime_ms) if self.lifetime_ms else left_ms
             self.state = State.COMPLETE
         return reply
@@ -219,6 +249,11 @@ TABLE: dict[tuple[State, int], Step] = {
     (State.AUTHENTICATE, ApiKey.SASL_AUTHENTICATE): SaslAuthenticator._authenticate,
     (State.AUTHENTICATE, ApiKey.SASL_HANDSHAKE): SaslAuthenticator._refuse_handshake,
 }
+
+
+def throw(error: Exception) -> NoReturn:
+    """Raises the error."""
+    raise error
 
 
 def check_version(header: RequestHeader, request: type[Message]) -> None:

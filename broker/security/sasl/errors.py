@@ -8,4 +8,8 @@ class InvalidTokenError(Exception):
 
 
 class AuthenticationFailedError(Exception):
-    """A refusal whose text its client is told."""
+    """A refusal whose text its client is told. ``reason``, for the log alone, may say more."""
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason or text

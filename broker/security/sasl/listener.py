@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.config.keys.security import listener_values, mechanism_values
+from tidelog.broker.config.broker_config import Endpoint
+from tidelog.broker.config.keys.security import PLAIN_HANDLER, listener_prefix, listener_values, mechanism_values
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism
+from tidelog.broker.security.sasl.oauth.server import OAUTHBEARER, OAuthBearerServer
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers, TokenCredentials
 from tidelog.protocol.config_def import ConfigError
 
+if TYPE_CHECKING:
+    from tidelog.broker.security.sasl.oauth.settings import Tokens
+
 USER_OPTION = "user_"
+HANDLER_KEY = "sasl.server.callback.handler.class"
+LIFETIME_KEY = "connections.max.reauth.ms"
 
 
 class SaslLimits(NamedTuple):
@@ -41,36 +48,76 @@ class SaslListener:
         if not mechanisms or mechanisms == ["GSSAPI"]:
             raise _refuse(name, ",".join(mechanisms), "at least one; Kafka's default, GSSAPI, is not here")
         self.name = name
-        self.lifetime_ms: int = values["connections.max.reauth.ms"]
         self.limits = SaslLimits(
             values["sasl.server.max.receive.size"],
             values["connection.authentication.timeout.ms"],
             values["connection.failed.authentication.delay.ms"],
         )
-        self.mechanisms: dict[str, Callable[[], Mechanism]] = {
-            mechanism: build_mechanism(name, mechanism, texts, credentials, tokens) for mechanism in mechanisms
+        self._texts = texts
+        self._bearer_tokens: Tokens | None = None
+        self._lifetimes_ms: dict[str, int] = {
+            mechanism: mechanism_values(texts, name, mechanism)[LIFETIME_KEY] for mechanism in mechanisms
         }
+        self.mechanisms: dict[str, Callable[[], Mechanism]] = {
+            mechanism: self._build(mechanism, credentials, tokens) for mechanism in mechanisms
+        }
+
+    def begin(self) -> None:
+        """Begin to read the keys of bearer tokens."""
+        if self._bearer_tokens is not None:
+            self._bearer_tokens.begin()
+
+    def close(self) -> None:
+        """End it."""
+        if self._bearer_tokens is not None:
+            self._bearer_tokens.close()
 
     def authenticate(self, previous: Identity | None = None) -> SaslAuthenticator:
         """Begin an exchange; with the identity of before, a re-authentication."""
-        return SaslAuthenticator(self.mechanisms, self.lifetime_ms, previous)
+        return SaslAuthenticator(self.mechanisms, self._lifetimes_ms, previous)
+
+    def _build(self, mechanism: str, credentials: Credentials, tokens: TokenCredentials) -> Callable[[], Mechanism]:
+        """The way to begin an exchange by a mechanism. Raises ConfigError."""
+        if mechanism == OAUTHBEARER:
+            from tidelog.broker.security.sasl.oauth.settings import build_tokens  # needs OpenSSL
+
+            bearer_tokens = build_tokens(self.name, self._texts)
+            self._bearer_tokens = bearer_tokens
+            return partial(OAuthBearerServer, bearer_tokens.validate)
+        check_handler(self.name, mechanism, self._texts)
+        module = module_of(self.name, mechanism, self._texts)
+        if mechanism in SCRAM_MECHANISMS:
+            if module is not None and module.name != SCRAM_MODULE:
+                raise _refuse_module(mechanism, SCRAM_MODULE)
+            return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens))
+        if mechanism != PLAIN:
+            raise _refuse(self.name, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)))
+        if module is None or module.name != PLAIN_MODULE:
+            raise _refuse_module(mechanism, f'{PLAIN_MODULE} required user_NAME="PASSWORD";')
+        return partial(PlainServer, plain_users(module))
 
 
-def build_mechanism(
-    listener: str, mechanism: str, texts: Mapping[str, str], credentials: Credentials, tokens: TokenCredentials
-) -> Callable[[], Mechanism]:
-    """The way to begin an exchange by a mechanism. Raises ConfigError."""
+def check_listener(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
+    """Raises ConfigError for a listener that cannot authenticate as it is told to."""
+    name = endpoint.listener_name
+    if OAUTHBEARER in SaslListener(name, texts, lambda _user, _mechanism: None).mechanisms:
+        from tidelog.broker.security.sasl.oauth.settings import check_endpoint
+
+        check_endpoint(endpoint, texts)
+
+
+def check_handler(listener: str, mechanism: str, texts: Mapping[str, str]) -> None:
+    """Raises ConfigError for a handler of another mechanism."""
+    key = f"{listener_prefix(listener)}{mechanism.lower()}.{HANDLER_KEY}"
+    allowed = PLAIN_HANDLER if mechanism == PLAIN else "no value"
+    if texts.get(key, "") not in ("", allowed):
+        raise ConfigError(f"Invalid value {texts[key]!r} for configuration {key}; allowed: {allowed}")
+
+
+def module_of(listener: str, mechanism: str, texts: Mapping[str, str]) -> LoginModule | None:
+    """The login module of a mechanism's JAAS text; None where there is none. Raises ConfigError."""
     jaas = mechanism_values(texts, listener, mechanism)[JAAS_KEY]
-    module = None if jaas is None else parse_jaas(jaas)
-    if mechanism in SCRAM_MECHANISMS:
-        if module is not None and module.name != SCRAM_MODULE:
-            raise _refuse_module(mechanism, SCRAM_MODULE)
-        return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens))
-    if mechanism != PLAIN:
-        raise _refuse(listener, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS)))
-    if module is None or module.name != PLAIN_MODULE:
-        raise _refuse_module(mechanism, f'{PLAIN_MODULE} required user_NAME="PASSWORD";')
-    return partial(PlainServer, plain_users(module))
+    return None if jaas is None else parse_jaas(jaas)
 
 
 def plain_users(module: LoginModule) -> PlainUsers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 
@@ -10,8 +11,14 @@ class Reply(NamedTuple):
 
     token: bytes
     user: str | None = None
-    token_expires_ms: int | None = None
-    """End of the delegation token that the client showed, by the wall clock; None where it showed none."""
+    expires_ms: int | None = None
+    """End of the credential that the client showed, by the wall clock; None where it has none."""
+    is_by_token: bool = False
+    """Whether a delegation token was shown for a password."""
+
+
+Evaluation = Callable[[], Reply]
+"""Work on a token that takes a while. Any thread, once. Raises InvalidTokenError, AuthenticationFailedError."""
 
 
 class Mechanism(Protocol):
@@ -20,6 +27,9 @@ class Mechanism(Protocol):
     claimed: str
     """The name that the client gave, before anything is proved."""
 
-    def evaluate(self, token: bytes, /) -> Reply:
-        """Answer the client's next token. Raises InvalidTokenError, AuthenticationFailedError."""
+    def evaluate(self, token: bytes, /) -> Reply | Evaluation:
+        """Answer the client's next token, or give back the work to be done for that in a thread.
+
+        Raises InvalidTokenError, AuthenticationFailedError.
+        """
         ...

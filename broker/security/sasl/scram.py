@@ -142,7 +142,7 @@ class ScramServer:
         signature = hmac.digest(credential.server_key, transcript, self._users.hash_name)
         answer = b"v=" + base64.b64encode(signature)
         if self._token is not None:
-            return Reply(answer, self._token.owner, self._token.expires_ms)
+            return Reply(answer, self._token.owner, self._token.expires_ms, is_by_token=True)
         return Reply(answer, self.claimed)
 
     def _is_proof(self, proof: bytes, transcript: bytes, credential: ScramState) -> bool:

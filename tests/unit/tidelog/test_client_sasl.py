@@ -234,7 +234,7 @@ class Listener:
                 self._serve(ours, reading.read)
 
     def _serve(self, ours: socket.socket, read: Callable[[int], bytes]) -> None:
-        exchange = SaslAuthenticator(self.mechanisms, self.lifetime_ms)
+        exchange = SaslAuthenticator(self.mechanisms, dict.fromkeys(self.mechanisms, self.lifetime_ms))
         while head := read(4):
             request = memoryview(read(struct.unpack(">i", head)[0]))
             if exchange.identity is not None or self.is_plain:

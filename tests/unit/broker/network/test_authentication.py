@@ -7,15 +7,19 @@ import json
 import logging
 import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.support.issuer import first_message, unsecured
 from tests.unit.broker.network.test_connection import Fixture
 from tests.unit.broker.security.sasl.test_authenticator import GOOD, WRONG, frame_of, handshake, token
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.security import UNSECURED_HANDLER
 from tidelog.broker.network.authentication import REAUTHENTICATION_PAUSE_MS, Authentication
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.newcomers import LONGEST_DELAY_MS, MOST_ADDRESSES, FailedLogins, source_of
@@ -36,15 +40,36 @@ METADATA = bytes(frame_of(3, 0, b"\0\0\0\0"))
 API_VERSIONS = bytes(frame_of(18, 0))
 
 
+class Threads:
+    """A loop's threads, whose work is done when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def run_in_executor(self, _executor: object, work: Callable[[], Any]) -> Future[Any]:
+        self.waiting.append((Future(), work))
+        return self.waiting[-1][0]
+
+    def run(self) -> None:
+        """Do what waits."""
+        waiting, self.waiting = self.waiting, []
+        for future, work in waiting:
+            try:
+                future.set_result(work())
+            except RuntimeError as error:
+                future.set_exception(error)
+
+
 class World:
     """Connections of one SASL listener, with their clients' ends. The broker echoes what reaches it."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         self.base = Fixture()
+        self.threads = Threads()
         config = BrokerConfig({**TEXTS, **texts})
         broker = SimpleNamespace(
             config=config, controller=SimpleNamespace(image=SimpleNamespace(scram={})), metrics=self.base.metrics,
-            timers=self.base.loop.timers,
+            timers=self.base.loop.timers, loop=self.threads,
         )  # fmt: skip
         self.authentication = Authentication(cast(Any, broker), ["SASL_PLAINTEXT"])
         self.ends: list[socket.socket] = []
@@ -90,6 +115,7 @@ class World:
         return self.base.metrics.counter(f"kafka_server_socket_{event}_total").count
 
     def close(self) -> None:
+        self.authentication.close()
         for connection in [*self.connections, self.base.connection]:
             connection.close()
         for end in [*self.ends, self.base.client]:
@@ -261,6 +287,104 @@ def test_a_handshake_at_once_after_another_is_the_brokers_to_refuse(world: World
     world.pass_time(REAUTHENTICATION_PAUSE_MS - 1)
     again = bytes(handshake())
     assert world.ask(again) == again
+
+
+TOKENS = pytest.mark.parametrize(
+    "world",
+    [
+        {
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.server.callback.handler.class": UNSECURED_HANDLER,
+            "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+        }
+    ],
+    indirect=True,
+)
+
+
+def show(world: World, **claims: object) -> None:
+    """Send a bearer token, without waiting for the thread that looks at it."""
+    world.ask(handshake("OAUTHBEARER"))
+    assert world.ask(token(first_message(unsecured(**claims)))) is None
+
+
+@TOKENS
+def test_while_a_thread_looks_at_a_token_the_next_frame_waits(world: World) -> None:
+    connection = world.connect()
+    show(world)
+    assert world.ask(METADATA) is None
+    assert connection.context.principal == ANONYMOUS
+    world.threads.run()
+    world.base.loop.turn()
+    assert (world.read() or b"").endswith(METADATA)
+    assert connection.context.principal == Principal("User", "ann")
+    assert world.count("successful_authentication") == 1
+
+
+@TOKENS
+def test_a_session_ends_with_its_bearer_token(world: World) -> None:
+    connection = world.connect()
+    show(world, exp=time.time() + 30)
+    world.threads.run()
+    world.pass_time(1)
+    world.read()
+    assert world.ask(METADATA) == METADATA
+    world.pass_time(30_000)
+    world.ask(METADATA)
+    assert connection.closed
+    assert world.count("expired_connections_killed") == 1
+
+
+@TOKENS
+def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    connection = world.connect()
+    show(world, exp=1)
+    world.threads.run()
+    assert b"invalid_token" in (world.read() or b"")
+    assert not connection.closed
+    world.ask(token(b"\x01"))
+    world.pass_time(100)
+    assert b"invalid_token" in (world.read() or b"")
+    assert connection.closed
+    line = next(record for record in caplog.records if record.name == "tidelog.audit")
+    assert json.loads(line.getMessage())["reason"] == "it has expired"
+
+
+@TOKENS
+def test_another_user_than_the_tokens_is_refused_by_the_thread(world: World) -> None:
+    connection = world.connect()
+    world.ask(handshake("OAUTHBEARER"))
+    world.ask(token(first_message(unsecured(), "n,a=bob,")))
+    world.threads.run()
+    assert world.read() is None  # the answer waits
+    world.pass_time(100)
+    assert b"different from the token's principal name" in (world.read() or b"")
+    assert connection.closed
+
+
+@TOKENS
+@pytest.mark.parametrize("how", ["time", "client", "fault"])
+def test_a_connection_may_end_while_a_thread_looks_at_its_token(world: World, how: str) -> None:
+    connection = world.connect()
+    show(world)
+    if how == "time":
+        world.pass_time(4000)
+    elif how == "client":
+        world.ends[-1].close()
+        world.base.loop.turn()
+    else:
+        world.threads.waiting = [(world.threads.waiting[0][0], throw_fault)]
+    world.threads.run()
+    world.pass_time(1)
+    assert connection.closed
+    assert connection.context.principal == ANONYMOUS
+
+
+def throw_fault() -> None:
+    raise RuntimeError("a fault of ours")
 
 
 def test_failures_of_one_address_wait_longer_and_longer() -> None:

@@ -213,7 +213,7 @@ def scram_login(users: ScramUsers, token_id: str, password: str) -> tuple[str | 
     signature = hmac.digest(stored_key, f"{bare},{first},{unproved}".encode(), users.hash_name)
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
     reply = server.evaluate(f"{unproved},p={proof}".encode())
-    return reply.user, reply.token_expires_ms
+    return reply.user, reply.expires_ms
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
@@ -247,9 +247,9 @@ def session_ms(lifetime_ms: int) -> int:
         claimed = "id"
 
         def evaluate(self, _token: bytes, /) -> Reply:
-            return Reply(b"", "ann", 170)
+            return Reply(b"", "ann", 170, is_by_token=True)
 
-    exchange = SaslAuthenticator({"SCRAM-SHA-256": Shown}, lifetime_ms, now_ms=lambda: 100)
+    exchange = SaslAuthenticator({"SCRAM-SHA-256": Shown}, {"SCRAM-SHA-256": lifetime_ms}, now_ms=lambda: 100)
     for key, body in ((17, b"\x00\x0dSCRAM-SHA-256"), (36, b"\x00\x00\x00\x00")):
         header = encode_request_header(RequestHeader(key, 1, 7, None))
         exchange.receive(memoryview(bytes(header) + body))

@@ -6,6 +6,7 @@ import pytest
 
 from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from tidelog.broker.security.sasl.listener import SaslListener
+from tidelog.broker.security.sasl.mechanism import Reply
 from tidelog.protocol.config_def import ConfigError
 
 
@@ -57,7 +58,7 @@ def test_the_text_of_a_mechanism_of_a_listener_wins() -> None:
         listener_name_out_plain_sasl_jaas_config=text,
         sasl_jaas_config=f"{SCRAM_MODULE} required;",
     )
-    assert built.mechanisms["PLAIN"]().evaluate(b"\0ann\0secret").user == "ann"
+    assert built.mechanisms["PLAIN"]().evaluate(b"\0ann\0secret") == Reply(b"", "ann")
     assert list(built.mechanisms) == ["PLAIN", "SCRAM-SHA-256"]
 
 

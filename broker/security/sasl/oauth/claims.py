@@ -1,0 +1,54 @@
+"""Claims of a token, as both kinds of tokens are checked by them: names, times, scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
+
+_CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
+
+
+def name_of(claims: Mapping[str, Any], claim: str) -> str:
+    """The principal's name. Raises TokenRefusedError."""
+    name = claims.get(claim)
+    if not isinstance(name, str) or not name.strip() or not _CONTROL.isdisjoint(name):
+        raise TokenRefusedError(f"the claim {claim} has no name")
+    return name
+
+
+def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
+    """A time in seconds since 1970; None where the claim is not there. Raises TokenRefusedError."""
+    value = claims.get(claim)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise TokenRefusedError(f"the claim {claim} has no time")
+    return float(value)
+
+
+def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+    """The scopes: a list, or one text with spaces between them. Raises TokenRefusedError."""
+    value = claims.get(claim)
+    if value is None:
+        return frozenset()
+    found = value.split() if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(one, str) and one.strip() for one in found):
+        raise TokenRefusedError(f"the claim {claim} has no scopes")
+    return frozenset(found)
+
+
+def check_times(claims: Mapping[str, Any], now_s: float, skew_s: float) -> float:
+    """The end of a token, in seconds since 1970. Raises TokenRefusedError unless it has begun and has not ended."""
+    expires, issued, begins = (time_of(claims, claim) for claim in ("exp", "iat", "nbf"))
+    if expires is None:
+        raise TokenRefusedError("the claim exp is missing")
+    if now_s - skew_s >= expires:
+        raise TokenRefusedError("it has expired")
+    if max(issued or 0, begins or 0) > now_s + skew_s:
+        raise TokenRefusedError("it is not valid yet")
+    if issued is not None and expires <= issued:
+        raise TokenRefusedError("it ends before it is issued")
+    return expires

@@ -1,0 +1,186 @@
+"""The issuer's keys (JWKS): read from their URL in a thread, and read again from time to time.
+
+    read      -> ``refresh_ms`` later the next look
+    failed    -> the old keys stay; the next look ``backoff_ms`` later, doubled by each further failure
+    a token names a key that is not there -> the next look comes at once, unless one came so less than a minute ago
+
+A URL is of https, of http on this machine, or of a file. No redirect is followed, and no more than MOST_BYTES and
+MOST_KEYS are taken. ``keys`` is replaced whole; it may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+logger = logging.getLogger(__name__)
+
+K = TypeVar("K")
+MOST_BYTES = 100 * 1024
+MOST_KEYS = 64
+TIMEOUT_S = 10.0
+EARLY_PAUSE_S = 60.0
+"""Between two looks that unknown keys brought forward: tokens with invented key ids cost no more than that."""
+
+
+class MalformedKeysError(Exception):
+    """A document that is no JWKS, or that cannot be had."""
+
+
+class Pace(NamedTuple):
+    """How often keys are looked at."""
+
+    refresh_s: float
+    backoff_s: float
+    longest_backoff_s: float
+
+
+class KeySet(Generic[K]):
+    """The keys of one issuer. ``step`` is called by one thread; all else by any."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], bytes],
+        read: Callable[[Mapping[str, Any]], K],
+        nothing: K,
+        pace: Pace,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
+        """``nothing`` are the keys until some are read. Both functions raise MalformedKeysError."""
+        self.keys = nothing
+        self._fetch = fetch
+        self._read = read
+        self._pace = pace
+        self._now_s = now_s
+        self._due_s = self._early_after_s = float("-inf")
+        self._failures = 0
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._wake = threading.Event()
+
+    def note_unknown(self) -> bool:
+        """Bring the next look forward: a token names a key that is not there. Says whether it comes at once."""
+        with self._lock:
+            now = self._now_s()
+            if now < self._early_after_s or self._failures:
+                return False
+            self._early_after_s = now + EARLY_PAUSE_S
+            self._due_s = now
+        self._wake.set()
+        return True
+
+    def step(self) -> float:
+        """Look at the keys if it is time. Returns the seconds until the next look."""
+        with self._lock:
+            now = self._now_s()
+            if now < self._due_s:
+                return self._due_s - now
+            self._due_s = now + self._pace.refresh_s
+        wait_s = self._look()
+        with self._lock:
+            self._due_s = min(self._due_s, self._now_s() + wait_s)
+        return wait_s
+
+    def _look(self) -> float:
+        """Read the keys. Returns the seconds until they are looked at again."""
+        try:
+            self.keys = self._read(parse(self._fetch()))
+        except MalformedKeysError as error:
+            wait_s = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
+            if not self._failures:
+                logger.warning("the keys of tokens cannot be read, and will be again: %s", error)
+            self._failures = min(self._failures + 1, 32)
+            return wait_s
+        if self._failures:
+            logger.info("the keys of tokens can be read again")
+        self._failures = 0
+        return self._pace.refresh_s
+
+    def run(self) -> None:
+        """Look from time to time, until ``stop``. For a thread."""
+        while not self._stopped:
+            wait_s = self.step()
+            self._wake.wait(wait_s)
+            self._wake.clear()
+
+    def stop(self) -> None:
+        """Have ``run`` return."""
+        self._stopped = True
+        self._wake.set()
+
+
+def parse(data: bytes) -> Mapping[str, Any]:
+    """A JWKS. Raises MalformedKeysError."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    keys = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(keys, list):
+        raise MalformedKeysError("not a JSON object with a list of keys")
+    if len(keys) > MOST_KEYS:
+        raise MalformedKeysError(f"more than {MOST_KEYS} keys")
+    return {"keys": keys}
+
+
+def fetch_file(path: str) -> bytes:
+    """The content of a file. Raises MalformedKeysError."""
+    try:
+        with open(path, "rb") as file:
+            return check_size(file.read(MOST_BYTES + 1))
+    except OSError as error:
+        raise MalformedKeysError(f"{path}: {error.strerror}") from error
+
+
+def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], float] = monotonic) -> bytes:
+    """The body of the answer. For a thread. Raises MalformedKeysError."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # 20 ms that no start should wait for
+
+    parts = urlsplit(url)
+    host, path = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if parts.scheme == "https":
+        connection: HTTPConnection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
+    else:
+        connection = HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise MalformedKeysError(f"{url} answered {response.status}")
+        return read_body(response, now_s() + TIMEOUT_S, now_s)
+    except (OSError, HTTPException) as error:
+        raise MalformedKeysError(f"{url}: {type(error).__name__}") from error
+    finally:
+        connection.close()
+
+
+def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], float]) -> bytes:
+    """A body that is neither long nor slow. Raises MalformedKeysError, OSError, HTTPException."""
+    body = b""
+    while part := response.read1(MOST_BYTES + 1 - len(body)):
+        body = check_size(body + part)
+        if now_s() > deadline_s:
+            raise MalformedKeysError("the answer takes too long")
+    return body
+
+
+def check_size(data: bytes) -> bytes:
+    """The bytes. Raises MalformedKeysError where they are too many."""
+    if len(data) > MOST_BYTES:
+        raise MalformedKeysError(f"more than {MOST_BYTES} bytes")
+    return data
+
+
+def file_of(url: str) -> str | None:
+    """The path of a URL of a file; None for any other."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None

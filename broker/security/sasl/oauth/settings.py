@@ -1,0 +1,192 @@
+"""The check of tokens that one listener's configuration asks for. Source of the keys: Kafka's OAuthBearerConfig.
+
+``sasl.server.callback.handler.class`` says which one; Kafka's default, unsecured tokens, has to be named here.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from tidelog.broker.config.broker_config import Endpoint
+from tidelog.broker.config.keys.security import (
+    LISTENER_CONFIG_DEF,
+    SECURED_HANDLER,
+    UNSECURED_HANDLER,
+    listener_values,
+    mechanism_values,
+)
+from tidelog.broker.security.policy import is_loopback
+from tidelog.broker.security.sasl.jaas import JAAS_KEY, OAUTHBEARER_MODULE, LoginModule, parse_jaas
+from tidelog.broker.security.sasl.oauth.key_set import KeySet, Pace, fetch_file, fetch_url, file_of
+from tidelog.broker.security.sasl.oauth.server import OAUTHBEARER, BearerToken, TokenRefusedError
+from tidelog.broker.security.sasl.oauth.unsecured_tokens import UnsecuredTokens, rules_of
+from tidelog.broker.security.tls.stores import read_trust_store
+from tidelog.protocol.config_def import ConfigError
+
+if TYPE_CHECKING:
+    from tidelog.broker.security.sasl.oauth.signed_tokens import Keys
+
+HANDLER_KEY = "sasl.server.callback.handler.class"
+URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
+ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+ALLOWED_FILES = "org.apache.kafka.sasl.oauthbearer.allowed.files"
+FIRST_KEYS_S = 5.0
+"""So long the first tokens after a start wait for the keys."""
+_MODULES = ("jwt", "cryptography")
+_SIGNED = "tidelog.broker.security.sasl.oauth.signed_tokens"
+
+
+class Tokens(Protocol):
+    """The check of a listener's tokens."""
+
+    def begin(self) -> None:
+        """Begin to read the keys."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+    def validate(self, token: str) -> BearerToken:
+        """What a token says. Any thread but the loop's. Raises TokenRefusedError."""
+        ...
+
+
+class Unsecured(UnsecuredTokens):
+    """Unsecured tokens have no keys."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Secured:
+    """Signed tokens, and the thread that reads their keys; it imports PyJWT first."""
+
+    def __init__(self, values: Mapping[str, Any], context: ssl.SSLContext | None) -> None:
+        self._values = values
+        self._context = context
+        self._keys: KeySet[Keys] | None = None
+        self._check: Any = None
+        self._stopped = False
+        self._ready = threading.Event()
+
+    def begin(self) -> None:
+        """Begin the thread."""
+        threading.Thread(target=self._run, name="jwks", daemon=True).start()
+
+    def _run(self) -> None:
+        signed, values = import_module(_SIGNED), self._values
+        url = values[URL_KEY]
+        path = file_of(url)
+        fetch = partial(fetch_url, url, self._context) if path is None else partial(fetch_file, path)
+        keys = self._keys = KeySet(fetch, signed.read_keys, {}, pace_of(values))
+        rules = signed.SignedRules(
+            list(values["sasl.oauthbearer.expected.audience"] or ()),
+            values["sasl.oauthbearer.expected.issuer"],
+            values["sasl.oauthbearer.clock.skew.seconds"],
+            values["sasl.oauthbearer.sub.claim.name"],
+            values["sasl.oauthbearer.scope.claim.name"],
+        )
+        self._check = signed.SignedTokens(rules, lambda: keys.keys, keys.note_unknown)
+        keys.step()
+        self._ready.set()
+        if not self._stopped:
+            keys.run()
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._stopped = True
+        if self._keys is not None:
+            self._keys.stop()
+
+    def validate(self, token: str) -> BearerToken:
+        """What a token says. Any thread but the loop's. Raises TokenRefusedError."""
+        if not self._ready.wait(FIRST_KEYS_S):
+            raise TokenRefusedError("the keys are not read yet")
+        found: BearerToken = self._check.validate(token)
+        return found
+
+
+def pace_of(values: Mapping[str, Any]) -> Pace:
+    """How often keys are looked at."""
+    prefix = "sasl.oauthbearer.jwks.endpoint."
+    names = ("refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms")
+    return Pace(*(values[prefix + name] / 1000 for name in names))
+
+
+def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
+    """The check of a listener's tokens; reads no key yet. Raises ConfigError."""
+    values = mechanism_values(texts, listener, OAUTHBEARER)
+    module = LoginModule(OAUTHBEARER_MODULE, {}) if values[JAAS_KEY] is None else parse_jaas(values[JAAS_KEY])
+    if module.name != OAUTHBEARER_MODULE:
+        raise refuse(JAAS_KEY, "[hidden]", f"{OAUTHBEARER_MODULE} required;")
+    handler = values[HANDLER_KEY]
+    if handler == UNSECURED_HANDLER:
+        try:
+            return Unsecured(rules_of(module.options))
+        except ValueError as error:
+            raise refuse(JAAS_KEY, "[hidden]", "unsecuredValidatorAllowableClockSkewMs as a number from 0") from error
+    if handler != SECURED_HANDLER:
+        raise refuse(
+            f"{HANDLER_KEY} of listener {listener}, {OAUTHBEARER}", handler, f"{SECURED_HANDLER}, or "
+            f"{UNSECURED_HANDLER} on a listener of this machine alone"
+        )  # fmt: skip
+    check_url(values)
+    for name in _MODULES:
+        if find_spec(name) is None:
+            raise refuse("sasl.enabled.mechanisms", OAUTHBEARER, "it only with `pip install tidelog[oauth]`")
+    return Secured(values, trust_of(module.options))
+
+
+def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
+    """Raises ConfigError where tokens that prove nothing would be taken from other machines."""
+    handler = mechanism_values(texts, endpoint.listener_name, OAUTHBEARER)[HANDLER_KEY]
+    if handler == UNSECURED_HANDLER and not is_loopback(endpoint.host):
+        raise refuse(HANDLER_KEY, handler, f"it only on a listener of this machine alone, unlike {endpoint}")
+
+
+def check_url(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError unless the keys have a URL that may be used."""
+    url = values[URL_KEY]
+    parts = urlsplit(url or "")
+    path = file_of(url or "")
+    allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
+    if allowed is not None and (url if path is None else path) not in allowed:
+        raise refuse(URL_KEY, url, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
+    if path or (
+        parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)))
+    ):
+        return
+    raise refuse(
+        URL_KEY, url, "a URL of https or file, or of http on this machine: without keys no token proves anything"
+    )
+
+
+def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
+    """TLS towards the keys' endpoint: the ssl.truststore.* options of the JAAS text, else the system's certificates.
+
+    Raises ConfigError.
+    """
+    given = {name: text for name, text in options.items() if name in LISTENER_CONFIG_DEF and name.startswith("ssl.")}
+    trusted = read_trust_store(listener_values(given, ""))
+    if trusted is None:
+        return None
+    try:
+        return ssl.create_default_context(cadata=trusted)
+    except ssl.SSLError as error:
+        raise refuse("ssl.truststore", "[hidden]", "a store of certificates") from error
+
+
+def refuse(key: str, value: object, allowed: str) -> ConfigError:
+    """The error for a value that its key cannot have."""
+    return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")

@@ -1,0 +1,162 @@
+"""Signed tokens (JWS): checked by the issuer's public keys, with PyJWT. A thread imports this module.
+
+A key says which algorithms it is for: RSA RS and PS, P-256 ES256 and so on, Ed25519 EdDSA. A token's header only picks
+among those, so neither ``none`` nor a secret (HS) is ever one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Any, NamedTuple
+
+import jwt
+
+from tidelog.broker.security.sasl.oauth.claims import check_times, name_of, scopes_of, time_of
+from tidelog.broker.security.sasl.oauth.key_set import MalformedKeysError
+from tidelog.broker.security.sasl.oauth.server import BearerToken, TokenRefusedError
+
+logger = logging.getLogger(__name__)
+
+RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
+    ("RSA", None): RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+"""By type and curve of a key."""
+SMALLEST_RSA_BITS = 2048
+MALFORMED = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""What PyJWT raises for what a stranger wrote."""
+
+
+class VerificationKey(NamedTuple):
+    """A public key, and the algorithms that it checks."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+Keys = Mapping[str | None, VerificationKey]
+"""By key id."""
+
+
+class SignedRules(NamedTuple):
+    """What a token has to say."""
+
+    audiences: list[str]
+    issuer: str | None
+    skew_s: int
+    name_claim: str
+    scope_claim: str
+
+
+class SignedTokens:
+    """The check of signed tokens."""
+
+    def __init__(
+        self,
+        rules: SignedRules,
+        keys: Callable[[], Keys],
+        note_unknown: Callable[[], object],
+        now_s: Callable[[], float] = time,
+    ) -> None:
+        """``keys`` are those of the moment; ``note_unknown`` is told of a token whose key is not among them."""
+        self._rules = rules
+        self._keys = keys
+        self._note_unknown = note_unknown
+        self._now_s = now_s
+
+    def validate(self, token: str) -> BearerToken:
+        """What a token says. Any thread. Raises TokenRefusedError."""
+        rules, key = self._rules, self._find_key(token)
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key.key,
+                algorithms=list(key.algorithms),
+                options={"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_sub": False,
+                         "verify_aud": bool(rules.audiences), "require": ["exp", "iat"]},
+                audience=rules.audiences or None,
+                issuer=rules.issuer,
+            )  # fmt: skip
+        except MALFORMED as error:
+            raise TokenRefusedError(reason_of(error)) from None
+        expires = check_times(claims, self._now_s(), rules.skew_s)
+        if time_of(claims, "iat") is None:
+            raise TokenRefusedError("the claim iat is missing")
+        scopes_of(claims, rules.scope_claim)
+        return BearerToken(name_of(claims, rules.name_claim), int(expires * 1000))
+
+    def _find_key(self, token: str) -> VerificationKey:
+        """The key that the header names; without a name, the only one. Raises TokenRefusedError."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except MALFORMED:
+            raise TokenRefusedError("it cannot be read") from None
+        if "crit" in header:
+            raise TokenRefusedError("it asks for an extension (crit)")
+        keys, key_id = self._keys(), header.get("kid")
+        found = keys.get(key_id)
+        if found is None and key_id is None and len(keys) == 1:
+            found = next(iter(keys.values()))
+        if found is None:
+            self._note_unknown()
+            raise TokenRefusedError("no key of the issuer has its key id")
+        if header.get("alg") not in found.algorithms:
+            raise TokenRefusedError("its algorithm is not one of its key")
+        return found
+
+
+def reason_of(error: Exception) -> str:
+    """The reason for the log: fixed texts, since those of exceptions can hold parts of a token."""
+    for kind, text in (
+        (jwt.InvalidSignatureError, "its signature is wrong"),
+        (jwt.InvalidAudienceError, "it is for another audience"),
+        (jwt.InvalidIssuerError, "it is of another issuer"),
+        (jwt.MissingRequiredClaimError, "a claim is missing: exp, iat, aud or iss"),
+    ):
+        if isinstance(error, kind):
+            return text
+    return "it cannot be read"
+
+
+def read_keys(document: Mapping[str, Any]) -> Keys:
+    """The public keys of a JWKS; those of other kinds, for other uses, and unreadable ones are left out."""
+    keys: dict[str | None, VerificationKey] = {}
+    for given in document["keys"]:
+        algorithms = algorithms_of(given) if isinstance(given, dict) else ()
+        key_id = given.get("kid") if algorithms else None
+        if algorithms and isinstance(key_id, str | None):
+            try:
+                keys[key_id] = VerificationKey(read_key(given, algorithms[0]), algorithms)
+            except MalformedKeysError as error:
+                logger.warning("a key of the tokens' issuer is left out: %s", error)
+    return keys
+
+
+def algorithms_of(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The algorithms that a key of a JWKS is for; none for a key of another kind, or for another use."""
+    kind, curve = given.get("kty"), given.get("crv")
+    if given.get("use", "sig") != "sig" or not isinstance(kind, str) or not isinstance(curve, str | None):
+        return ()
+    found = ALGORITHMS.get((kind, curve), ())
+    return tuple(name for name in found if name == given["alg"]) if "alg" in given else found
+
+
+def read_key(given: dict[str, Any], algorithm: str) -> Any:
+    """One public key. Raises MalformedKeysError."""
+    try:
+        key = jwt.PyJWK({name: value for name, value in given.items() if name not in PRIVATE}, algorithm).key
+    except MALFORMED as error:
+        raise MalformedKeysError("a key cannot be read") from error
+    if given["kty"] == "RSA" and key.key_size < SMALLEST_RSA_BITS:
+        raise MalformedKeysError(f"an RSA key has fewer than {SMALLEST_RSA_BITS} bits")
+    return key
+
+
+PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
+"""Members of private keys, which are nothing to a broker."""

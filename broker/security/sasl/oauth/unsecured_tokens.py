@@ -1,0 +1,78 @@
+"""Unsecured tokens: claims without a signature, which prove nothing. For a machine where all users are trusted.
+
+    base64url({"alg":"none"}) . base64url({"sub":"ann","exp":...}) .
+
+The options are those of Kafka's OAuthBearerUnsecuredValidatorCallbackHandler, in the JAAS text of the listener.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Any, NamedTuple
+
+from tidelog.broker.security.sasl.oauth.claims import check_times, name_of, scopes_of
+from tidelog.broker.security.sasl.oauth.server import BearerToken, TokenRefusedError
+
+_PREFIX = "unsecuredValidator"
+
+
+class UnsecuredRules(NamedTuple):
+    """What a token has to say."""
+
+    name_claim: str
+    scope_claim: str
+    required_scopes: list[str]
+    skew_s: float
+
+
+def rules_of(options: Mapping[str, str]) -> UnsecuredRules:
+    """The rules that a JAAS text gives. Raises ValueError."""
+
+    def option(name: str) -> str:
+        return options.get(_PREFIX + name, "").strip()
+
+    skew_ms = int(option("AllowableClockSkewMs") or 0)
+    if skew_ms < 0:
+        raise ValueError("a clock skew below 0")
+    return UnsecuredRules(
+        option("PrincipalClaimName") or "sub",
+        option("ScopeClaimName") or "scope",
+        option("RequiredScope").split(),
+        skew_ms / 1000,
+    )
+
+
+class UnsecuredTokens:
+    """The check of unsecured tokens."""
+
+    def __init__(self, rules: UnsecuredRules, now_s: Callable[[], float] = time) -> None:
+        self._rules = rules
+        self._now_s = now_s
+
+    def validate(self, token: str) -> BearerToken:
+        """What a token says. Any thread. Raises TokenRefusedError."""
+        rules = self._rules
+        header, claims, *signature = (*token.split("."), "", "")[:4] if token.count(".") in (1, 2) else ("", "")
+        if any(signature) or decode(header).get("alg") != "none":
+            raise TokenRefusedError("not an unsecured token")
+        said = decode(claims)
+        user, expires = name_of(said, rules.name_claim), check_times(said, self._now_s(), rules.skew_s)
+        if not scopes_of(said, rules.scope_claim).issuperset(rules.required_scopes):
+            required = f"[{', '.join(rules.required_scopes)}]"
+            raise TokenRefusedError("a scope is missing", "insufficient_scope", required)
+        return BearerToken(user, int(expires * 1000))
+
+
+def decode(part: str) -> dict[str, Any]:
+    """The object of one part of a token. Raises TokenRefusedError."""
+    try:
+        found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        raise TokenRefusedError("it cannot be read") from None
+    if not isinstance(found, dict):
+        raise TokenRefusedError("it cannot be read")
+    return found

@@ -1,0 +1,187 @@
+"""The keys of an issuer: when they are read, what is taken of an endpoint, and what unknown keys cost."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.broker.security.sasl.oauth.key_set import (
+    EARLY_PAUSE_S,
+    MOST_BYTES,
+    MOST_KEYS,
+    KeySet,
+    MalformedKeysError,
+    Pace,
+    fetch_file,
+    fetch_url,
+    file_of,
+    parse,
+)
+
+
+class World:
+    """A key set over an endpoint that a test writes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.document = b'{"keys": [1]}'
+        self.reads = 0
+        self.keys: KeySet[list[Any]] = KeySet(self._fetch, self._read, [], Pace(3600, 0.1, 10), now_s=lambda: self.now)
+
+    def _fetch(self) -> bytes:
+        self.reads += 1
+        return self.document
+
+    def _read(self, document: Mapping[str, Any]) -> list[Any]:
+        return list(document["keys"])
+
+
+def test_keys_are_read_and_again_after_a_while() -> None:
+    world = World()
+    assert (world.keys.step(), world.keys.keys) == (3600, [1])
+    world.document = b'{"keys": [2]}'
+    world.now = 3599
+    assert (world.keys.step(), world.keys.keys) == (1, [1])
+    world.now = 3600
+    assert (world.keys.step(), world.keys.keys) == (3600, [2])
+
+
+def test_while_the_endpoint_fails_the_old_keys_stay_and_the_waits_grow(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.keys.step()
+    world.document, world.now = b"no", 3600
+    waits = []
+    for _ in range(10):
+        waits.append(world.keys.step())
+        world.now += waits[-1]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+    assert world.keys.keys == [1]
+    assert caplog.text.count("cannot be read") == 1
+    world.document = b'{"keys": []}'
+    assert (world.keys.step(), world.keys.keys) == (3600, [])
+
+
+def test_unknown_keys_bring_one_look_a_minute_forward() -> None:
+    world = World()
+    world.keys.step()
+    for second in range(0, 600, 3):
+        world.now = second
+        world.keys.note_unknown()
+        world.keys.step()
+    assert world.reads == 1 + 600 // EARLY_PAUSE_S
+
+
+def test_unknown_keys_do_not_hasten_an_endpoint_that_fails() -> None:
+    world = World()
+    world.document = b"no"
+    world.keys.step()
+    assert not world.keys.note_unknown()
+    assert world.reads == 1
+
+
+def test_a_look_that_is_asked_for_during_another_is_not_lost() -> None:
+    world = World()
+    fetched = world._fetch
+
+    def fetch() -> bytes:
+        world.keys.note_unknown()
+        return fetched()
+
+    world.keys._fetch = fetch
+    world.keys.step()
+    world.keys._fetch = fetched
+    world.keys.step()
+    assert world.reads == 2
+
+
+def test_the_thread_ends_when_it_is_told() -> None:
+    world = World()
+    thread = threading.Thread(target=world.keys.run)
+    thread.start()
+    world.keys.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 50_000, json.dumps({"keys": [1] * (MOST_KEYS + 1)}).encode()],
+)
+def test_what_is_no_jwks_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedKeysError):
+        parse(data)
+
+
+@contextmanager
+def endpoint(status: int, body: bytes, **headers: str) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/keys?x=1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_an_endpoint_is_asked_by_http() -> None:
+    with endpoint(200, b'{"keys": []}') as url:
+        assert fetch_url(url, None) == b'{"keys": []}'
+
+
+def test_no_redirect_is_followed() -> None:
+    with (
+        endpoint(200, b"secret") as target,
+        endpoint(302, b"", Location=target) as url,
+        pytest.raises(MalformedKeysError, match="302"),
+    ):
+        fetch_url(url, None)
+
+
+def test_no_more_is_taken_than_keys_need() -> None:
+    with endpoint(200, bytes(MOST_BYTES + 1)) as url, pytest.raises(MalformedKeysError, match="bytes"):
+        fetch_url(url, None)
+
+
+def test_an_answer_that_takes_too_long_is_left() -> None:
+    times = iter([0.0, 11.0])
+    with endpoint(200, b"slow") as url, pytest.raises(MalformedKeysError, match="too long"):
+        fetch_url(url, None, lambda: next(times))
+
+
+def test_an_endpoint_that_is_not_there_is_a_failure() -> None:
+    with endpoint(200, b"") as url:
+        pass
+    with pytest.raises(MalformedKeysError, match="ConnectionRefused"):
+        fetch_url(url, None)
+
+
+def test_a_file_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "keys with space.json"
+    path.write_bytes(b"{}")
+    assert fetch_file(file_of(path.as_uri()) or "") == b"{}"
+    with pytest.raises(MalformedKeysError):
+        fetch_file(str(tmp_path / "none"))
+    path.write_bytes(bytes(MOST_BYTES + 1))
+    with pytest.raises(MalformedKeysError):
+        fetch_file(str(path))
+    assert file_of("https://x/y") is None
