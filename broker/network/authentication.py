@@ -130,7 +130,7 @@ class Gate:
         self._expires_ms = inf
         self._next_handshake_ms = 0.0
         self._timer: Timer = keeper.timers.schedule(listener.limits.timeout_ms, self._time_out)
-        connection.context.on_close = self._left
+        connection.context.on_close = self._closed
         guard(connection, self.dispatch, listener.limits.max_receive_bytes)
         keeper.newcomers.add(self)
 
@@ -212,6 +212,13 @@ class Gate:
             mechanism=exchange.mechanism,
             user=exchange.claimed,
         )
+
+    def _closed(self) -> None:
+        """The connection closed before it came in; a client that left at a refusal failed to log in."""
+        exchange = self._exchange
+        if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
+            self._note("login", exchange, exchange.refusal)
+        self._left()
 
     def _left(self) -> None:
         """The connection closed, or came in."""

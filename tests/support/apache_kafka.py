@@ -46,8 +46,9 @@ def run_tool(
     version: str = KAFKA_4,
     stdin: str | None = None,
     timeout_s: float = rival.TOOL_TIMEOUT_S,
+    java_options: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end; its exit code is not judged."""
     broker_classpath(version)
-    options = (*SMALL_HEAP, *broker_options(version))
+    options = (*SMALL_HEAP, *broker_options(version), *java_options)
     return rival.run_tool(tool, arguments, version=version, options=options, stdin=stdin, timeout_s=timeout_s)

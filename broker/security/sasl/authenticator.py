@@ -94,6 +94,7 @@ class SaslAuthenticator:
         "identity",
         "lifetime_ms",
         "mechanism",
+        "refusal",
         "state",
     )
 
@@ -112,6 +113,8 @@ class SaslAuthenticator:
         """The mechanism that the client chose."""
         self.claimed = ""
         """The name that the client gave."""
+        self.refusal: str | None = None
+        """The reason why it cannot succeed any more, once there is one."""
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
         self.lifetime_ms = 0
@@ -223,6 +226,7 @@ class SaslAuthenticator:
             ) from None
         finally:
             self.claimed = mechanism.claimed
+        self.refusal = reply.refusal
         if reply.user is not None:
             if previous is not None and previous.user != reply.user:
                 raise AuthenticationFailedError(

@@ -15,6 +15,8 @@ class Reply(NamedTuple):
     """End of the credential that the client showed, by the wall clock; None where it has none."""
     is_by_token: bool = False
     """Whether a delegation token was shown for a password."""
+    refusal: str | None = None
+    """The reason why the exchange cannot succeed, although the client has a say yet."""
 
 
 Evaluation = Callable[[], Reply]

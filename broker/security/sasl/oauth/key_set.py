@@ -37,7 +37,7 @@ class MalformedKeysError(Exception):
 
 
 class Pace(NamedTuple):
-    """How often keys are looked at."""
+    """Intervals between two looks at the keys."""
 
     refresh_s: float
     backoff_s: float
@@ -95,7 +95,7 @@ class KeySet(Generic[K]):
         try:
             self.keys = self._read(parse(self._fetch()))
         except MalformedKeysError as error:
-            wait_s = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
+            wait_s: float = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
             if not self._failures:
                 logger.warning("the keys of tokens cannot be read, and will be again: %s", error)
             self._failures = min(self._failures + 1, 32)

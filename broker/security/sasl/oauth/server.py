@@ -29,7 +29,7 @@ _ACKNOWLEDGEMENT = b"\x01"
 
 
 class BearerToken(NamedTuple):
-    """What a token that is good says."""
+    """User and end of a token that is good."""
 
     user: str
     expires_ms: int
@@ -75,7 +75,7 @@ class OAuthBearerServer:
             found = self._validate(bearer)
         except TokenRefusedError as error:
             self._refusal = error
-            return Reply(error.answer.encode())
+            return Reply(error.answer.encode(), refusal=str(error))
         self.claimed = found.user
         if authorization not in (None, found.user):
             raise AuthenticationFailedError(

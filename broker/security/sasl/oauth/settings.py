@@ -55,7 +55,7 @@ class Tokens(Protocol):
         ...
 
     def validate(self, token: str) -> BearerToken:
-        """What a token says. Any thread but the loop's. Raises TokenRefusedError."""
+        """The user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
         ...
 
 
@@ -110,7 +110,7 @@ class Secured:
             self._keys.stop()
 
     def validate(self, token: str) -> BearerToken:
-        """What a token says. Any thread but the loop's. Raises TokenRefusedError."""
+        """The user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
         if not self._ready.wait(FIRST_KEYS_S):
             raise TokenRefusedError("the keys are not read yet")
         found: BearerToken = self._check.validate(token)
@@ -118,7 +118,7 @@ class Secured:
 
 
 def pace_of(values: Mapping[str, Any]) -> Pace:
-    """How often keys are looked at."""
+    """Intervals between two looks at the keys."""
     prefix = "sasl.oauthbearer.jwks.endpoint."
     names = ("refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms")
     return Pace(*(values[prefix + name] / 1000 for name in names))

@@ -45,7 +45,7 @@ Keys = Mapping[str | None, VerificationKey]
 
 
 class SignedRules(NamedTuple):
-    """What a token has to say."""
+    """Demands on the claims of a token."""
 
     audiences: list[str]
     issuer: str | None
@@ -71,7 +71,7 @@ class SignedTokens:
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """What a token says. Any thread. Raises TokenRefusedError."""
+        """The user and the end that a token names. Any thread. Raises TokenRefusedError."""
         rules, key = self._rules, self._find_key(token)
         try:
             claims: dict[str, Any] = jwt.decode(

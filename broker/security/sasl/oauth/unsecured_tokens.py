@@ -21,7 +21,7 @@ _PREFIX = "unsecuredValidator"
 
 
 class UnsecuredRules(NamedTuple):
-    """What a token has to say."""
+    """Demands on the claims of a token."""
 
     name_claim: str
     scope_claim: str
@@ -54,7 +54,7 @@ class UnsecuredTokens:
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """What a token says. Any thread. Raises TokenRefusedError."""
+        """The user and the end that a token names. Any thread. Raises TokenRefusedError."""
         rules = self._rules
         header, claims, *signature = (*token.split("."), "", "")[:4] if token.count(".") in (1, 2) else ("", "")
         if any(signature) or decode(header).get("alg") != "none":

@@ -354,6 +354,18 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
 
 
 @TOKENS
+def test_a_client_that_leaves_at_a_refusal_has_failed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world.connect()
+    show(world, exp=1)
+    world.threads.run()
+    world.ends[-1].close()
+    world.base.loop.turn()
+    assert world.count("failed_authentication") == 1
+    assert "it has expired" in caplog.text
+
+
+@TOKENS
 def test_another_user_than_the_tokens_is_refused_by_the_thread(world: World) -> None:
     connection = world.connect()
     world.ask(handshake("OAUTHBEARER"))
