@@ -27,6 +27,7 @@ from tidelog.broker.config.keys.security import (
     is_listener_key,
 )
 from tidelog.broker.config.keys.token import TOKEN_KEYS
+from tidelog.broker.config.secrets import NOTHING, PROVIDERS_KEY, Resolved, resolve
 from tidelog.broker.config.sources import (
     PropertiesError,
     parse_properties,
@@ -112,13 +113,15 @@ class BrokerConfig:
         "listeners",
         "log_dirs",
         "node_id",
+        "resolved",
         "security_protocols",
         "static_texts",
         "unknown_keys",
     )
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        """Parse texts that are already merged. Raises ConfigError."""
+    def __init__(self, texts: Mapping[str, str], resolved: Resolved = NOTHING) -> None:
+        """Parse texts that are already merged; ``resolved`` says which are secrets. Raises ConfigError."""
+        self.resolved = resolved
         self.static_texts: dict[str, str] = dict(texts)
         self._given: dict[str, str] = select_known_texts(texts)
         self._listener_texts: dict[str, str] = select_listener_texts(texts)
@@ -142,12 +145,19 @@ class BrokerConfig:
         overrides: Iterable[str] = (),
         options: ServeOptions | None = None,
     ) -> BrokerConfig:
-        """Merge file, environment, overrides and options, in this order. Raises ConfigError."""
+        """Merge file, environment, overrides and options, in this order, and resolve references to secrets.
+
+        Raises ConfigError.
+        """
         overrides = list(overrides)
         texts = merge_texts(path, environment, overrides)
         if options is not None:
             options.apply(texts)
-        config = cls(texts)
+        resolved = resolve(texts, environment or {})
+        try:
+            config = cls(resolved.texts, resolved)
+        except ConfigError as error:
+            raise ConfigError(resolved.hide(error.message)) from None
         for key in properties_from_overrides(overrides):
             if key in config.unknown_keys:  # a file may be another version's; what is typed here is a mistake
                 raise ConfigError(f"--override {key}: unknown configuration key{_nearest(key)}")
@@ -347,7 +357,9 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
 
 def is_known(key: str) -> bool:
     """Return whether the key is Kafka's: in a table, below the prefix of one listener, or without effect here."""
-    return key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith("listener.name.")
+    return (
+        key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith(("listener.name.", f"{PROVIDERS_KEY}."))
+    )
 
 
 def has_no_effect(key: str) -> bool:

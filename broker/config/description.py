@@ -110,7 +110,8 @@ class ConfigDescriber:
         if key.name not in SYNONYMS:
             synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        return entry_of(key, key.to_text(effective[key.name]), source, synonyms)
+        is_secret = is_hidden(synonyms)
+        return entry_of(key, key.to_text(effective[key.name]), source, synonyms, is_secret=is_secret)
 
     def broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
         """This broker's keys, or what is set for all brokers."""
@@ -131,7 +132,8 @@ class ConfigDescriber:
             synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])
         source = synonyms[0].source if synonyms and synonyms[0].name == key.name else ConfigSource.DEFAULT
         value = key.to_text(self._config.get(key.name)) if key.name in BROKER_CONFIG_DEF else synonyms[0].value
-        return entry_of(key, value, source, synonyms, read_only=not key.dynamic)
+        is_secret = is_hidden(synonyms)
+        return entry_of(key, value, source, synonyms, read_only=not key.dynamic, is_secret=is_secret)
 
     def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
         """The places one server key is set at, most specific first; its default last where it has one."""
@@ -141,13 +143,17 @@ class ConfigDescriber:
             (self._config.static_texts, ConfigSource.STATIC_BROKER),
         )
         synonyms = [
-            ConfigSynonym(key.name, None if key.is_sensitive else texts[key.name], source)
+            ConfigSynonym(key.name, None if self._is_secret(key) else texts[key.name], source)
             for texts, source in levels
             if key.name in texts
         ]
         if key.default is not None:
             synonyms.append(ConfigSynonym(key.name, key.to_text(key.default), ConfigSource.DEFAULT))
         return synonyms
+
+    def _is_secret(self, key: ConfigKey) -> bool:
+        """Return whether a server key's value is never shown."""
+        return key.is_sensitive or key.name in self._config.resolved.keys
 
     def resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
         """The keys of a group or a client metrics subscription; none for a subscription that does not exist."""
@@ -164,8 +170,9 @@ class ConfigDescriber:
             default = key.to_text(self._group_default(key))
             synonyms = [ConfigSynonym(key.name, texts[key.name], own)] if key.name in texts else []
             default_name = f"group.{key.name}" if kind is ResourceType.GROUP else key.name
-            synonyms.append(ConfigSynonym(default_name, default, ConfigSource.DEFAULT))
-            entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms))
+            is_secret = default_name in self._config.resolved.keys
+            synonyms.append(ConfigSynonym(default_name, None if is_secret else default, ConfigSource.DEFAULT))
+            entries.append(entry_of(key, synonyms[0].value, synonyms[0].source, synonyms, is_secret=is_secret))
         return entries
 
     def _group_default(self, key: ConfigKey) -> Any:
@@ -179,6 +186,11 @@ def renamed(key: ConfigKey, name: str) -> ConfigKey:
     return ConfigKey(name, key.type, None, key.validator, key.importance, key.doc, dynamic=True)
 
 
+def is_hidden(synonyms: list[ConfigSynonym]) -> bool:
+    """Return whether the value in force is one that is not shown."""
+    return bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT and synonyms[0].value is None
+
+
 def entry_of(
     key: ConfigKey,
     value: str | None,
@@ -186,10 +198,12 @@ def entry_of(
     synonyms: list[ConfigSynonym],
     *,
     read_only: bool = False,
+    is_secret: bool = False,
 ) -> ConfigEntry:
-    """A described key; a sensitive one without its value."""
-    shown = None if key.is_sensitive else value
-    return ConfigEntry(key.name, shown, source, read_only, key.is_sensitive, synonyms, int(key.type), key.doc)
+    """A described key; a sensitive one, or one whose value came from a secret, without its value."""
+    is_secret = is_secret or key.is_sensitive
+    shown = None if is_secret else value
+    return ConfigEntry(key.name, shown, source, read_only, is_secret, synonyms, int(key.type), key.doc)
 
 
 def unit_synonyms(server_key: str) -> list[str]:

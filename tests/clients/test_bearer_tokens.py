@@ -22,7 +22,7 @@ from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_t
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.issuer import AUDIENCE, ISSUER, Endpoint, Issuer, unsecured, write_keys
 from tests.support.secured_clients import RefusedError
-from tidelog.broker.config.security_keys import SECURED_HANDLER, UNSECURED_HANDLER
+from tidelog.broker.config.keys.security import SECURED_HANDLER, UNSECURED_HANDLER
 
 VALUES = [b"one", b"two"]
 WAIT_S = 60

@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tidelog.broker.config.secrets import resolve
 from tidelog.broker.config.sources import PropertiesError, parse_properties
 from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, PLAIN, ClientError
 from tidelog.client.security import KEYS, Security
+from tidelog.protocol.config_def import ConfigError
 
 PROFILE_VARIABLE = "TIDELOG_PROFILE"
 PROFILE_PATH = "tidelog/profile.properties"
@@ -55,7 +57,10 @@ def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, 
         if key != BOOTSTRAP_KEY and key not in KEYS:
             known = ", ".join(sorted({BOOTSTRAP_KEY, *KEYS}))
             raise ClientError(f"profile {place}: unknown key {key!r}; expected {known}")
-    return properties
+    try:
+        return resolve(properties, environment).texts
+    except ConfigError as error:
+        raise ClientError(f"profile {place}: {error.message}") from error
 
 
 def default_profile(environment: Mapping[str, str]) -> str:

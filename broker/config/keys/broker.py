@@ -50,6 +50,9 @@ NODE_KEYS = (
     ConfigKey("node.id", INT, 1, between(0), HIGH,
         "The id of this node, unique in its cluster; also written broker.id."),
     ConfigKey("broker.id", INT, -1, None, HIGH, "The older name of node.id; used when node.id is not set."),
+    ConfigKey("config.providers", LIST, None, None, LOW,
+        "Names for providers of secrets, each with its class: config.providers.NAME.class, and what it may read: "
+        "config.providers.NAME.param.allowed.paths or .allowlist.pattern. Default: file, dir and env, for all."),
     ConfigKey("broker.rack", STRING, None, None, MEDIUM, "The rack, zone or room this broker says it stands in."),
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),

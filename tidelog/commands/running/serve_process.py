@@ -117,8 +117,11 @@ def run(options: ServeWords) -> int:
         config.log_unknown_keys()
         if options.strict:
             refuse_weaknesses(config)
-        return serve(config, until_stdin_closes=options.until_stdin_closes)
-    except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
+        try:
+            return serve(config, until_stdin_closes=options.until_stdin_closes)
+        except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
+            raise ConfigError(config.resolved.hide(error.message)) from None
+    except ConfigError as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_USAGE
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.issuer import AUDIENCE, ISSUER, Endpoint, Issuer, unsecured, write_keys
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.broker_config import Endpoint as Listener
-from tidelog.broker.config.security_keys import SECURED_HANDLER, UNSECURED_HANDLER
+from tidelog.broker.config.keys.security import SECURED_HANDLER, UNSECURED_HANDLER
 from tidelog.broker.security.policy import find_weaknesses
 from tidelog.broker.security.sasl.listener import check_listener
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError

@@ -1,0 +1,146 @@
+"""References to secrets that stand elsewhere, in the values of a configuration: ``${PROVIDER:...}`` (KIP-297, KIP-421).
+
+    ${file:PATH:KEY}   a key of a properties file
+    ${dir:PATH:NAME}   the content of a file in a directory, as container platforms mount secrets
+    ${env:NAME}        a variable of the environment
+
+They are resolved once, at the start. ``config.providers`` may give the providers other names, and allow them certain
+paths or variables alone, as in Kafka; no class is loaded by it. What was resolved is neither described nor logged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from tidelog.broker.config.sources import PropertiesError, parse_properties
+from tidelog.protocol.config_def import ConfigError
+
+PROVIDERS_KEY = "config.providers"
+MOST_BYTES = 1024 * 1024
+HIDDEN = "[hidden]"
+_REFERENCE = re.compile(r"\$\{([^}:]+):(?:([^}]*?):)?([^}]*)\}")
+_KINDS = {"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env"}
+"""Kafka's classes in ``org.apache.kafka.common.config.provider``."""
+_PACKAGE = "org.apache.kafka.common.config.provider."
+
+Provider = Callable[[str, str], str]
+"""Path and key -> value. Raises ConfigError, LookupError, OSError, ValueError."""
+
+
+class Resolved(NamedTuple):
+    """Texts without references."""
+
+    texts: dict[str, str]
+    keys: frozenset[str]
+    """Keys whose texts had references."""
+    secrets: frozenset[str]
+    """All that was put in."""
+
+    def hide(self, text: str) -> str:
+        """A text for people, without secrets; the longest first, as one may be part of another."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+NOTHING = Resolved({}, frozenset(), frozenset())
+
+
+def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolved:
+    """Put in what the references stand for. Raises ConfigError, which names the key and the reference."""
+    if not any("${" in text for text in texts.values()):
+        return NOTHING._replace(texts=dict(texts))
+    providers = providers_of(texts, environment)
+    found: dict[str, str] = {}
+    secrets: set[str] = set()
+    for key, text in texts.items():
+        found[key] = _REFERENCE.sub(partial(_value_of, key, providers, secrets), text)
+    changed = frozenset(key for key in texts if found[key] != texts[key])
+    return Resolved(found, changed, frozenset(secrets - {""}))
+
+
+def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], match: re.Match[str]) -> str:
+    """The value of a reference. Raises ConfigError. One to a provider that is not there stays as it is, as in Kafka."""
+    name, path, wanted = match.groups()
+    if name not in providers:
+        return match[0]
+    try:
+        value = providers[name](path or "", wanted)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {match[0]}: {error.message}") from error
+    except OSError as error:
+        raise ConfigError(f"{key}: {match[0]}: {error.strerror}") from error
+    except LookupError:
+        raise ConfigError(f"{key}: {match[0]}: there is no such secret") from None
+    except ValueError as error:
+        raise ConfigError(f"{key}: {match[0]}: the file cannot be read as text") from error
+    secrets.add(value)
+    return value
+
+
+def providers_of(texts: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Provider]:
+    """The providers by name: those of ``config.providers``, else file, dir and env. Raises ConfigError."""
+    if PROVIDERS_KEY not in texts:
+        return {kind: make_provider(kind, environment, None) for kind in _KINDS.values()}
+    found = {}
+    for name in filter(None, map(str.strip, texts[PROVIDERS_KEY].split(","))):
+        class_key = f"{PROVIDERS_KEY}.{name}.class"
+        kind = _KINDS.get(texts.get(class_key, "").removeprefix(_PACKAGE))
+        if kind is None:
+            allowed = ", ".join(_PACKAGE + one for one in _KINDS)
+            raise ConfigError(
+                f"Invalid value {texts.get(class_key)!r} for configuration {class_key}; allowed: {allowed}"
+            )
+        limit = "allowlist.pattern" if kind == "env" else "allowed.paths"
+        found[name] = make_provider(kind, environment, texts.get(f"{PROVIDERS_KEY}.{name}.param.{limit}"))
+    return found
+
+
+def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) -> Provider:
+    """A provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
+    if kind == "env":
+        try:
+            pattern = re.compile(limit or ".*")
+        except re.error:
+            raise ConfigError(f"{PROVIDERS_KEY}: the allowlist.pattern {limit!r} is no pattern") from None
+        return partial(read_variable, environment, pattern)
+    allowed = None if limit is None else [os.path.realpath(path.strip()) for path in limit.split(",") if path.strip()]
+    return partial(read_key if kind == "file" else read_file_of, allowed)
+
+
+def read_variable(environment: Mapping[str, str], pattern: re.Pattern[str], path: str, name: str) -> str:
+    """A variable that the pattern allows. Raises LookupError."""
+    if path or not pattern.fullmatch(name):
+        raise LookupError
+    return environment[name]
+
+
+def read_key(allowed: list[str] | None, path: str, key: str) -> str:
+    """A key of a properties file. Raises ConfigError, LookupError, OSError, ValueError."""
+    try:
+        return parse_properties(read_text(allowed, path))[key]
+    except PropertiesError as error:
+        raise ConfigError(str(error)) from error
+
+
+def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:
+    """The text of a file of a directory, without the line break at its end. Raises as ``read_text``."""
+    if name in ("", ".", "..") or "/" in name:
+        raise LookupError
+    return read_text(allowed, os.path.join(path, name)).removesuffix("\n").removesuffix("\r")
+
+
+def read_text(allowed: list[str] | None, path: str) -> str:
+    """A file at an allowed path. Raises ConfigError, OSError, ValueError."""
+    place = os.path.realpath(path)
+    if allowed is not None and not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
+        raise ConfigError("a path that allowed.paths does not have")
+    with open(place, encoding="utf-8") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"a file of more than {MOST_BYTES} bytes")
+    return text
