@@ -5,9 +5,9 @@
     with tidelog.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``Broker`` is a broker in a process of its own, ``Tidelog`` finds records in a running one, ``scan`` reads logs from
-their files as Arrow batches. Everything else is reached through the ``tidelog`` command. The names are imported on
-first use, so that the command starts without them.
+``Broker`` is a broker in a process of its own, ``Security`` what it asks of its clients, ``Tidelog`` finds records in a
+running one, ``scan`` reads logs from their files as Arrow batches. Everything else is reached through the ``tidelog``
+command. The names are imported on first use, so that the command starts without them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog.broker_process import Broker, BrokerProcessError
+    from tidelog.broker_security import Security
     from tidelog.find import Tidelog
     from tidelog.pipeline.scan.scan import scan
 
-__all__ = ["Broker", "BrokerProcessError", "Tidelog", "scan"]
+__all__ = ["Broker", "BrokerProcessError", "Security", "Tidelog", "scan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from tidelog.pipeline.scan.scan import scan
 
         return scan
+    if name == "Security":
+        from tidelog import broker_security
+
+        return broker_security.Security
     if name in __all__:
         from tidelog import broker_process
 

@@ -20,7 +20,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from tidelog.broker_security import Secured, Security
 
 READY_PREFIX = "tidelog ready on "
 START_TIMEOUT_S = 30.0
@@ -43,9 +46,13 @@ class Broker:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
+        security: Security | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        """``config`` holds keys as in server.properties; ``data_dir`` is kept when given, else made and removed."""
+        """``config`` holds keys as in server.properties; ``data_dir`` is kept when given, else made and removed.
+
+        With ``security`` there is TLS, and users and ACLs as it says; ``clients`` has the settings of clients.
+        """
         self._texts = {**TEST_DEFAULTS, **{key: as_text(value) for key, value in (config or {}).items()}}
         self._own_directory = data_dir is None
         self.data_dir: Path | None = None if data_dir is None else Path(data_dir)
@@ -54,6 +61,17 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._bootstrap: str | None = None
+        self._security = security
+        self._secured: Secured | None = None
+        self._security_directory: tempfile.TemporaryDirectory[str] | None = None
+        self._is_restarting = False
+
+    @property
+    def clients(self) -> Secured:
+        """The settings by which clients reach a secured broker; known while it runs."""
+        if self._secured is None or self._bootstrap is None:
+            raise BrokerProcessError("the broker is not running, or has no security")
+        return self._secured
 
     @property
     def bootstrap(self) -> str:
@@ -73,12 +91,16 @@ class Broker:
         """Start and wait until the broker answers. Raises BrokerProcessError."""
         if self.data_dir is None:
             self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
+        if self._security is not None and self._secured is None:
+            self._secured = self._secure(self._security)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self._process = subprocess.Popen(
             self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=clean_environment()
         )
         try:
             self._bootstrap = self._wait_until_ready()
+            if self._secured is not None:
+                self._secured.prepare(self._bootstrap)
         except BaseException:
             self.kill()
             raise
@@ -96,9 +118,11 @@ class Broker:
     def restart(self) -> Self:
         """Stop cleanly, then start on the same directory and port."""
         port = int(self.bootstrap.rpartition(":")[2])
-        keep, self._own_directory = self._own_directory, False
-        self.stop()
-        self._own_directory = keep
+        self._is_restarting = True
+        try:
+            self.stop()
+        finally:
+            self._is_restarting = False
         self._port = port
         return self.start()
 
@@ -122,9 +146,22 @@ class Broker:
         start = f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from tidelog.cli import main; sys.exit(main())"
         command = [sys.executable, "-I", "-c", start, "serve", "--until-stdin-closes", "--host", "127.0.0.1"]
         command += ["--port", str(self._port), "--data-dir", str(self.data_dir)]
+        if self._secured is not None:  # others may read a command line, and the texts have passwords
+            return [*command, "--config", str(self._secured.write_config(self._texts))]
         for key, text in self._texts.items():
             command += ["--override", f"{key}={text}"]
         return command
+
+    def _secure(self, security: Security) -> Secured:
+        """Make the certificate. Raises BrokerProcessError."""
+        from tidelog.broker_security import Secured
+
+        self._security_directory = tempfile.TemporaryDirectory(prefix="tidelog-security-")
+        try:
+            return Secured(security, Path(self._security_directory.name))
+        except ImportError as error:
+            self._security_directory.cleanup()
+            raise BrokerProcessError("a certificate needs `pip install tidelog[tls]`") from error
 
     def _wait_until_ready(self) -> str:
         process = self._process
@@ -166,9 +203,14 @@ class Broker:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._is_restarting:
+            return
         if self._own_directory and self.data_dir is not None:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.data_dir = None
+        if self._security_directory is not None:
+            self._security_directory.cleanup()
+            self._security_directory = self._secured = None
 
 
 def clean_environment() -> dict[str, str]:

@@ -198,7 +198,7 @@ def test_a_new_key_of_the_issuer_is_looked_for(world: World) -> None:
     address = world.address["SIGNED"]
     with pytest.raises(RefusedError):  # tells of the key that is not known yet
         by_aiokafka(address, lambda: world.issuer.token("es256-new"), "new-key")
-    for _ in range(20):  # invented key ids bring no further looks
+    for _ in range(3):  # invented key ids bring no further looks
         with pytest.raises(RefusedError):
             by_aiokafka(address, lambda: Issuer().token("es256-invented"), "never")
     deadline = time.monotonic() + WAIT_S
@@ -227,11 +227,11 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next(world: World) -
     })  # fmt: skip
     delivered: list[KafkaException | None] = []
     deadline = time.monotonic() + WAIT_S
-    while 'reauthentication"' not in world.broker.log_path.read_text() and time.monotonic() < deadline:
+    while len(made) < 2 or world.broker.log_path.read_text().count('"reauthentication"') < 2:
+        assert time.monotonic() < deadline
         producer.produce("sessions", b"value", on_delivery=lambda error, _: delivered.append(error))
         producer.poll(0.05)
     assert not producer.flush(WAIT_S)
-    assert len(made) >= 2
     assert set(delivered) == {None}
     assert not failed
     assert "eyJ" not in world.broker.log_path.read_text()  # no token is in the log
