@@ -88,7 +88,7 @@ def test_a_restart_keeps_certificate_users_and_acls(broker: tidelog.Broker) -> N
     ann, certificate = broker.clients.librdkafka("ann"), broker.clients.ca.read_bytes()
     broker.restart()
     assert broker.clients.ca.read_bytes() == certificate
-    assert deliver(ann, "team-1") is not None  # ann may write there, and nobody made it
+    assert deliver(ann, "team-1") is not None  # ann may write there, but not create it
     assert deliver(ann, "orders") is None
 
 
