@@ -15,7 +15,7 @@ import aiokafka.errors
 import kafka
 import kafka.errors
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_tool
@@ -226,7 +226,7 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next(world: World) -
         "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token, "error_cb": failed.append,
         "logger": logging.getLogger("quiet"),
     })  # fmt: skip
-    delivered: list[KafkaException | None] = []
+    delivered: list[KafkaError | None] = []
     deadline = time.monotonic() + WAIT_S
     while len(made) < 2 or world.broker.log_path.read_text().count('"reauthentication"') < 1:
         assert time.monotonic() < deadline
