@@ -31,7 +31,7 @@ from tidelog.broker.security.tls.stores import read_trust_store
 from tidelog.protocol.config_def import ConfigError
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.sasl.oauth.signed_tokens import Keys
+    from tidelog.broker.security.sasl.oauth.signed_tokens import Keys, SignedTokens
 
 HANDLER_KEY = "sasl.server.callback.handler.class"
 URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
@@ -76,7 +76,7 @@ class Secured:
         self._values = values
         self._context = context
         self._keys: KeySet[Keys] | None = None
-        self._check: Any = None
+        self._check: SignedTokens | None = None
         self._stopped = False
         self._ready = threading.Event()
 
@@ -111,10 +111,9 @@ class Secured:
 
     def validate(self, token: str) -> BearerToken:
         """The user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
-        if not self._ready.wait(FIRST_KEYS_S):
+        if not self._ready.wait(FIRST_KEYS_S) or self._check is None:
             raise TokenRefusedError("the keys are not read yet")
-        found: BearerToken = self._check.validate(token)
-        return found
+        return self._check.validate(token)
 
 
 def pace_of(values: Mapping[str, Any]) -> Pace:

@@ -12,6 +12,9 @@ from time import time
 from typing import Any, NamedTuple
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tidelog.broker.security.sasl.oauth.claims import check_times, name_of, scopes_of, time_of
 from tidelog.broker.security.sasl.oauth.key_set import MalformedKeysError
@@ -19,6 +22,7 @@ from tidelog.broker.security.sasl.oauth.server import BearerToken, TokenRefusedE
 
 logger = logging.getLogger(__name__)
 
+PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("RSA", None): RSA,
@@ -36,7 +40,7 @@ MALFORMED = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionErro
 class VerificationKey(NamedTuple):
     """A public key, and the algorithms that it checks."""
 
-    key: Any
+    key: PublicKey
     algorithms: tuple[str, ...]
 
 
@@ -147,13 +151,13 @@ def algorithms_of(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in found if name == given["alg"]) if "alg" in given else found
 
 
-def read_key(given: dict[str, Any], algorithm: str) -> Any:
+def read_key(given: dict[str, Any], algorithm: str) -> PublicKey:
     """One public key. Raises MalformedKeysError."""
     try:
-        key = jwt.PyJWK({name: value for name, value in given.items() if name not in PRIVATE}, algorithm).key
+        key: PublicKey = jwt.PyJWK({name: value for name, value in given.items() if name not in PRIVATE}, algorithm).key
     except MALFORMED as error:
         raise MalformedKeysError("a key cannot be read") from error
-    if given["kty"] == "RSA" and key.key_size < SMALLEST_RSA_BITS:
+    if isinstance(key, RSAPublicKey) and key.key_size < SMALLEST_RSA_BITS:
         raise MalformedKeysError(f"an RSA key has fewer than {SMALLEST_RSA_BITS} bits")
     return key
 
