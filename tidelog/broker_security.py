@@ -32,7 +32,7 @@ _DAYS = 30
 
 @dataclass(frozen=True)
 class Security:
-    """What a broker for tests asks of its clients.
+    """Protocol, users and ACLs of a broker for tests.
 
     ``acls`` has a list of rules for each user, such as ``"read topic orders"``, ``"all group team-*"`` or
     ``"deny write topic *"``. With any, even an empty mapping, what is not allowed is refused. ``super_users`` may do
