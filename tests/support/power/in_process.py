@@ -1,0 +1,76 @@
+"""The recorded client and the verdict of the power-loss tests, over a broker's parts in the test's own thread.
+
+Each request is a number of turns of a loop that moves only when told, so a test can have any one call of the disk fail
+and say which request it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.support.power.recording import RETRIABLE, Asker
+from tests.support.power.story import Story, story_of
+from tests.support.power.trace import read_trace
+from tests.unit.broker.data_broker import DataBroker
+from tests.unit.broker.handlers.test_data_path import Wire
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.requests.route import Pending
+from tidelog.protocol.schema.fields import Message
+
+_Response = TypeVar("_Response", bound=Message)
+MOST_TURNS = 200
+TURN_MS = 50
+TRIES = 8
+
+
+class InProcessClient:
+    """Sends requests to a broker's parts; as :class:`tidelog.client.Client` does to a broker."""
+
+    def __init__(self, data: DataBroker) -> None:
+        self._data = data
+        self._wire = Wire(data)
+        coordinators_of(data.broker).start()
+
+    def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
+        """The answer. Raises AssertionError where none comes."""
+        sent: list[Any] = []
+        answer = self._wire.send(request, version)
+        if isinstance(answer, Pending):
+            answer.on_answer(sent.append)
+        else:
+            sent.append(answer)
+        self._turn(lambda: bool(sent))
+        assert sent, f"no answer to {type(request).__name__}"
+        return self._wire.decoded(sent[0], response_type, version)
+
+    def _turn(self, is_enough: Callable[[], bool]) -> None:
+        """At least one turn: what the broker does meanwhile goes on."""
+        for _ in range(MOST_TURNS):
+            self._data.loop.run_soon()
+            if is_enough():
+                return
+            self._data.loop.advance(TURN_MS)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class InProcessAsker(Asker):
+    """Notes requests and answers in ``trace``; a request that is refused raises AssertionError."""
+
+    def __init__(self, data: DataBroker, trace: Path) -> None:
+        self._trace = trace
+        self._client: Any = InProcessClient(data)
+
+    @staticmethod
+    def until_answered(ask: Callable[[], int]) -> None:
+        """Ask a few times while the coordinator is not ready."""
+        code = next((code for _ in range(TRIES) if (code := ask()) not in RETRIABLE), -1)
+        assert code == 0, f"error {code}"
+
+
+def story_in(trace: Path) -> Story:
+    """The story of the notes so far."""
+    return story_of(read_trace(trace, trace.parent))
