@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak authorization-oracle client-matrix power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms authorization-oracle client-matrix power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,8 @@ unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family
 fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the examples: for the night
 	TIDELOG_FUZZ_DEEP=1 $(BIN)/pytest tests/fuzz tests/unit -m hypothesis --timeout=6000 \
 	  --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
+	TIDELOG_LOGIN_CASES=1000000 $(BIN)/pytest tests/fuzz/test_login_fuzz.py --timeout=6000 \
+	  --numprocesses=$(WORKERS) $(PYTEST_OPTIONS)
 
 # Bounds checks, AddressSanitizer and UBSan. PYTHONMALLOC: each object has memory of its own, with poison around it.
 SANITIZE_TESTS := tests/fuzz/test_records.py tests/fuzz/test_messages_fuzz.py tests/unit/protocol tests/unit/log/records \
@@ -86,6 +88,12 @@ authorization-oracle: $(VENV)/.test $(EXTENSIONS) ## random ACLs and REQUESTS ra
 
 client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
 	TIDELOG_CLIENT_MATRIX=1 $(BIN)/pytest tests/clients/test_secured_languages.py tests/clients/test_sasl.py tests/clients/test_tls.py -p no:randomly
+
+login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong passwords at full size; prints how long others wait
+	TIDELOG_LOGIN_STORMS=1 $(BIN)/pytest -s tests/faults/test_login_storms.py --timeout=600 -p no:randomly
+
+tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is installed below build/
+	TIDELOG_TLS_SCAN=1 $(BIN)/pytest tests/clients/test_tls_scan.py -p no:randomly
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000

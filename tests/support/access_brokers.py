@@ -46,6 +46,7 @@ SETTINGS = {
     "delegation.token.secret.key": "word",
     "group.consumer.max.session.timeout.ms": "3600000",
     "group.consumer.session.timeout.ms": "3600000",
+    "log.retention.ms": "-1",  # records are of a fixed date
 }
 OPERATIONS = {
     ResourceType.TOPIC: (2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 10, 11),

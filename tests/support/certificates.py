@@ -56,10 +56,12 @@ class Authority:
     def certificate(self) -> Path:
         return self.pair.certificate
 
-    def issue(self, name: str, subject: str, *, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 30) -> Pair:
+    def issue(
+        self, name: str, subject: str, *, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 30, key: str = "EC"
+    ) -> Pair:
         """A pair for ``subject``, written as openssl takes it; negative days: expired."""
         pair = Pair(self._directory, name)
-        make_key(pair.key)
+        make_key(pair.key, key)
         request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
         openssl("req", "-new", "-utf8", "-key", pair.key, "-subj", subject, "-out", request)
         extensions.write_text(f"subjectAltName={hosts}\nbasicConstraints=CA:FALSE\n")
@@ -68,9 +70,12 @@ class Authority:
         return pair.join()
 
 
-def make_key(path: Path) -> None:
-    """A new P-256 key as PKCS8."""
-    openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
+KEYS = {"EC": "ec_paramgen_curve:P-256", "RSA": "rsa_keygen_bits:2048"}
+
+
+def make_key(path: Path, algorithm: str = "EC") -> None:
+    """A new key as PKCS8: P-256, or RSA of 2,048 bits."""
+    openssl("genpkey", "-algorithm", algorithm, "-pkeyopt", KEYS[algorithm], "-out", path)
     path.chmod(0o600)
 
 

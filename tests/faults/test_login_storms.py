@@ -1,0 +1,234 @@
+"""F13: strangers by the thousand at listeners that authenticate cost the clients that are in nothing but time.
+
+Half logins and half handshakes (slowloris), whole handshakes as fast as they go, wrong passwords at a high rate. Beside
+each a client that has logged in produces, and another one logs in. ``make login-storms`` runs them at full size: 5,000
+half logins, a minute of 1,000 wrong passwords a second; it prints how long the others waited.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support import raw_client
+from tests.support.broker import TidelogProcess, free_port
+from tests.support.certificates import Certificates
+from tests.support.tls import client_context
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
+
+IS_LONG = bool(os.environ.get("TIDELOG_LOGIN_STORMS"))
+HALVES = 5_000 if IS_LONG else 600
+HANDSHAKES = 12_000 if IS_LONG else 200
+PASSWORDS_PER_S, SECONDS = (1_000, 60) if IS_LONG else (400, 2)
+STATE_LIMIT_S = 120.0
+MEMORY_BYTES = 100_000_000
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret";'
+RIGHT, WRONG = b"\0ann\0secret", b"\0ann\0wrong"
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+
+class Besieged:
+    """A broker with a listener for logins and one for TLS."""
+
+    def __init__(self, directory: Path) -> None:
+        certificates = Certificates(directory)
+        self.authority = certificates.authority.certificate
+        self.login, self.tls = free_port(), free_port()
+        self.broker = TidelogProcess(directory / "broker", {
+            "listeners": f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{self.login},SSL://127.0.0.1:{self.tls}",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+            "connection.authentication.timeout.ms": "2000",
+            "connections.max.idle.ms": "30000",
+            **certificates.server_texts(),
+        })  # fmt: skip
+
+    def memory(self) -> int:
+        status = Path(f"/proc/{self.broker.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+@pytest.fixture(scope="module")
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
+    besieged = Besieged(tmp_path_factory.mktemp("storm"))
+    with besieged.broker:
+        with raw_client.connect(besieged.broker.port) as connection:
+            connection.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, 5) + b"topic"))
+            raw_client.receive_frame(connection)
+        yield besieged
+
+
+def login_frames(token: bytes) -> bytes:
+    handshake = SaslHandshakeRequest(mechanism="PLAIN").encode(1)
+    return raw_client.frame(17, 1, 1, handshake) + raw_client.frame(
+        36, 0, 2, SaslAuthenticateRequest(auth_bytes=token).encode(0)
+    )
+
+
+def log_in(port: int) -> socket.socket:
+    """A connection of the right user, from an address that no stranger has."""
+    connection = socket.create_connection(("127.0.0.1", port), STATE_LIMIT_S, source_address=("127.0.0.99", 0))
+    connection.sendall(login_frames(RIGHT))
+    raw_client.receive_frame(connection)
+    assert raw_client.receive_frame(connection)[4:6] == b"\0\0"
+    return connection
+
+
+class Inside:
+    """A client that has logged in and produces; another one logs in each time. ``waits`` are its round trips."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connection = log_in(port)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.failure: BaseException | None = None
+        self.waits: list[float] = []
+
+    def __enter__(self) -> Inside:
+        self._thread.start()
+        self.wait_for(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(AssertionError):
+            self.wait_for(5)
+        self._stop.set()
+        self._thread.join()
+        self._connection.close()
+        if self.failure is not None:
+            raise self.failure
+
+    def wait_for(self, more: int) -> None:
+        wanted, deadline = len(self.waits) + more, time.monotonic() + STATE_LIMIT_S
+        while len(self.waits) < wanted and self._thread.is_alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.02):
+                began = time.monotonic()
+                self._connection.sendall(raw_client.produce("topic", b"here"))
+                assert raw_client.receive_produced(self._connection)[1] == 0
+                self.waits.append(time.monotonic() - began)
+                log_in(self._port).close()
+        except Exception as error:  # noqa: BLE001 - raised at the end
+            self.failure = error
+
+
+@contextmanager
+def siege(besieged: Besieged, name: str, record: Callable[[str, object], None]) -> Iterator[None]:
+    """Whatever happens in the ``with`` block, the client inside goes on and memory stays within bounds."""
+    before = besieged.memory()
+    with Inside(besieged.login) as inside:
+        yield
+        inside.wait_for(5)
+    assert besieged.memory() - before < MEMORY_BYTES
+    waits = sorted(inside.waits)
+    said = f"{len(waits)} round trips beside {name}: median {waits[len(waits) // 2] * 1e3:.1f} ms, 99 % "
+    said += f"{waits[len(waits) * 99 // 100] * 1e3:.1f} ms, {(besieged.memory() - before) / 1e6:.1f} MB"
+    record(name, said)
+    print(said)
+
+
+def stranger(port: int, number: int) -> socket.socket:
+    """A connection from one of many addresses."""
+    return socket.create_connection(
+        ("127.0.0.1", port), STATE_LIMIT_S, source_address=(f"127.0.1.{number % 200 + 1}", 0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("listener", "sent"),
+    [
+        pytest.param("login", struct.pack(">i", 400_000) + b"half", id="half a frame"),
+        *([
+            pytest.param("login", b"", id="nothing"),
+            pytest.param("login", login_frames(RIGHT)[:-3], id="half a login"),
+            pytest.param("tls", b"", id="no handshake"),  # ten seconds, as the next: their deadline has no key
+            pytest.param("tls", HELLO, id="half a handshake"),
+        ] if IS_LONG else []),
+    ],
+)  # fmt: skip
+def test_those_that_begin_and_do_not_go_on_are_closed(
+    besieged: Besieged, listener: str, sent: bytes, record_property: Callable[[str, object], None]
+) -> None:
+    with siege(besieged, f"{HALVES} times {sent[:8]!r} at {listener}", record_property), ExitStack() as closing:
+        connections = []
+        for number in range(HALVES):
+            connections.append(closing.enter_context(stranger(getattr(besieged, listener), number)))
+            with suppress(ConnectionError):
+                connections[-1].sendall(sent)
+        assert all(is_ended(connection) for connection in connections)
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Wait for the end of a connection; what the broker says before it is read."""
+    with suppress(ConnectionError):
+        while connection.recv(4096):
+            pass
+    return True
+
+
+def test_a_storm_of_handshakes_is_served(besieged: Besieged, record_property: Callable[[str, object], None]) -> None:
+    failures: list[BaseException] = []
+
+    def shake(count: int) -> None:
+        context = client_context(besieged.authority)
+        try:
+            for number in range(count):
+                with context.wrap_socket(stranger(besieged.tls, number), server_hostname="localhost") as wrapped:
+                    wrapped.sendall(raw_client.api_versions())
+                    assert wrapped.recv(4)
+        except (OSError, AssertionError, ssl.SSLError) as error:
+            failures.append(error)
+
+    with siege(besieged, f"{HANDSHAKES} handshakes", record_property):
+        threads = [threading.Thread(target=shake, args=(HANDSHAKES // 4,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_wrong_passwords_at_a_high_rate_keep_no_client_out(
+    besieged: Besieged, record_property: Callable[[str, object], None]
+) -> None:
+    tried = PASSWORDS_PER_S * SECONDS
+    with siege(besieged, f"{tried} wrong passwords", record_property):
+        began = time.monotonic()
+        open_ones: list[socket.socket] = []
+        for number in range(tried):
+            time.sleep(max(0.0, began + number / PASSWORDS_PER_S - time.monotonic()))
+            connection = stranger(besieged.login, number)
+            with suppress(ConnectionError):
+                connection.sendall(login_frames(WRONG))
+            open_ones.append(connection)
+            if len(open_ones) > 800:
+                open_ones.pop(0).close()
+        assert all(is_refused(connection) for connection in open_ones[-50:])
+        for connection in open_ones:
+            connection.close()
+    log = besieged.broker.log_path.read_text()
+    assert "wrong" not in log.replace("wrong user name", "")
+
+
+def is_refused(connection: socket.socket) -> bool:
+    """Return whether the login was answered with an error, or not at all."""
+    try:
+        raw_client.receive_frame(connection)
+        return raw_client.receive_frame(connection)[4:6] == struct.pack(">h", 58)
+    except (EOFError, ConnectionError):
+        return True
