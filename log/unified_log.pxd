@@ -1,10 +1,11 @@
 cimport cython
 from tidelog.log.producer.state cimport ProducerStateManager
 from tidelog.log.segment.segment cimport LogSegment
-
+from tidelog.log.validation.single_batch cimport CheckedBatch
 from tidelog.log.validation.validator cimport LogValidator
+cimport tidelog.protocol.compiled.words as words
 
-cdef object _new_tuple, _CLIENT
+cdef object _CLIENT
 
 cdef class UnifiedLog:
     cdef public LogSegment _active
@@ -17,13 +18,15 @@ cdef class UnifiedLog:
     cdef public long long _opened_end, high_watermark, last_stable_offset, log_end_offset, log_start_offset
     cdef public long long recovery_point, version
 
-    @cython.locals(next_offset=longlong, first_offset=longlong, last_offset=longlong, max_timestamp=longlong,
-                   count=longlong)
-    cpdef append_as_leader(self, records, long long leader_epoch, origin=*, budget=*, validated=*)
+    @cython.locals(next_offset=longlong, last_offset=longlong, max_timestamp=longlong, now_ms=longlong, size=longlong,
+                   checked=CheckedBatch, validator=LogValidator)
+    cpdef append_as_leader(self, records, long long leader_epoch, origin=*, budget=*, validated=*, bint is_committed=*)
 
-    @cython.locals(size=longlong, position=longlong, indexed=longlong, active=LogSegment)
-    cdef _write(self, records, long long last_offset, long long max_timestamp, long long offset_of_max,
-                long long indexed, long long next_offset, long long leader_epoch)
+    @cython.locals(size=longlong, position=longlong, last_offset=longlong, max_timestamp=longlong, active=LogSegment)
+    cdef long long _write(self, CheckedBatch checked, long long next_offset, long long leader_epoch) except -1
 
     cpdef update_high_watermark(self, long long offset)
+
+    @cython.locals(state=ProducerStateManager)
+    cdef _move_high_watermark(self, long long offset)
     cpdef _publish_last_stable_offset(self)

@@ -139,7 +139,7 @@ def _validate_in_thread(
     else:
         partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
     yield partition.opening()
-    records = check_records(data.records, version)
+    records, _ = check_records(data.records, version)
     budget.enter_turn(in_turn=False)
     try:
         validation = partition.validation(records, budget)

@@ -15,7 +15,6 @@ checked again after a thread. Each partition's records are appended at once or n
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
 from tidelog.log.unified_log import LogAppendInfo
 from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.single_batch import attributes_of
 from tidelog.log.validation.validator import AppendOrigin, record_errors
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -52,12 +52,11 @@ from tidelog.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from tidelog.protocol.record.record_batch import (
-    ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
-    LOG_OVERHEAD,
     MAGIC_OFFSET,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD,
+    TRANSACTIONAL_MASK,
     has_transactional_batch,
 )
 from tidelog.protocol.schema.engine import blank
@@ -72,9 +71,6 @@ _FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_MAGIC_2 = 3
 _FIRST_VERSION_WITH_STORAGE_ERROR = 4
 _ZSTD = 4
-_ATTRIBUTES_LOW_BYTE, _TRANSACTIONAL = 22, 0x10
-_LENGTH = struct.Struct(">i")
-_LENGTH_OFFSET = 8
 TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
 _ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's tools write to internal topics under this client id; all others are kept out of them."""
@@ -261,9 +257,9 @@ def _append_records(
         partition = manager.partition_by_id(topic.topic_id, index)
     if partition.is_internal and context.client_id != _ADMIN_CLIENT_ID:
         raise InvalidTopicError(f"Cannot append to internal topic {partition.topic_partition.topic}")
-    records = check_records(data.records, version)
+    records, attributes = check_records(data.records, version)
     wait = None
-    if version >= _FIRST_VERSION_WITH_MAGIC_2 and records[_ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL:
+    if attributes & TRANSACTIONAL_MASK:
         wait = _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
     info = partition.append_records(records, request.acks, _CLIENT, budget, validated)
     first_offset, last_offset, _, _, _, _, size = info
@@ -295,33 +291,39 @@ def _check_transaction(
     return None if checked.done else checked
 
 
-def check_records(records: memoryview | None, version: int) -> memoryview:
+def check_records(records: memoryview | None, version: int) -> tuple[memoryview, int]:
     """Check that a request of this version may carry these records for one partition.
 
-    Raises InvalidRecordError, UnsupportedCompressionTypeError.
+    Returns them and the attributes of their batch, 0 for message sets. Raises InvalidRecordError,
+    CorruptMessageError, UnsupportedCompressionTypeError.
     """
     if version < _FIRST_VERSION_WITH_MAGIC_2:
-        return memoryview(b"") if records is None else records
-    if records is None or len(records) < RECORD_BATCH_OVERHEAD:
-        raise InvalidRecordError(
-            f"Produce requests with version {version} must have at least one record batch per partition"
-        )
-    if records[MAGIC_OFFSET] > MAGIC_V2:
-        raise CorruptMessageError(f"Invalid magic found in record: {records[MAGIC_OFFSET]}")
-    if records[MAGIC_OFFSET] != MAGIC_V2:
-        raise InvalidRecordError(
-            f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
-        )
-    if _LENGTH.unpack_from(records, _LENGTH_OFFSET)[0] != len(records) - LOG_OVERHEAD:
-        raise InvalidRecordError(
-            f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
-            "partition"
-        )
-    if version < _FIRST_VERSION_WITH_ZSTD and records[ATTRIBUTES_OFFSET + 1] & COMPRESSION_MASK == _ZSTD:
+        return memoryview(b"") if records is None else records, 0
+    attributes = attributes_of(records)
+    if records is None or attributes < 0:
+        raise _not_one_batch(records, version)
+    if version < _FIRST_VERSION_WITH_ZSTD and attributes & COMPRESSION_MASK == _ZSTD:
         raise UnsupportedCompressionTypeError(
             "Produce requests with version 3 to 6 are not allowed to use ZStandard compression"
         )
-    return records
+    return records, attributes
+
+
+def _not_one_batch(records: memoryview | None, version: int) -> KafkaError:
+    """The error for records that are not one batch of magic 2."""
+    if records is None or len(records) < RECORD_BATCH_OVERHEAD:
+        return InvalidRecordError(
+            f"Produce requests with version {version} must have at least one record batch per partition"
+        )
+    if records[MAGIC_OFFSET] > MAGIC_V2:
+        return CorruptMessageError(f"Invalid magic found in record: {records[MAGIC_OFFSET]}")
+    if records[MAGIC_OFFSET] != MAGIC_V2:
+        return InvalidRecordError(
+            f"Produce requests with version {version} are only allowed to contain record batches with magic version 2"
+        )
+    return InvalidRecordError(
+        f"Produce requests with version {version} are only allowed to contain exactly one record batch per partition"
+    )
 
 
 def _failed(index: int, version: int, error: KafkaError) -> PartitionProduceResponse:

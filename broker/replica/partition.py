@@ -259,22 +259,24 @@ class Partition:
         if not self.is_leader:
             raise NotLeaderOrFollowerError
         leading = self.leading
-        if not log.config.acknowledges_at_once and required_acks == ALL_REPLICAS:
+        config = log.config
+        if required_acks == ALL_REPLICAS and not config.acknowledges_at_once:
             if leading is not None:
                 leading.check_in_sync_replicas()
             elif origin is AppendOrigin.CLIENT:
-                self.check_in_sync_replicas(log.config.min_insync_replicas)
-        info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated)
-        if log.config.flush_messages != NEVER or self._flush is not None:
+                self.check_in_sync_replicas(config.min_insync_replicas)
+        is_synced = config.flush_messages != NEVER or self._flush is not None
+        is_committed = leading is None and not is_synced  # the only replica has it, and no sync is asked for
+        info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated, is_committed)
+        if is_committed:
+            self._purgatory.touch(self)
+        elif not is_synced:
+            assert leading is not None
+            leading.note_append(log.log_end_offset)
+        else:
             if leading is not None:
                 leading.note_unsynced(log.log_end_offset)
             self._group_flush(log).appended()
-            return info
-        if leading is not None:
-            leading.note_append(log.log_end_offset)
-            return info
-        log.update_high_watermark(log.log_end_offset)  # the only replica has it, and no sync is asked for
-        self._purgatory.touch(self)
         return info
 
     def when_committed(self, offset: int) -> Deferred[None]:

@@ -1,4 +1,5 @@
 cimport cython
+cimport tidelog.protocol.compiled.words as words
 
 cdef class ProducerEntry:
     cdef public long long producer_id, producer_epoch, coordinator_epoch, current_txn_first_offset, last_timestamp
@@ -18,3 +19,5 @@ cdef class ProducerStateManager:
 
     cpdef advance(self, ProducerEntry entry, long long last_sequence, long long first_offset, long long last_offset,
                   long long timestamp)
+
+    cpdef bint has_pending(self) noexcept

@@ -40,6 +40,7 @@ from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot, encode
 from tidelog.log.segment.segment import SNAPSHOT_SUFFIX, file_name
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
+from tidelog.protocol.compiled import words
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -54,7 +55,6 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
 MAX_SEQUENCE = 2**31 - 1
-_new_tuple = tuple.__new__
 LOADED_GRACE_MS = 3_600_000
 """A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
@@ -304,7 +304,7 @@ class ProducerStateManager:
         """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at these offsets."""
         entry.touched_ms = self._time.monotonic_ms()
         entry.batches.append(
-            _new_tuple(BatchMetadata, (last_sequence, last_offset, last_offset - first_offset, timestamp))
+            words.tuple_as(BatchMetadata, (last_sequence, last_offset, last_offset - first_offset, timestamp))
         )
         entry.last_timestamp = timestamp
         self.end_offset = last_offset + 1
@@ -351,10 +351,9 @@ class ProducerStateManager:
         candidates = [next(iter(offsets)) for offsets in (self._ongoing, self._unreplicated) if offsets]
         return min(candidates, default=None)
 
-    @property
     def has_pending(self) -> bool:
-        """True while a transaction is open or its marker is not below the high watermark."""
-        return bool(self._ongoing or self._unreplicated)
+        """Return whether a transaction is open or its marker is not below the high watermark."""
+        return bool(self._ongoing) or bool(self._unreplicated)
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
         """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.

@@ -22,6 +22,7 @@ from tidelog.protocol.record.record_batch import (
     RECORD_BATCH_OVERHEAD,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
+    Buffer,
 )
 
 try:
@@ -47,8 +48,83 @@ _FAR = 1 << 62
 _LOCKED_BYTES = 4096
 """Up to this size the interpreter lock is kept: to drop it and take it again takes longer than the work."""
 _MOST_RECORDS = TURN_RECORDS_COMPILED if IS_COMPILED else TURN_RECORDS
-# Makes a named tuple without the Python function in front of it.
-_new_tuple = tuple.__new__
+
+
+class CheckedBatch:
+    """What an append takes from validated records: offsets, times, and the producer's side of their first batch.
+
+    ``indexed_offset`` is what an index entry says of the position: the last offset of the first batch.
+    """
+
+    __slots__ = (
+        "append_time_ms",
+        "base_sequence",
+        "first_offset",
+        "indexed_offset",
+        "is_control",
+        "is_transactional",
+        "last_offset",
+        "last_sequence",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "records",
+    )
+
+    def note(
+        self,
+        records: Buffer,
+        first_offset: int,
+        last_delta: int,
+        max_timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        is_transactional: bool,
+    ) -> None:
+        """Take over one batch of a client, whose header has all that is asked for."""
+        self.records = records
+        self.first_offset = first_offset
+        self.last_offset = self.indexed_offset = first_offset + last_delta
+        self.max_timestamp = max_timestamp
+        self.offset_of_max_timestamp = self.last_offset if max_timestamp >= 0 else -1
+        self.append_time_ms = _NO_TIME
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.last_sequence = base_sequence if base_sequence < 0 else (base_sequence + last_delta) & 0x7FFFFFFF
+        self.is_transactional = is_transactional
+        self.is_control = False
+
+    def take(self, result: ValidationResult) -> None:
+        """Take over the result of the general way."""
+        summary = result.batches[0]
+        self.records = result.records
+        self.first_offset = result.first_offset
+        self.last_offset = result.last_offset
+        # A message set of several entries is indexed by its first one, which is what lies at the position.
+        self.indexed_offset = result.last_offset if result.shallow_count == 1 else summary.last_offset
+        self.max_timestamp = result.max_timestamp
+        self.offset_of_max_timestamp = result.offset_of_max_timestamp
+        self.append_time_ms = result.log_append_time_ms
+        self.producer_id = summary.producer_id
+        self.producer_epoch = summary.producer_epoch
+        self.base_sequence = summary.base_sequence
+        self.last_sequence = summary.last_sequence
+        self.is_transactional = summary.is_transactional
+        self.is_control = summary.is_control
+
+    def result(self) -> ValidationResult:
+        """Build the result that the general way has for one batch with nothing to change."""
+        summary = BatchSummary(
+            0, len(self.records), self.first_offset, self.last_offset, self.max_timestamp, self.producer_id,
+            self.producer_epoch, self.base_sequence, self.last_sequence, bool(self.is_transactional), False,
+        )  # fmt: skip
+        return ValidationResult(
+            self.records, self.first_offset, self.last_offset, self.max_timestamp, self.offset_of_max_timestamp, 1,
+            (summary,), False, self.append_time_ms,
+        )  # fmt: skip
 
 
 class BatchLimits:
@@ -67,18 +143,39 @@ class BatchLimits:
         self.is_keyed = is_keyed
 
 
+def attributes_of(records: Buffer | None) -> int:
+    """The attributes of the batch where the bytes are those of one batch of magic 2, as long as it says; else -1."""
+    if records is None:
+        return -1
+    held = words.hold(records)
+    attributes = -1
+    data, size = held.data, held.size
+    if size >= _OVERHEAD and data[_MAGIC] == _V2 and words.load_be_i32(data, _LENGTH) == size - _LOG_OVERHEAD:
+        attributes = words.load_be_u16(data, _ATTRIBUTES)
+    words.release(held)
+    return attributes
+
+
 def check_and_assign(
-    records: memoryview, next_offset: int, leader_epoch: int, now_ms: int, limits: BatchLimits, budget: WorkBudget
-) -> ValidationResult | None:
-    """Check a batch and write its offset and leader epoch in place; None: take the general way, nothing was changed.
+    records: memoryview,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    limits: BatchLimits,
+    budget: WorkBudget,
+    checked: CheckedBatch,
+) -> bool:
+    """Check a batch, write its offset and leader epoch in place and note it in ``checked``.
+
+    False: take the general way, nothing was changed.
 
     Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
     """
     if records.readonly:
-        return None
+        return False
     held = words.hold_writable(records)
     try:
-        return _check_and_assign(held, records, next_offset, leader_epoch, now_ms, limits, budget)
+        return _check_and_assign(held, records, next_offset, leader_epoch, now_ms, limits, budget, checked)
     finally:
         words.release(held)
 
@@ -91,10 +188,11 @@ def _check_and_assign(
     now_ms: int,
     limits: BatchLimits,
     budget: WorkBudget,
-) -> ValidationResult | None:
+    checked: CheckedBatch,
+) -> bool:
     data, size = held.data, held.size
     if not _is_usual(data, size, limits):
-        return None
+        return False
     count = words.load_be_i32(data, _COUNT)
     if count > _MOST_RECORDS and budget.in_turn:
         raise TooMuchForTurnError
@@ -111,7 +209,7 @@ def _check_and_assign(
             is_whole, low, high, keyless, is_consecutive = _check_plain(data, size, count)
     base_timestamp, max_timestamp = words.load_be_i64(data, _BASE_TIMESTAMP), words.load_be_i64(data, _MAX_TIMESTAMP)
     if not (is_whole and is_consecutive and -_FAR < base_timestamp < _FAR and low > -_FAR and high < _FAR):
-        return None
+        return False
     low += base_timestamp
     if (
         high + base_timestamp != max_timestamp
@@ -120,21 +218,20 @@ def _check_and_assign(
         or max_timestamp - now_ms > limits.after_ms
         or (keyless >= 0 and limits.is_keyed)
     ):
-        return None
+        return False
     words.store_be_u64(held.bytes, 0, next_offset)
     words.store_be_u32(held.bytes, _EPOCH, leader_epoch)
-    last_delta, base_sequence = words.load_be_i32(data, _LAST_DELTA), words.load_be_i32(data, _BASE_SEQUENCE)
-    last_offset = next_offset + last_delta
-    last_sequence = base_sequence if base_sequence < 0 else (base_sequence + last_delta) & 0x7FFFFFFF
-    is_transactional = data[_ATTRIBUTES + 1] & _TRANSACTIONAL != 0
-    summary = _new_tuple(BatchSummary, (
-        0, size, next_offset, last_offset, max_timestamp, words.load_be_i64(data, _PRODUCER_ID),
-        words.load_be_i16(data, _PRODUCER_EPOCH), base_sequence, last_sequence, is_transactional, False,
-    ))  # fmt: skip
-    shallow = last_offset if max_timestamp >= 0 else -1
-    return _new_tuple(ValidationResult, (
-        records, next_offset, last_offset, max_timestamp, shallow, 1, (summary,), False, _NO_TIME,
-    ))  # fmt: skip
+    checked.note(
+        records,
+        next_offset,
+        words.load_be_i32(data, _LAST_DELTA),
+        max_timestamp,
+        words.load_be_i64(data, _PRODUCER_ID),
+        words.load_be_i16(data, _PRODUCER_EPOCH),
+        words.load_be_i32(data, _BASE_SEQUENCE),
+        data[_ATTRIBUTES + 1] & _TRANSACTIONAL != 0,
+    )
+    return True
 
 
 def _is_usual(data: words.Bytes, size: int, limits: BatchLimits) -> bool:

@@ -9,3 +9,6 @@ cdef class LogValidator:
 
     cpdef validate_and_assign_offsets(self, records, long long next_offset, long long leader_epoch, long long now_ms,
                                       origin=*, budget=*)
+
+    cpdef bint assign_unchanged(self, records, long long next_offset, long long leader_epoch, long long now_ms,
+                                budget, single_batch.CheckedBatch checked) except -1

@@ -38,7 +38,7 @@ from tidelog.log.records.work_budget import (
 from tidelog.log.validation import single_batch
 from tidelog.log.validation.result import BatchSummary, ValidationResult
 from tidelog.log.validation.single_batch import IS_COMPILED as _IS_COMPILED
-from tidelog.log.validation.single_batch import NO_CODEC, BatchLimits
+from tidelog.log.validation.single_batch import NO_CODEC, BatchLimits, CheckedBatch
 from tidelog.protocol.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -81,7 +81,6 @@ _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_OFFSET = 35
 _SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
-_new_tuple = tuple.__new__
 
 UNBOUNDED_MS = (1 << 63) - 1
 #: What a produced batch may decompress to, or ``MAX_EXPANSION`` times ``max.message.bytes`` where that is more; Kafka
@@ -213,20 +212,43 @@ class LogValidator:
         UnsupportedCompressionTypeError, UnsupportedForMessageFormatError, and TooMuchForTurnError where ``budget`` is
         that of a turn; the buffer is then unchanged.
         """
-        if self._is_fast and len(records) >= RECORD_BATCH_OVERHEAD and records[MAGIC_OFFSET] == MAGIC_V2:
-            if _IS_COMPILED:
-                result = single_batch.check_and_assign(records, next_offset, leader_epoch, now_ms, self._limits, budget)
-            else:
-                result = self._single_unchanged(records, next_offset, leader_epoch, now_ms, budget)
-            if result is not None:
-                return result
+        checked = CheckedBatch.__new__(CheckedBatch)
+        if self.assign_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked):
+            return checked.result()
         context = AppendContext(next_offset, leader_epoch, now_ms, origin, budget)
         return validate_generally(records, self.params, context)
 
+    def assign_unchanged(
+        self,
+        records: memoryview,
+        next_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        budget: WorkBudget,
+        checked: CheckedBatch,
+    ) -> bool:
+        """Do the same for the usual batch, noted in ``checked``; False for another one, which is unchanged.
+
+        Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
+        """
+        if not self._is_fast or len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
+            return False
+        if _IS_COMPILED:
+            return single_batch.check_and_assign(
+                records, next_offset, leader_epoch, now_ms, self._limits, budget, checked
+            )
+        return self._single_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked)
+
     def _single_unchanged(
-        self, records: memoryview, next_offset: int, leader_epoch: int, now_ms: int, budget: WorkBudget
-    ) -> ValidationResult | None:
-        """The path of one magic 2 batch that needs nothing but offset and epoch; None: take the general way.
+        self,
+        records: memoryview,
+        next_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        budget: WorkBudget,
+        checked: CheckedBatch,
+    ) -> bool:
+        """The path of one magic 2 batch that needs nothing but offset and epoch; False: take the general way.
 
         In plain Python; ``tidelog.log.validation.single_batch`` is the same, compiled.
         """
@@ -248,7 +270,7 @@ class LogValidator:
             or records.readonly
             or crc32c(records[ATTRIBUTES_OFFSET:]) != checksum
         ):
-            return None
+            return False
         section: Buffer = records[RECORD_BATCH_OVERHEAD:]
         if count > TURN_RECORDS and budget.in_turn:
             ensure_few_records(count, budget)
@@ -264,19 +286,14 @@ class LogValidator:
             or max_timestamp > now_ms + self._after_ms
             or (first_keyless >= 0 and self._is_keyed)
         ):
-            return None
+            return False
         _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
-        last_offset = next_offset + last_delta
-        last_sequence = base_sequence if base_sequence < 0 else (base_sequence + last_delta) & 0x7FFFFFFF
         is_transactional = attributes & TRANSACTIONAL_MASK != 0
-        summary = _new_tuple(BatchSummary, (
-            0, size, next_offset, last_offset, max_timestamp, producer_id, producer_epoch, base_sequence,
-            last_sequence, is_transactional, False,
-        ))  # fmt: skip
-        shallow = last_offset if max_timestamp >= 0 else -1
-        return _new_tuple(ValidationResult, (
-            records, next_offset, last_offset, max_timestamp, shallow, 1, (summary,), False, NO_TIMESTAMP,
-        ))  # fmt: skip
+        checked.note(
+            records, next_offset, last_delta, max_timestamp, producer_id, producer_epoch, base_sequence,
+            is_transactional,
+        )  # fmt: skip
+        return True
 
 
 def validate_and_assign_offsets(

@@ -66,6 +66,15 @@ static inline void put_field(PyObject *object, Py_ssize_t place, PyObject *value
     PyObject **field = (PyObject **)((char *)object + place), *old = *field;
     Py_INCREF(value), *field = value, Py_XDECREF(old);
 }
+static inline PyObject *tuple_as(PyObject *cls, PyObject *values) { /* of a subclass of tuple without further fields */
+    Py_ssize_t size = PyTuple_GET_SIZE(values);
+    PyObject *made = ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, size);
+    for (Py_ssize_t at = 0; made != NULL && at < size; at++) {
+        PyObject *item = PyTuple_GET_ITEM(values, at);
+        Py_INCREF(item), PyTuple_SET_ITEM(made, at, item);
+    }
+    return made;
+}
 static inline PyObject *get_field(PyObject *object, Py_ssize_t place) {
     PyObject *value = *(PyObject **)((char *)object + place);
     if (value == NULL) PyErr_SetNone(PyExc_AttributeError);

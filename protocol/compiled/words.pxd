@@ -43,6 +43,7 @@ cdef extern from "words.h":
     bytes copy_of(const unsigned char* data, long long at, long long size)
     str text_of(const unsigned char* data, long long at, long long size)
     object new_object(object cls)
+    object tuple_as(object cls, tuple values)
     Py_ssize_t place_of(object slot) except -1
     void put_field(object target, Py_ssize_t place, object value) noexcept
     object get_field(object target, Py_ssize_t place)

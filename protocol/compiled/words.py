@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 Bytes = Any
 """What may be indexed and cut: a buffer, or an array of numpy. In C an address."""
@@ -199,6 +200,11 @@ def text_of(data: Bytes, at: int, size: int) -> str:
 def new_object(cls: type) -> Any:
     """An object whose attributes are not set: of a class with ``__slots__`` and nothing else."""
     return object.__new__(cls)
+
+
+def tuple_as(cls: type[T], values: tuple[Any, ...]) -> T:
+    """A named tuple of these values, without the Python function that makes one by its name."""
+    return tuple.__new__(cls, values)  # type: ignore[type-var]
 
 
 def place_of(slot: Any) -> Any:

@@ -13,7 +13,7 @@ from tests.support.extensions import uncompiled
 from tidelog.log.records import section_walk
 from tidelog.log.records.work_budget import NO_BUDGET, TURN, TooMuchForTurnError
 from tidelog.log.validation import single_batch
-from tidelog.log.validation.validator import LogValidator, ValidationParams
+from tidelog.log.validation.validator import AppendContext, LogValidator, ValidationParams, validate_generally
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 
@@ -77,7 +77,9 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
 
     def plain(view: memoryview) -> object:
         is_one = len(view) >= 61 and view[16] == 2
-        return validator._single_unchanged(view, 77, 3, NOW_MS, NO_BUDGET) if is_one else None
+        checked = single_batch.CheckedBatch()
+        is_usual = is_one and validator._single_unchanged(view, 77, 3, NOW_MS, NO_BUDGET, checked)
+        return checked.result() if is_usual else None
 
     expected = outcome(plain, sent)
     for module in (single_batch, PLAIN):
@@ -88,7 +90,9 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
         )  # fmt: skip
 
         def compiled(view: memoryview, module: Any = module, limits: Any = limits) -> object:
-            return module.check_and_assign(view, 77, 3, NOW_MS, limits, NO_BUDGET)
+            checked = module.CheckedBatch()
+            is_usual = module.check_and_assign(view, 77, 3, NOW_MS, limits, NO_BUDGET, checked)
+            return checked.result() if is_usual else None
 
         assert outcome(compiled, sent) == expected
 
@@ -97,4 +101,30 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
 def test_what_may_not_be_written_to_is_left_alone(module: Any) -> None:
     sent = bytes(build_batch([Record(0, NOW_MS, None, b"v", [])]))
     limits = module.BatchLimits(module.NO_CODEC, 1 << 20, 1 << 24, 1 << 62, 1 << 62, is_keyed=False)
-    assert module.check_and_assign(memoryview(sent), 0, 0, NOW_MS, limits, TURN) is None
+    assert not module.check_and_assign(memoryview(sent), 0, 0, NOW_MS, limits, TURN, module.CheckedBatch())
+
+
+@given(sent=batches(), params=PARAMS)
+def test_the_usual_batch_is_noted_as_the_general_way_has_it(sent: bytes, params: ValidationParams) -> None:
+    validator, view, checked = LogValidator(params), memoryview(bytearray(sent)), single_batch.CheckedBatch()
+    try:
+        is_usual = validator.assign_unchanged(view, 77, 3, NOW_MS, NO_BUDGET, checked)
+    except KafkaError:
+        is_usual = False
+    if not is_usual:
+        return
+    again = single_batch.CheckedBatch()
+    again.take(validate_generally(memoryview(bytearray(sent)), params, AppendContext(77, 3, NOW_MS)))
+    for name in single_batch.CheckedBatch.__slots__:
+        assert getattr(checked, name) == getattr(again, name), name
+
+
+@pytest.mark.parametrize("module", [single_batch, PLAIN])
+@given(sent=batches(), cut=st.integers(0, 70))
+def test_attributes_are_those_of_exactly_one_batch(module: Any, sent: bytes, cut: int) -> None:
+    for records in (sent, sent[:cut], sent + b"x"):
+        size = len(records)
+        is_one = size >= 61 and records[16] == 2 and struct.unpack_from(">i", records, 8)[0] == size - 12
+        expected = struct.unpack_from(">H", records, 21)[0] if is_one else -1
+        assert module.attributes_of(memoryview(records)) == expected
+    assert module.attributes_of(None) == -1
