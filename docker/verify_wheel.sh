@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# Builds a wheel with another CPython, installs it into a clean environment and runs the unit tests of protocol, log and
-# cleaner on it.
+# Builds a wheel with another CPython, installs it into a clean environment, serves, produces and consumes with it, and
+# runs the unit tests of protocol, log and cleaner on it.
 #
 #   docker/verify_wheel.sh python3.12   a CPython with headers on this machine
 #   docker/verify_wheel.sh trixie       that of a Debian release, here 3.13, in a Debian of its own (root, mmdebstrap)
 #
-# Further words take the place of the tests to run.
+# Further words take the place of the tests to run. Without a compiler, on the references:
+#
+#   CC=/nonexistent TIDELOG_REQUIRE_EXTENSIONS=0 docker/verify_wheel.sh python3.12
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 place=${1:?which Python, as python3.12, or which Debian release, as trixie}
 shift
 tests=${*:-tests/unit/protocol tests/unit/log tests/unit/cleaner}
+required=${TIDELOG_REQUIRE_EXTENSIONS:-1}
+if [ "$required" = 1 ]; then compiled=yes; else compiled=no; fi
 root=${WORK:-$PWD/build/wheels}/${place//\//_}
+given=(TIDELOG_REQUIRE_EXTENSIONS="$required" ${CC:+CC="$CC"})
 if python=$(command -v "$place"); then
-  inside() { (cd "$root" && env -i PATH="$root/venv/bin:$PATH" HOME="$HOME" bash -euc "$1"); }
+  inside() { (cd "$root" && env -i "${given[@]}" PATH="$root/venv/bin:$PATH" HOME="$HOME" bash -euc "$1"); }
   mkdir -p "$root"
   prefix=$root
 else
@@ -22,7 +27,7 @@ else
   command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing; install it with: apt-get install mmdebstrap" >&2; exit 1; }
   [ "$(id -u)" = 0 ] || { echo "needs root, for a chroot" >&2; exit 1; }
 
-  inside() { chroot "$root" env -i PATH=/venv/bin:/usr/bin:/bin HOME=/root ${PIP_CERT:+PIP_CERT="$PIP_CERT"} bash -euc "$1"; }
+  inside() { chroot "$root" env -i "${given[@]}" PATH=/venv/bin:/usr/bin:/bin HOME=/root ${PIP_CERT:+PIP_CERT="$PIP_CERT"} bash -euc "$1"; }
   trap 'umount -q "$root/proc" "$root/dev" || true' EXIT
   if [ ! -x "$root/usr/bin/python3" ]; then
     rm -rf "$root"
@@ -39,7 +44,8 @@ mkdir -p "$root/source" "$root/tests"
 git archive HEAD | tar -x -C "$root/source"
 git archive HEAD tests benchmarks pyproject.toml extensions.txt | tar -x -C "$root/tests"
 
-inside "$python -m venv --clear $prefix/venv && cd $prefix/source && TIDELOG_REQUIRE_EXTENSIONS=1 pip wheel --quiet --no-deps --wheel-dir $prefix/dist ."
-inside "pip install --quiet $prefix/dist/*.whl pytest pytest-asyncio pytest-timeout hypothesis aiokafka kafka-python confluent-kafka pytest-xdist && tidelog version"
-inside 'tidelog version | grep -qx "compiled: yes"'
+inside "$python -m venv --clear $prefix/venv && cd $prefix/source && pip wheel --quiet --no-deps --wheel-dir $prefix/dist ."
+inside "pip install --quiet $prefix/dist/*.whl && $prefix/source/docker/smoke.sh"
+inside "pip install --quiet pytest pytest-asyncio pytest-timeout hypothesis aiokafka kafka-python confluent-kafka pytest-xdist"
+inside "tidelog version | grep -qx 'compiled: $compiled'"
 inside "cd $prefix/tests && PYTHONPATH=$prefix/tests python -m pytest -q -p no:cacheprovider $tests"
