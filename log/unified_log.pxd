@@ -27,6 +27,5 @@ cdef class UnifiedLog:
 
     cpdef update_high_watermark(self, long long offset)
 
-    @cython.locals(state=ProducerStateManager)
     cdef _move_high_watermark(self, long long offset)
     cpdef _publish_last_stable_offset(self)

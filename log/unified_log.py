@@ -402,9 +402,7 @@ class UnifiedLog:
         if offset < self.log_start_offset:
             offset = self.log_start_offset
         self.high_watermark = offset
-        state = self.producer_state
-        if state.has_pending():
-            state.on_high_watermark(offset)
+        if self.producer_state.on_high_watermark(offset):
             self._publish_last_stable_offset()
         else:
             self.last_stable_offset = offset

@@ -20,4 +20,4 @@ cdef class ProducerStateManager:
     cpdef advance(self, ProducerEntry entry, long long last_sequence, long long first_offset, long long last_offset,
                   long long timestamp)
 
-    cpdef bint has_pending(self) noexcept
+    cpdef bint on_high_watermark(self, long long offset) except -1

@@ -339,10 +339,13 @@ class ProducerStateManager:
         last_stable_offset = next(iter(self._ongoing), marker.offset + 1)
         return AbortedTxn(marker.producer_id, first_offset, marker.offset, last_stable_offset)
 
-    def on_high_watermark(self, offset: int) -> None:
-        """Forget the ended transactions whose marker lies below ``offset``."""
+    def on_high_watermark(self, offset: int) -> bool:
+        """Forget the ended transactions whose marker lies below ``offset``. False: there was none, nor an open one."""
+        if not self._ongoing and not self._unreplicated:
+            return False
         if self._unreplicated:
             self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+        return True
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -350,10 +353,6 @@ class ProducerStateManager:
         log's lock."""
         candidates = [next(iter(offsets)) for offsets in (self._ongoing, self._unreplicated) if offsets]
         return min(candidates, default=None)
-
-    def has_pending(self) -> bool:
-        """Return whether a transaction is open or its marker is not below the high watermark."""
-        return bool(self._ongoing) or bool(self._unreplicated)
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
         """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.
