@@ -50,9 +50,9 @@ def test_record_threads_are_busy_until_their_work_is_done() -> None:
     held = threading.Event()
     with RecordThreads(1) as threads:
         assert not threads.is_busy()
-        works = [threads.submit(held.wait), threads.submit(refuse)]
+        waiting, failing = threads.submit(held.wait), threads.submit(refuse)
         assert threads.is_busy()
         held.set()
-        assert works[0].result()
-        assert isinstance(works[1].exception(), KafkaStorageError)
+        assert waiting.result()
+        assert isinstance(failing.exception(), KafkaStorageError)
     assert not threads.is_busy()
