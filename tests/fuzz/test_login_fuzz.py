@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import hmac
+import json
 import os
 import random
 import socket
@@ -24,12 +25,15 @@ from typing import Any, cast
 import pytest
 
 from tests.support.certificates import Certificates
+from tests.support.issuer import AUDIENCE, ISSUER, Issuer
 from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.authenticator import SaslAuthenticator, State
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
 from tidelog.broker.security.sasl.jaas import parse_jaas
 from tidelog.broker.security.sasl.mechanism import Mechanism
+from tidelog.broker.security.sasl.oauth.server import OAuthBearerServer
+from tidelog.broker.security.sasl.oauth.signed_tokens import SignedRules, SignedTokens, read_keys
 from tidelog.broker.security.sasl.plain import PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
 from tidelog.broker.security.tls.handshakes import HandshakeError, Step, _Handshake
@@ -137,7 +141,7 @@ def test_a_changed_frame_lets_in_no_other_user() -> None:
     wrong = request(36, 2, SaslAuthenticateRequest(auth_bytes=b"\0ann\0SECRET").encode(2))
     let_in = 0
     for choose in cases():
-        exchange = SaslAuthenticator(MECHANISMS, 0)
+        exchange = SaslAuthenticator(MECHANISMS)
         is_wrong = choose.random() < 0.5
         sent = wrong if is_wrong else choose.choice(list(frames.values()))
         first = mutate(handshake, choose) if choose.random() < 0.5 else handshake
@@ -155,7 +159,7 @@ def test_a_changed_token_of_plain_is_refused() -> None:
     for choose in cases():
         token = mutate(GOOD, choose)
         with suppress(InvalidTokenError, AuthenticationFailedError):
-            reply = MECHANISMS["PLAIN"]().evaluate(token)
+            reply = PlainServer(PlainUsers({"ann": "secret"})).evaluate(token)
             assert token in (GOOD, b"ann" + GOOD), token
             assert reply.user == "ann"
 
@@ -179,6 +183,23 @@ def test_a_changed_message_of_scram_is_refused(mechanism: ScramMechanism) -> Non
 
 def proof_of(final: bytes) -> bytes:
     return b64decode(final.partition(b",p=")[2])
+
+
+@pytest.mark.parametrize("kind", ["es256", "rsa"])
+def test_a_changed_bearer_token_is_refused(kind: str) -> None:
+    issuer = Issuer()
+    rules = SignedRules([AUDIENCE], ISSUER, 30, "sub", "scope")
+    issuer.key(kind)
+    keys = read_keys(json.loads(issuer.document()))
+    good = issuer.token(kind)
+    message = f"n,,\1auth=Bearer {good}\1\1".encode()
+    tokens = SignedTokens(rules, lambda: keys, lambda: None)
+    assert OAuthBearerServer(tokens.validate).evaluate(message)().user == "ann"
+    for choose in cases(CASES // 2):
+        sent = mutate(message, choose)
+        with suppress(InvalidTokenError, AuthenticationFailedError):
+            user = OAuthBearerServer(tokens.validate).evaluate(sent)().user
+            assert user is None or good.rpartition(".")[0].encode() in sent  # what is signed is as it was
 
 
 def test_a_changed_login_text_is_read_or_refused() -> None:
