@@ -6,10 +6,9 @@ Its owner and its renewers may. Answered when that is durable.
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_change
-from tidelog.broker.security.token_requests import check_may_ask
+from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.expire_delegation_token import (
@@ -27,11 +26,12 @@ def handle(
     broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> Steps[ExpireDelegationTokenResponse]:
     """Expire a token. Raises KafkaErrors."""
-    check_may_ask(broker.config, context)
-    tokens = broker.services.tokens.get()
-    expires_ms = tokens.expire(str(context.principal), bytes(request.hmac), request.expiry_time_period_ms)
-    yield from settled(broker.controller.when_synced())
-    note_change("token expired", context, until_ms=expires_ms)
+    expires_ms = yield from change_end(
+        broker,
+        context,
+        "token expired",
+        lambda tokens, asker: tokens.expire(asker, bytes(request.hmac), request.expiry_time_period_ms),
+    )
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 
 

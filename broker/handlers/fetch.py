@@ -25,7 +25,6 @@ from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
-from tidelog.broker.replica.purgatory import Parked
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
 from tidelog.protocol.api_keys import ApiKey
@@ -200,7 +199,7 @@ def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
 class DelayedFetch:
     """A fetch that waits for records. A purgatory operation."""
 
-    __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params", "_parked")
+    __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params")
 
     def __init__(self, broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams) -> None:
         self._broker = broker
@@ -208,7 +207,6 @@ class DelayedFetch:
         self._context = context
         self._params = params
         self._deferred: Deferred[FetchResponse] = Deferred()
-        self._parked: Parked | None = None
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
         """Wait for one of the partitions to move."""
@@ -218,11 +216,7 @@ class DelayedFetch:
             partition(target.topic, target.index) if target.topic else partition_by_id(target.topic_id, target.index)
             for target in self._context.targets
         ]
-        purgatory = self._broker.purgatory
-        self._parked = purgatory.park(self, keys, max_wait_ms)
-        self._deferred.on_abandon(self._abandon)
-        self._deferred.on_hurry(self._hurry)
-        return self._deferred
+        return self._broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
         """Answer if there is enough now."""
@@ -248,14 +242,6 @@ class DelayedFetch:
         else:
             response = build_response(self._context, read.results)
             self._deferred.complete(with_endpoints(self._broker, self._asker, read, response))
-
-    def _hurry(self) -> None:
-        assert self._parked is not None
-        self._broker.purgatory.expire(self._parked)
-
-    def _abandon(self) -> None:
-        assert self._parked is not None
-        self._broker.purgatory.cancel(self._parked)
 
 
 def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams) -> ReadResult:

@@ -6,10 +6,9 @@ Its owner and its renewers may. Answered when that is durable.
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_change
-from tidelog.broker.security.token_requests import check_may_ask
+from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.renew_delegation_token import (
@@ -27,11 +26,12 @@ def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Steps[RenewDelegationTokenResponse]:
     """Renew a token. Raises KafkaErrors."""
-    check_may_ask(broker.config, context)
-    tokens = broker.services.tokens.get()
-    expires_ms = tokens.renew(str(context.principal), bytes(request.hmac), request.renew_period_ms)
-    yield from settled(broker.controller.when_synced())
-    note_change("token renewed", context, until_ms=expires_ms)
+    expires_ms = yield from change_end(
+        broker,
+        context,
+        "token renewed",
+        lambda tokens, asker: tokens.renew(asker, bytes(request.hmac), request.renew_period_ms),
+    )
     return RenewDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 
 

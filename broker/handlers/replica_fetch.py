@@ -31,7 +31,6 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import NO_LEADER_EPOCH, Partition
-from tidelog.broker.replica.purgatory import Parked
 from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
@@ -135,23 +134,20 @@ class DelayedReplicaFetch:
     It reads what has moved, not the whole session: an append to one of thousands of partitions costs their sum nothing.
     """
 
-    __slots__ = ("_asking", "_deferred", "_parked", "_waited")
+    __slots__ = ("_asking", "_deferred", "_waited")
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._deferred: Deferred[FetchResponse] = Deferred()
-        self._parked: Parked | None = None
         find = asking.broker.replica_manager
         self._waited = [(found_partition(find, target), target) for target in asking.context.targets]
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
         """Wait for one of the partitions to move. One may have done so since it was read, in an earlier step."""
-        if not self.try_complete():
-            keys = [partition for partition, _ in self._waited]
-            self._parked = self._asking.broker.purgatory.park(self, keys, max_wait_ms)
-            self._deferred.on_abandon(self._abandon)
-            self._deferred.on_hurry(self._hurry)
-        return self._deferred
+        if self.try_complete():
+            return self._deferred
+        keys = [partition for partition, _ in self._waited]
+        return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
         """Answer if there is something to tell now. Most touches are of a high watermark, which is not asked for."""
@@ -184,14 +180,6 @@ class DelayedReplicaFetch:
 
     def _answer(self, read: ReadResult) -> None:
         self._deferred.complete(self._asking.respond(read, build_response(self._asking.context, read.results)))
-
-    def _hurry(self) -> None:
-        assert self._parked is not None
-        self._asking.broker.purgatory.expire(self._parked)
-
-    def _abandon(self) -> None:
-        assert self._parked is not None
-        self._asking.broker.purgatory.cancel(self._parked)
 
 
 def has_moved(partition: Partition, target: FetchTarget) -> bool:

@@ -14,9 +14,13 @@ Invariants: an operation leaves every key when it leaves; ``expire`` is called a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.timers import Timer, TimerQueue
+
+T = TypeVar("T")
 
 
 class DelayedOperation(Protocol):
@@ -71,6 +75,16 @@ class Purgatory:
                 waiting[parked] = None
         parked.timer = self._timers.schedule(delay_ms, lambda: self.expire(parked))
         return parked
+
+    def park_answer(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, answer: Deferred[T]
+    ) -> Deferred[T]:
+        """Park an operation that settles ``answer``: a client that hurries it has it expired, one that is gone has it
+        forgotten."""
+        parked = self.park(operation, keys, delay_ms)
+        answer.on_hurry(partial(self.expire, parked))
+        answer.on_abandon(partial(self.cancel, parked))
+        return answer
 
     def touch(self, key: Hashable) -> None:
         """Something that operations under ``key`` wait for may have happened."""

@@ -1,18 +1,23 @@
-"""Connections that may ask for delegation tokens: those of a client that has shown who it is, other than by a token.
+"""Requests for delegation tokens: the connections that may send them, and a change of a token's end.
 
-Source: KafkaApis.allowTokenRequests.
+A client may ask that has shown who it is, other than by a token. Source: KafkaApis.allowTokenRequests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.security.changes import note_change
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError
 
 if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
     from tidelog.broker.config.broker_config import BrokerConfig
     from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.delegation_tokens import DelegationTokens
 
 
 def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
@@ -22,3 +27,17 @@ def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
     is_anonymous = protocol == "SSL" and context.principal == ANONYMOUS
     if context.token_authenticated or protocol == "PLAINTEXT" or is_anonymous:
         raise DelegationTokenRequestNotAllowedError
+
+
+def change_end(
+    broker: Broker, context: RequestContext, event: str, change: Callable[[DelegationTokens, str], int]
+) -> Steps[int]:
+    """Change when a token ends, by ``change(tokens, principal)``; returns the new end in ms when that is durable.
+
+    Raises DelegationTokenRequestNotAllowedError and what ``change`` raises.
+    """
+    check_may_ask(broker.config, context)
+    expires_ms = change(broker.services.tokens.get(), str(context.principal))
+    yield from settled(broker.controller.when_synced())
+    note_change(event, context, until_ms=expires_ms)
+    return expires_ms

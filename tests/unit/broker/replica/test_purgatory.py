@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.purgatory import Purgatory
 
 
@@ -124,3 +125,21 @@ def test_expire_all_answers_everything(purgatory: Purgatory) -> None:
     purgatory.expire_all()
     assert [operation.expired for operation in operations] == [1, 1, 1]
     assert len(purgatory) == 0
+
+
+def test_an_answer_that_is_hurried_is_given_with_what_there_is(purgatory: Purgatory) -> None:
+    operation, answer = Operation(), Deferred[int]()
+    assert purgatory.park_answer(operation, ["a"], 100, answer) is answer
+    answer.hurry()
+    assert operation.expired == 1
+    assert len(purgatory) == 0
+
+
+def test_an_answer_whose_client_is_gone_is_forgotten(loop: ManualLoop, purgatory: Purgatory) -> None:
+    operation, answer = Operation(), Deferred[int]()
+    purgatory.park_answer(operation, ["a"], 100, answer)
+    answer.abandon()
+    loop.advance(1000)
+    purgatory.touch("a")
+    loop.run_soon()
+    assert (operation.expired, operation.tried, len(purgatory)) == (0, 0, 0)
