@@ -135,7 +135,7 @@ class _Checker:
                     findings.append(
                         Finding(path, position, self._why or f"{size - position} bytes of a cut batch at the end")
                     )
-                    position = find_resume_position(file, position, size, self._indexed_batches(base))
+                    position = find_resume_position(file, position, size, self._iter_indexed_batches(base))
                     self._is_damaged = True
         finally:
             file.close()
@@ -161,7 +161,7 @@ class _Checker:
             findings.append(Finding(path, header.position, lost))
         self._is_damaged = False
 
-    def _indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
+    def _iter_indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
         """Byte position and last offset of the batches that the offset index names."""
         path = self._path(base, INDEX_SUFFIX)
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):

@@ -113,7 +113,7 @@ def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) ->
         if offset == end.offset:
             log.tail_hint = _new_tuple(TailHint, (offset, end.base_offset, end.position, version))
         return FetchDataInfo(b"", offset, [] if isolation is _TXN_COMMITTED else None)
-    bound = end if upper == end.offset else _bound(log, upper)
+    bound = end if upper == end.offset else _find_bound(log, upper)
     hint = log.tail_hint
     if hint.offset == offset and hint.version == version and hint.base_offset == bound.base_offset:
         size = bound.position - hint.position
@@ -122,7 +122,7 @@ def _read_at(log: UnifiedLog, wanted: FetchBounds, isolation: FetchIsolation) ->
             segment = segments.get(hint.base_offset)
             if segment is not None:
                 found = _new_tuple(FoundSlice, (offset, hint.position, size, version, segments, prove))
-                return _found(log, segment, bound, found, isolation)
+                return _build_result(log, segment, bound, found, isolation)
     return _search_again(log, wanted, bound, isolation)
 
 
@@ -143,7 +143,7 @@ def _out_of_range(log: UnifiedLog, offset: int) -> OffsetOutOfRangeError:
     )
 
 
-def _bound(log: UnifiedLog, upper: int) -> LogEnd:
+def _find_bound(log: UnifiedLog, upper: int) -> LogEnd:
     """Find segment and byte of an offset below the log end; the last answer is remembered (an open transaction stays
     put)."""
     segments = log.segments
@@ -188,7 +188,7 @@ def _search(log: UnifiedLog, wanted: FetchBounds, bound: LogEnd, isolation: Fetc
                 break
             place = (wanted.offset, read.position, read.size, wanted.version, segments, wanted.prove)
             found = _new_tuple(FoundSlice, place)
-            info = _found(log, segment, bound, found, isolation)
+            info = _build_result(log, segment, bound, found, isolation)
             return info if read.size >= read.first_size else info._replace(first_entry_incomplete=True)
     return FetchDataInfo(b"", wanted.offset, [] if isolation is _TXN_COMMITTED else None)
 
@@ -197,7 +197,7 @@ def _from(segments: LogSegments, index: int) -> list[LogSegment]:
     return [segments[slot] for slot in range(index, len(segments))]
 
 
-def _found(
+def _build_result(
     log: UnifiedLog, segment: LogSegment, bound: LogEnd, found: FoundSlice, isolation: FetchIsolation
 ) -> FetchDataInfo:
     end_position = found.position + found.size

@@ -441,7 +441,7 @@ class LogManager:
 
         Logs that are not open are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
         """
-        now_ms = self._retention_clock.believed(now_ms)
+        now_ms = self._retention_clock.believe(now_ms)
         moved = {}
         for partition, entry in list(self._entries.items()):
             if entry.directory.is_online:

@@ -81,7 +81,7 @@ def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_fi
 
     Truncation goes newest first, retention oldest first: a crash in between then leaves no gap.
     """
-    log.segments = log.segments.replaced(removed=removed)
+    log.segments = log.segments.replace(removed=removed)
     for segment in sorted(removed, key=lambda s: s.base_offset, reverse=not oldest_first):
         _schedule_deletion(log, segment)
         log.producer_state.remove_snapshot(segment.base_offset)
@@ -104,9 +104,9 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
     try:
         if log.config.delete:
             if log.config.retention_ms >= 0:
-                _move_while(log, "older than retention.ms", _expired(log, now_ms))
+                _move_while(log, "older than retention.ms", _make_expiry_test(log, now_ms))
             if log.config.retention_bytes >= 0:
-                _move_while(log, "beyond retention.bytes", _oversized(log, now_ms))
+                _move_while(log, "beyond retention.bytes", _make_size_test(log, now_ms))
     except LogStorageError as error:
         log.note(error)
         raise
@@ -133,12 +133,12 @@ def _below_start(log: UnifiedLog) -> Predicate:
     return lambda _, next_base: next_base <= log.log_start_offset
 
 
-def _expired(log: UnifiedLog, now_ms: int) -> Predicate:
+def _make_expiry_test(log: UnifiedLog, now_ms: int) -> Predicate:
     limit = now_ms - max(log.config.retention_ms, log.config.min_compaction_lag_ms if log.config.compact else 0)
     return lambda segment, _: segment.largest_timestamp < limit
 
 
-def _oversized(log: UnifiedLog, now_ms: int) -> Predicate:
+def _make_size_test(log: UnifiedLog, now_ms: int) -> Predicate:
     excess = log.size_bytes - log.config.retention_bytes
     # A record younger than min.compaction.lag.ms is promised to stay as it is, on a log that is compacted as well.
     youngest = now_ms - log.config.min_compaction_lag_ms if log.config.compact else None
@@ -251,7 +251,7 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
     except LogStorageError as error:
         _swap_failed(log, error)
         raise
-    log.segments = log.segments.replaced(removed=present, added=ascending)
+    log.segments = log.segments.replace(removed=present, added=ascending)
     kept = {segment.base_offset for segment in ascending}
     for segment in present:
         if segment.base_offset not in kept:

@@ -49,7 +49,7 @@ from tidelog.log.segment.segment import LogSegment, flush_indices, seal
 from tidelog.log.segment.segments import LogSegments
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
-from tidelog.log.validation.relocation import relocated
+from tidelog.log.validation.relocation import relocate
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.single_batch import CheckedBatch
 from tidelog.log.validation.validator import (
@@ -213,7 +213,7 @@ class UnifiedLog:
             checked = CheckedBatch.__new__(CheckedBatch)
             validator, now_ms = self._validator, self._time.milliseconds()
             if validated is not None:
-                checked.take(relocated(validated, next_offset))
+                checked.take(relocate(validated, next_offset))
             elif not validator.assign_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked):
                 context = AppendContext(next_offset, leader_epoch, now_ms, origin, budget)
                 checked.take(validate_generally(records, validator.params, context))
@@ -480,7 +480,7 @@ class UnifiedLog:
                 new.delete_files()
                 raise
             self._rolled = (*self._rolled, old)
-            self.segments = self.segments.replaced(added=(new,))
+            self.segments = self.segments.replace(added=(new,))
             self._publish_end(offset)
             self.flush_wanted = True
             return new

@@ -71,7 +71,7 @@ WILDCARD = "*"
 """Every name of a type as a literal name, and every host."""
 
 
-def known(kind: type[E], number: int) -> E:
+def member_of(kind: type[E], number: int) -> E:
     """Return the member with this number, UNKNOWN for a number that is none."""
     try:
         return kind(number)

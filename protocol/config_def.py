@@ -277,10 +277,10 @@ class ConfigDef:
 
     def parse_given(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Values for the given keys only: overrides over other values. Raises ConfigError, for unknown keys too."""
-        for name in self.unknown(given):
+        for name in self.find_unknown(given):
             raise ConfigError(f"Unknown configuration {name}")
         return {name: self.keys[name].parse(value) for name, value in given.items()}
 
-    def unknown(self, given: Mapping[str, Any]) -> list[str]:
+    def find_unknown(self, given: Mapping[str, Any]) -> list[str]:
         """The names in ``given`` that are no keys."""
         return [name for name in given if name not in self.keys]

@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
     """Raises InvalidConfigError for the first key that the table does not have."""
-    for name in config_def.unknown(texts):
+    for name in config_def.find_unknown(texts):
         raise InvalidConfigError(f"Unknown {kind} config name: {name}")
 
 

@@ -21,7 +21,7 @@ from tidelog.protocol.acl import (
     AclPermissionType,
     PatternType,
     ResourceType,
-    known,
+    member_of,
 )
 from tidelog.protocol.errors import InvalidRequestError, PolicyViolationError
 from tidelog.protocol.metadata_records.records import RemoveAccessControlEntryRecord
@@ -91,13 +91,13 @@ def check_acl(rule: AccessRule) -> None:
     if not rule.resource_name:
         raise InvalidRequestError("Invalid empty resource name")
     if rule.resource_type not in _CONCRETE_TYPES:
-        raise InvalidRequestError(f"Invalid resourceType {known(ResourceType, rule.resource_type).name}")
+        raise InvalidRequestError(f"Invalid resourceType {member_of(ResourceType, rule.resource_type).name}")
     if rule.pattern_type not in _CONCRETE_PATTERNS:
-        raise InvalidRequestError(f"Invalid patternType {known(PatternType, rule.pattern_type).name}")
+        raise InvalidRequestError(f"Invalid patternType {member_of(PatternType, rule.pattern_type).name}")
     if rule.operation not in _CONCRETE_OPERATIONS:
-        raise InvalidRequestError(f"Invalid operation {known(AclOperation, rule.operation).name}")
+        raise InvalidRequestError(f"Invalid operation {member_of(AclOperation, rule.operation).name}")
     if rule.permission not in _CONCRETE_PERMISSIONS:
-        raise InvalidRequestError(f"Invalid permissionType {known(AclPermissionType, rule.permission).name}")
+        raise InvalidRequestError(f"Invalid permissionType {member_of(AclPermissionType, rule.permission).name}")
     if ":" not in rule.principal:
         raise InvalidRequestError(
             f"Could not parse principal from `{rule.principal}` (no colon is present separating the principal type "
@@ -109,9 +109,15 @@ def check_acl(rule: AccessRule) -> None:
 
 def check_filter(wanted: AclFilter) -> None:
     """Raises InvalidRequestError for a filter with a number that is none."""
-    if ResourceType.UNKNOWN in (known(ResourceType, wanted.resource_type), known(PatternType, wanted.pattern_type)):
+    if ResourceType.UNKNOWN in (
+        member_of(ResourceType, wanted.resource_type),
+        member_of(PatternType, wanted.pattern_type),
+    ):
         raise InvalidRequestError("Unknown patternFilter.")
-    if AclOperation.UNKNOWN in (known(AclOperation, wanted.operation), known(AclPermissionType, wanted.permission)):
+    if AclOperation.UNKNOWN in (
+        member_of(AclOperation, wanted.operation),
+        member_of(AclPermissionType, wanted.permission),
+    ):
         raise InvalidRequestError("Unknown entryFilter.")
 
 

@@ -20,7 +20,7 @@ from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
 from tidelog.protocol.schema.fields import Coder, EncodeError, Message, Struct
-from tidelog.protocol.schema.source import framed
+from tidelog.protocol.schema.source import add_frame
 from tidelog.protocol.transferable import release_slices
 from tidelog.protocol.types import Part
 
@@ -206,7 +206,7 @@ class Route(RequestCount):
 
     def _frame(self, correlation_id: int, parts: Parts) -> bytes | Parts:
         """Put the length and the header before the parts of a response."""
-        parts = framed(parts, correlation_id, self.header_bytes)
+        parts = add_frame(parts, correlation_id, self.header_bytes)
         return parts if len(parts) > 1 else parts[0]  # type: ignore[return-value]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.audit import record
-from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, known
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
     """Write that an ACL was made or removed."""
     acl = {
-        "resource": known(ResourceType, rule.resource_type).name,
+        "resource": member_of(ResourceType, rule.resource_type).name,
         "name": rule.resource_name,
-        "pattern": known(PatternType, rule.pattern_type).name,
+        "pattern": member_of(PatternType, rule.pattern_type).name,
         "principal": rule.principal,
         "host": rule.host,
-        "operation": known(AclOperation, rule.operation).name,
-        "permission": known(AclPermissionType, rule.permission).name,
+        "operation": member_of(AclOperation, rule.operation).name,
+        "permission": member_of(AclPermissionType, rule.permission).name,
     }
     note_change(event, context, acl=acl)
 

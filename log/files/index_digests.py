@@ -47,7 +47,7 @@ class IndexDigests:
         """What the file holds, where that is known."""
         self._lock = threading.Lock()
 
-    def _loaded(self) -> dict[tuple[str, str], str]:
+    def _load(self) -> dict[tuple[str, str], str]:
         """The lines by topic and partition. Under the lock. A file that cannot be read speaks of nothing."""
         if self._lines is None:
             self._lines = {}
@@ -63,14 +63,14 @@ class IndexDigests:
     def of(self, partition: TopicPartition) -> frozenset[str]:
         """The digests of a partition's segments."""
         with self._lock:
-            known = self._loaded().get((partition.topic, str(partition.partition)), "")
+            known = self._load().get((partition.topic, str(partition.partition)), "")
         return frozenset(known.split(",")) if known else frozenset()
 
     def note(self, partition: TopicPartition, digests: Iterable[str]) -> None:
         """Replace the digests of a log."""
         joined = ",".join(digests)
         with self._lock:
-            lines, key = self._loaded(), (partition.topic, str(partition.partition))
+            lines, key = self._load(), (partition.topic, str(partition.partition))
             if joined:
                 lines[key] = joined
             else:

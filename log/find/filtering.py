@@ -206,7 +206,7 @@ class _Read:
         for batch in iter_batches(stored):
             if batch.base_offset >= self._reading.upper:
                 break
-            piece = self._matching_part(batch, lost)
+            piece = self._select_part(batch, lost)
             end = batch.position + batch.size_in_bytes
             if isinstance(piece, memoryview) and whole_until == batch.position:
                 if not self._out or whole_until:
@@ -224,7 +224,7 @@ class _Read:
             source.file.retain()
             self._slice = TransferableRecords(source.file, source.position, whole_until)
 
-    def _matching_part(
+    def _select_part(
         self, batch: RecordBatch | LegacyRecordBatch, aborted: list[AbortedTxn]
     ) -> bytes | memoryview | None:
         if batch.is_control or batch.max_timestamp < self._query.begin:
@@ -237,7 +237,7 @@ class _Read:
                 return None
         if is_aborted(batch, aborted):
             return None
-        return matching_part(batch, self._query)
+        return select_part(batch, self._query)
 
     def _finish(self) -> Matching:
         is_gap = not self._out
@@ -253,7 +253,7 @@ def gap_batch(offset: int, next_offset: int) -> bytes:
     return bytes(build_batch((), BatchOptions(base_offset=offset, last_offset_delta=last_offset_delta)))
 
 
-def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
+def select_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
     """The batch with only the records that match; itself when all do, None when none does.
 
     Raises CorruptMessageError, InvalidRecordError.
@@ -266,7 +266,7 @@ def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes
             return None
         return batch.view() if len(kept) == len(records) else _rebuild_legacy(batch, kept)
     section = bytes(batch.uncompressed_section())
-    places = _matching_places(batch, section, query)
+    places = _find_places(batch, section, query)
     if not places:
         return None
     if len(places) == batch.record_count:
@@ -274,7 +274,7 @@ def matching_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes
     return rebuild(batch, section, places)
 
 
-def _matching_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
+def _find_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
     """Find the places of the matching records. Raises InvalidRecordError."""
     if query.tag is not None and query.tag_header is None:
         return []

@@ -75,7 +75,7 @@ def down_convert(
     """
     remaining, is_first = max_bytes, True
     limit = limit or ConversionLimit()
-    for batch in _stored_batches(sources):
+    for batch in _iter_stored_batches(sources):
         if limit.records <= 0:
             return
         try:
@@ -109,13 +109,13 @@ def convert_batch(
         raise UnsupportedCompressionTypeError("Down-conversion of zstandard-compressed batches is not supported")
     if batch.magic <= to_magic:
         return bytes(batch.view())
-    records = _converted_records(batch, first_offset, limit.records)
+    records = _convert_records(batch, first_offset, limit.records)
     limit.records -= len(records)
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     return build_message_set(records, MessageSetOptions(to_magic, batch.compression_type, None, append_time))
 
 
-def _converted_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
+def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
     """The records of a batch that its old form holds, at most ``most``."""
     if isinstance(batch, LegacyRecordBatch):
         messages = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
@@ -131,7 +131,7 @@ def _converted_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int
     return list(islice(batch.parse_from(section, first_offset), most))
 
 
-def _stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:
+def _iter_stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:
     """Batches one by one; each slice of a file is read one batch at a time, and ends quietly at a cut batch."""
     for source in sources:
         if isinstance(source, TransferableRecords):

@@ -26,7 +26,7 @@ def find_resume_position(file: PositionalReader, position: int, end: int, indexe
     ``indexed``: byte position and last offset of the offset index's entries in order, at least those after the damage;
     Apache Kafka notes the last offset of an append, which may be several batches.
     """
-    own = _own_end(file, position, end)
+    own = _find_own_end(file, position, end)
     for entry_position, last_offset in indexed:
         if entry_position <= position:
             continue
@@ -38,7 +38,7 @@ def find_resume_position(file: PositionalReader, position: int, end: int, indexe
     return own
 
 
-def _own_end(file: PositionalReader, position: int, end: int) -> int:
+def _find_own_end(file: PositionalReader, position: int, end: int) -> int:
     """The end of the damaged batch when its size can be believed, else ``end``."""
     header = _header_at(file, position, end)
     if header is None or position + header.size >= end:

@@ -77,7 +77,7 @@ class LogSegments:
             return ()
         return self._segments[max(0, self.floor_index(start)) : bisect_left(self._bases, end)]
 
-    def replaced(self, *, removed: Iterable[LogSegment] = (), added: Iterable[LogSegment] = ()) -> LogSegments:
+    def replace(self, *, removed: Iterable[LogSegment] = (), added: Iterable[LogSegment] = ()) -> LogSegments:
         """A new snapshot without ``removed`` and with ``added``; an added segment displaces one of the same base
         offset."""
         gone = {segment.base_offset for segment in removed}

@@ -157,7 +157,7 @@ class FileSystem(ReadableFiles, Protocol):
 
 
 @contextmanager
-def _translated(operation: str, path: str) -> Iterator[None]:
+def _translate_errors(operation: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -177,7 +177,7 @@ class OsFile:
         return self._fd
 
     def size(self) -> int:
-        with _translated("stat", self.path):
+        with _translate_errors("stat", self.path):
             return os.fstat(self._fd).st_size
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -199,7 +199,7 @@ class OsFile:
         return b"".join(parts)
 
     def read_into(self, position: int, target: memoryview) -> int:
-        with _translated("read", self.path):
+        with _translate_errors("read", self.path):
             done = 0
             while done < len(target) and (count := os.preadv(self._fd, [target[done:]], position + done)):
                 done += count
@@ -230,17 +230,17 @@ class OsFile:
         return len(data)
 
     def truncate(self, size: int) -> None:
-        with _translated("truncate", self.path):
+        with _translate_errors("truncate", self.path):
             os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        with _translated("sync", self.path):
+        with _translate_errors("sync", self.path):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with _translated("close", self.path):
+            with _translate_errors("close", self.path):
                 os.close(fd)
 
     def __del__(self) -> None:
@@ -252,13 +252,13 @@ class OsFile:
 def allocate(file: OpenFile, size: int) -> None:
     """Give ``file`` blocks for ``size`` bytes, without writing them where the file system can. Raises
     LogStorageError."""
-    with _translated("write", file.path):
+    with _translate_errors("write", file.path):
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 def open_in_memory(path: str) -> OpenFile:
     """An empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
-    with _translated("open", path):
+    with _translate_errors("open", path):
         return OsFile(os.memfd_create(os.path.basename(path)), path)
 
 
@@ -273,7 +273,7 @@ class OsFileSystem:
         A stray link must not lead an append out of the directory, and the open of a FIFO would wait for its writer.
         """
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
-        with _translated("open", path):
+        with _translate_errors("open", path):
             descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -307,11 +307,11 @@ class OsFileSystem:
             self.sync_directory(os.path.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
-        with _translated("rename", old):
+        with _translate_errors("rename", old):
             os.rename(old, new)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        with _translated("unlink", path):
+        with _translate_errors("unlink", path):
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -320,7 +320,7 @@ class OsFileSystem:
 
     def list_directory(self, path: str) -> list[FileEntry]:
         """All entries, sorted by name."""
-        with _translated("list", path), os.scandir(path) as entries:
+        with _translate_errors("list", path), os.scandir(path) as entries:
             listing = []
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
@@ -334,17 +334,17 @@ class OsFileSystem:
     def list_names(self, path: str) -> list[str]:
         """The names of a directory, sorted, without a look at each: ten thousand partitions must list in
         milliseconds."""
-        with _translated("list", path):
+        with _translate_errors("list", path):
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
         """Make ``path`` and its missing parents; it may exist."""
-        with _translated("mkdir", path):
+        with _translate_errors("mkdir", path):
             os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
         """Remove ``path`` and everything below it; it may be missing."""
-        with _translated("remove", path):
+        with _translate_errors("remove", path):
             for root, directories, files in os.walk(path, topdown=False):
                 for name in files:
                     os.unlink(os.path.join(root, name))
@@ -361,10 +361,11 @@ class OsFileSystem:
             os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        with _translated("open", path):  # not "sync": a lack of descriptors says nothing about what the disk holds
+        # Not "sync": a lack of descriptors says nothing about what the disk holds.
+        with _translate_errors("open", path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _translated("sync", path):
+            with _translate_errors("sync", path):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -374,13 +375,13 @@ class OsFileSystem:
 
     def disk_space(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the file system that holds ``path``."""
-        with _translated("stat", path):
+        with _translate_errors("stat", path):
             space = os.statvfs(path)
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def link_file(self, path: str, new: str) -> None:
         """Give the file at ``path`` a second name, on the same file system."""
-        with _translated("link", path):
+        with _translate_errors("link", path):
             os.link(path, new, follow_symlinks=False)
 
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:

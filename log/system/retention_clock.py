@@ -33,9 +33,9 @@ class RetentionClock:
 
     def now(self) -> int:
         """The time by which something may be deleted, in milliseconds since 1970."""
-        return self.believed(self._time.milliseconds())
+        return self.believe(self._time.milliseconds())
 
-    def believed(self, now_ms: int) -> int:
+    def believe(self, now_ms: int) -> int:
         """``now_ms`` of the wall clock, or without its jump while that is younger than an hour."""
         monotonic = self._time.monotonic_ms()
         distance = now_ms - monotonic

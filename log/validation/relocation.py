@@ -21,7 +21,7 @@ class StaleOffsetsError(AppendPostponedError):
     """The log's end has moved, and these records cannot: validate them again."""
 
 
-def relocated(result: ValidationResult, next_offset: int) -> ValidationResult:
+def relocate(result: ValidationResult, next_offset: int) -> ValidationResult:
     """``result`` with offsets from ``next_offset`` on; its records are changed in place. Raises StaleOffsetsError."""
     distance = next_offset - result.first_offset
     if not distance:

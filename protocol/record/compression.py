@@ -175,7 +175,7 @@ class _BoundedOutput:
         """Count a member, frame or chunk. Raises InvalidRecordError when they are too many for what they hold."""
         self._parts += 1
         if self._parts > MAX_SMALL_PARTS + self._size // PART_BYTES:
-            raise damaged(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
+            raise build_damage_error(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
 
     def room(self) -> int:
         """One byte more than may still come, so that passing the bound shows; never more than a chunk."""
@@ -202,7 +202,7 @@ def too_large(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
     return MessageTooLargeError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
 
 
-def damaged(codec: CompressionType, reason: object) -> InvalidRecordError:
+def build_damage_error(codec: CompressionType, reason: object) -> InvalidRecordError:
     """The error for data that is not what its codec says."""
     return InvalidRecordError(f"{codec.name.lower()} data does not decompress: {reason}")
 
@@ -244,7 +244,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         while not window.is_empty:
             _append_gzip_member(window, output)
     except zlib.error as error:
-        raise damaged(CompressionType.GZIP, error) from error
+        raise build_damage_error(CompressionType.GZIP, error) from error
     return output.value()
 
 
@@ -255,7 +255,7 @@ def _append_gzip_member(window: _Window, output: _BoundedOutput) -> None:
         piece = member.unconsumed_tail or window.next_piece()
         chunk = member.decompress(piece, output.room())
         if not chunk and not piece and not member.eof:
-            raise damaged(CompressionType.GZIP, "it ends early")
+            raise build_damage_error(CompressionType.GZIP, "it ends early")
         output.append(chunk)
     window.end_part(len(member.unused_data))
 
@@ -281,11 +281,11 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
             position += len(XERIAL_HEADER)
             continue
         if len(view) - position < _INT.size:
-            raise damaged(CompressionType.SNAPPY, "a chunk's size is cut")
+            raise build_damage_error(CompressionType.SNAPPY, "a chunk's size is cut")
         (size,) = _INT.unpack_from(view, position)
         position += _INT.size
         if size < 0 or size > len(view) - position:
-            raise damaged(CompressionType.SNAPPY, f"chunk of {size} bytes, {len(view) - position} there")
+            raise build_damage_error(CompressionType.SNAPPY, f"chunk of {size} bytes, {len(view) - position} there")
         _append_snappy_block(view[position : position + size], output)
         position += size
     return output.value()
@@ -297,14 +297,14 @@ def _append_snappy_block(block: memoryview, output: _BoundedOutput) -> None:
     try:
         declared = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
-        raise damaged(CompressionType.SNAPPY, error) from error
+        raise build_damage_error(CompressionType.SNAPPY, error) from error
     if declared > SNAPPY_MAX_RATIO * len(block):
-        raise damaged(CompressionType.SNAPPY, f"{len(block)} bytes declare {declared}")
+        raise build_damage_error(CompressionType.SNAPPY, f"{len(block)} bytes declare {declared}")
     output.reserve(declared)
     try:
         output.append(bytes(cramjam.snappy.decompress_raw(block)))
     except cramjam.DecompressionError as error:
-        raise damaged(CompressionType.SNAPPY, error) from error
+        raise build_damage_error(CompressionType.SNAPPY, error) from error
 
 
 def _compress_snappy(data: Buffer, level: int | None) -> bytes:
@@ -329,7 +329,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
         while not window.is_empty:
             _append_lz4_frame(window, output)
     except RuntimeError as error:
-        raise damaged(CompressionType.LZ4, error) from error
+        raise build_damage_error(CompressionType.LZ4, error) from error
     return output.value()
 
 
@@ -342,7 +342,7 @@ def _append_lz4_frame(window: _Window, output: _BoundedOutput) -> None:
         piece: Buffer = window.next_piece() if frame.needs_input else b""
         chunk = frame.decompress(piece, max_length=output.room())
         if not chunk and not piece and not frame.eof and frame.needs_input:
-            raise damaged(CompressionType.LZ4, "it ends early")
+            raise build_damage_error(CompressionType.LZ4, "it ends early")
         output.append(chunk)
     window.end_part(len(frame.unused_data or b""))
 
@@ -434,7 +434,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
             while chunk := reader.read(output.room()):
                 output.append(chunk)
     except zstandard.ZstdError as error:
-        raise damaged(CompressionType.ZSTD, error) from error
+        raise build_damage_error(CompressionType.ZSTD, error) from error
     _idle_zstd_decoders.append(decoder)
     return output.value()
 

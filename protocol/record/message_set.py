@@ -315,7 +315,7 @@ def build_message_set(records: list[Record], options: MessageSetOptions) -> byte
         raise UnsupportedCompressionTypeError(f"Magic {options.magic} does not know codec {options.compression}")
     if not records:
         return b""
-    writer = MessageWriter(segment_size_for(estimated_size(records, options.magic)))
+    writer = MessageWriter(segment_size_for(estimate_size(records, options.magic)))
     if options.compression == CompressionType.NONE:
         for record in records:
             _write_message(writer, record.offset, record, options)
@@ -324,7 +324,7 @@ def build_message_set(records: list[Record], options: MessageSetOptions) -> byte
     return writer.to_bytes()
 
 
-def estimated_size(records: Iterable[Record], magic: int) -> int:
+def estimate_size(records: Iterable[Record], magic: int) -> int:
     """The size of an uncompressed set of these records, exactly."""
     overhead = LOG_OVERHEAD + (V0_OVERHEAD if magic == MAGIC_V0 else V1_OVERHEAD)
     return sum(overhead + len(record.key or b"") + len(record.value or b"") for record in records)
@@ -348,7 +348,7 @@ def _write_wrapper(writer: MessageWriter, records: list[Record], options: Messag
         writer.entry(records[-1].offset),
         writer.message(options.magic, attributes, timestamp, None),
         writer.with_length_prefix(),
-        writer.compressed(options.compression, options.level, options.magic) as inner,
+        writer.compress(options.compression, options.level, options.magic) as inner,
     ):
         for record in records:
             _write_message(inner, record.offset - base, record, inner_options)

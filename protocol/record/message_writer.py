@@ -206,7 +206,7 @@ class MessageWriter(BufferingOutputStream):
         self.write(value)
 
     @contextmanager
-    def compressed(self, codec: int, level: int | None, magic: int) -> Iterator[MessageWriter]:
+    def compress(self, codec: int, level: int | None, magic: int) -> Iterator[MessageWriter]:
         """Yields a writer for the inner set; on leaving, its content is compressed and written here."""
         inner = MessageWriter(self._segment_bytes)
         yield inner

@@ -52,7 +52,7 @@ def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False)
         source.emit("yield")
     target = writer.struct(cls)
     source.emit(f"return {target}, p")
-    return source.compiled(cls, version, f"def decode(b, p, k={MAX_ELEMENTS}):")
+    return source.compile(cls, version, f"def decode(b, p, k={MAX_ELEMENTS}):")
 
 
 def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:

@@ -52,7 +52,7 @@ def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False)
         source.emit("return (yield from join_in_steps(out))")
     else:
         source.emit("return [b''.join(out)]")
-    return source.compiled(cls, version, "def encode(o):")
+    return source.compile(cls, version, "def encode(o):")
 
 
 def _carries_records(cls: type[Struct]) -> bool:

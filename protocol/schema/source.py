@@ -56,7 +56,7 @@ class Source:
         assert self.names.setdefault(name, value) is value, f"{name} means two things in one message"
         return name
 
-    def compiled(self, cls: type[Message], version: int, header: str) -> CompiledCoder:
+    def compile(self, cls: type[Message], version: int, header: str) -> CompiledCoder:
         """The function under ``header`` ("def …:"), ready to call."""
         text = "\n".join((header, *self.lines, ""))
         filename = f"<{cls.__name__} v{version} {header[4:10]}>"
@@ -114,7 +114,7 @@ class CompiledCoder:
 
     def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
         """The message as parts after its length and header. Raises EncodeError."""
-        return framed(self.encode(message), correlation_id, header_bytes)
+        return add_frame(self.encode(message), correlation_id, header_bytes)
 
     def invalid_request(self, error: Exception) -> InvalidRequestError:
         """``error``, raised inside a decoder, in words: message, version, field, offset."""
@@ -147,7 +147,7 @@ class CompiledCoder:
         return ((0, "?"),), {}
 
 
-def framed(parts: list[Part], correlation_id: int, header_bytes: int) -> list[Part]:
+def add_frame(parts: list[Part], correlation_id: int, header_bytes: int) -> list[Part]:
     """Put the length and the response header before the parts of a message: in one with the first, if that is bytes."""
     size = header_bytes
     for part in parts:
@@ -169,14 +169,14 @@ def default_source(source: Source, field: Field) -> str:
         return "[]"
     if field.default == () and field.kind == "struct":
         assert isinstance(field.item, type)
-        return source.name(f"default_{field.item.__name__}", frozen_default(field.item))
+        return source.name(f"default_{field.item.__name__}", default_of(field.item))
     return repr(field.default)
 
 
 _frozen_defaults: dict[type[Struct], Struct] = {}
 
 
-def frozen_default(cls: type[Struct]) -> Struct:
+def default_of(cls: type[Struct]) -> Struct:
     """The shared default of ``cls``, an instance whose fields cannot be assigned."""
     default = _frozen_defaults.get(cls)
     if default is None:

@@ -18,7 +18,7 @@ from tidelog.protocol.compiled import words
 from tidelog.protocol.schema.decoder import compile_decoder
 from tidelog.protocol.schema.encoder import COPY_BELOW_BYTES, compile_encoder
 from tidelog.protocol.schema.fields import Field, Message, Struct
-from tidelog.protocol.schema.source import CompiledCoder, framed, frozen_default, minimum_item_size, struct_fields
+from tidelog.protocol.schema.source import CompiledCoder, add_frame, default_of, minimum_item_size, struct_fields
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import MAX_ELEMENTS, MAX_STRING_BYTES, MAX_TAGGED_FIELDS, Buffer, MalformedError, Part
 
@@ -89,7 +89,7 @@ def _default_of(field: Field) -> Any:
         return _FRESH_LIST
     if field.default == () and field.kind == "struct":
         assert isinstance(field.item, type)
-        return frozen_default(field.item)
+        return default_of(field.item)
     return field.default
 
 
@@ -159,7 +159,7 @@ class Walker:
         try:
             return self._encode(message, correlation_id, header_bytes)
         except (AttributeError, TypeError, ValueError, OverflowError):
-            return framed(self._encode_again(message), correlation_id, header_bytes)
+            return add_frame(self._encode_again(message), correlation_id, header_bytes)
 
     def _encode(self, message: Message, correlation_id: int, header_bytes: int) -> list[Part]:
         writer = _SPARES.pop() if _SPARES else _Writer()
@@ -178,7 +178,7 @@ class Walker:
             parts.append(words.copy_of(writer.data, 0, size))
         if header_bytes and len(parts) > 1:
             parts[0] = parts[0][start:]  # type: ignore[index]
-            parts = framed(parts, correlation_id, header_bytes)
+            parts = add_frame(parts, correlation_id, header_bytes)
         writer.parts = None
         if writer.capacity <= _LARGEST_SPARE and len(_SPARES) < _MOST_SPARES:
             _SPARES.append(writer)

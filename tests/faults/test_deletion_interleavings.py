@@ -379,7 +379,7 @@ class RenamedUnderneath(OsFileSystem):
             segment.rename_suffix(".deleted")
             renamed.set()
             time.sleep(BLOCKED_S)  # long enough for the other to fail
-            self.log.segments = self.log.segments.replaced(removed=[segment])
+            self.log.segments = self.log.segments.replace(removed=[segment])
 
 
 def test_a_flush_that_meets_a_file_which_a_swap_has_renamed_goes_on(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.authorization.decision import Client, Decision
-from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, known
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 from tidelog.protocol.api_keys import ApiKey
 
 logger = logging.getLogger("kafka.authorizer.logger")
@@ -69,10 +69,10 @@ class Asked:
 
 def audit_line(client: Client, asked: Asked, decision: Decision) -> str:
     """Return Kafka's line about one decision. Control characters of names are escaped."""
-    resource_type = known(ResourceType, asked.resource_type)
+    resource_type = member_of(ResourceType, asked.resource_type)
     return escape(
         f"Principal = {client.principal} is {'Allowed' if decision.is_allowed else 'Denied'} "
-        f"operation = {known(AclOperation, asked.operation).name} from host = {client.host} "
+        f"operation = {member_of(AclOperation, asked.operation).name} from host = {client.host} "
         f"on resource = {camel_case(resource_type.name)}:LITERAL:{asked.name} "
         f"for request = {request_name(asked.api_key)} with resourceRefCount = {asked.count} "
         f"based on rule {rule_text(decision.rule)}"
@@ -84,10 +84,10 @@ def rule_text(rule: AccessRule | str) -> str:
     if isinstance(rule, str):
         return rule
     return (
-        f"MatchingAcl(acl=StandardAcl(resourceType={known(ResourceType, rule.resource_type).name}, "
-        f"resourceName={rule.resource_name}, patternType={known(PatternType, rule.pattern_type).name}, "
-        f"principal={rule.principal}, host={rule.host}, operation={known(AclOperation, rule.operation).name}, "
-        f"permissionType={known(AclPermissionType, rule.permission).name}))"
+        f"MatchingAcl(acl=StandardAcl(resourceType={member_of(ResourceType, rule.resource_type).name}, "
+        f"resourceName={rule.resource_name}, patternType={member_of(PatternType, rule.pattern_type).name}, "
+        f"principal={rule.principal}, host={rule.host}, operation={member_of(AclOperation, rule.operation).name}, "
+        f"permissionType={member_of(AclPermissionType, rule.permission).name}))"
     )
 
 

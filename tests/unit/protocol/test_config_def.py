@@ -126,7 +126,7 @@ def test_parse_gives_every_key_a_value() -> None:
 def test_parse_given_takes_only_keys_that_exist() -> None:
     table = ConfigDef([BYTES])
     assert table.parse_given({"segment.bytes": "20"}) == {"segment.bytes": 20}
-    assert table.unknown({"segment.bytes": "20", "segment.byte": "1"}) == ["segment.byte"]
+    assert table.find_unknown({"segment.bytes": "20", "segment.byte": "1"}) == ["segment.byte"]
     with pytest.raises(ConfigError, match=r"Unknown configuration segment\.byte"):
         table.parse_given({"segment.byte": "1"})
 

@@ -136,12 +136,12 @@ def test_file_that_exists_with_content_is_not_made_anew(tmp_path: Path) -> None:
 def test_retention_clock_believes_small_drift_and_backward_jumps() -> None:
     time = ManualTime(1_000_000_000)
     clock = RetentionClock(time)
-    assert clock.believed(time.milliseconds()) == 1_000_000_000
+    assert clock.believe(time.milliseconds()) == 1_000_000_000
     time.jump_wall(60_000)
-    assert clock.believed(time.milliseconds()) == 1_000_060_000
+    assert clock.believe(time.milliseconds()) == 1_000_060_000
     time.jump_wall(-500_000)
-    assert clock.believed(time.milliseconds()) == 999_560_000
+    assert clock.believe(time.milliseconds()) == 999_560_000
     time.jump_wall(86_400_000)
-    assert clock.believed(time.milliseconds()) == 999_560_000
+    assert clock.believe(time.milliseconds()) == 999_560_000
     time.advance(BELIEVED_AFTER_MS)
-    assert clock.believed(time.milliseconds()) == time.milliseconds()
+    assert clock.believe(time.milliseconds()) == time.milliseconds()

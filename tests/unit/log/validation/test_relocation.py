@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.records import NOW_MS
-from tidelog.log.validation.relocation import StaleOffsetsError, relocated
+from tidelog.log.validation.relocation import StaleOffsetsError, relocate
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
@@ -37,8 +37,8 @@ def test_moved_is_as_validated_there(source: int, target: int, codec: int, times
         here = validated(sent(source, codec), offset, params)
         if target == 0 and codec and offset != 5_000:
             with pytest.raises(StaleOffsetsError):
-                relocated(here, 5_000)
+                relocate(here, 5_000)
             continue
-        moved = relocated(here, 5_000)
+        moved = relocate(here, 5_000)
         assert bytes(moved.records) == bytes(there.records)
         assert moved._replace(records=b"") == there._replace(records=b"")

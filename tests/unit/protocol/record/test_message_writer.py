@@ -120,7 +120,7 @@ def test_messages_of_both_magics() -> None:
 
 def test_compressed_content_is_written_on_leaving() -> None:
     writer = MessageWriter()
-    with writer.with_length_prefix(), writer.compressed(CompressionType.GZIP, 1, 0) as inner:
+    with writer.with_length_prefix(), writer.compress(CompressionType.GZIP, 1, 0) as inner:
         inner.write(b"inner" * 100)
     encoded = writer.to_bytes()
     assert struct.unpack(">i", encoded[:4]) == (len(encoded) - 4,)

@@ -292,7 +292,7 @@ def matches_or_error(routines: ModuleType, batch: RecordBatch, section: bytes, q
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_find_matches", routines.match_records)
         try:
-            return filtering._matching_places(batch, section, query)
+            return filtering._find_places(batch, section, query)
         except (InvalidRecordError, UnicodeDecodeError) as error:
             return type(error)
 
