@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.rivals.apache_kafka import CLUSTER_ID
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka, run_tool
 from tests.support.broker import TidelogProcess
 from tests.support.metadata_changes import SHA_256, SHA_512, alter, set_quota, set_user
 from tests.support.metadata_facts import BROKER, GROUP, TOPIC, Facts, facts
@@ -31,6 +31,7 @@ from tidelog.client import Client
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
+FEATURE_COMMAND = "org.apache.kafka.tools.FeatureCommand"
 SETTINGS = {
     "log.cleaner.enable": "false",
     "offsets.topic.num.partitions": "3",
@@ -169,6 +170,31 @@ def test_there_and_back_in_its_release(tmp_path: Path, version: str) -> None:
         expect(ours, changed, samples, kinds)
         finish(ours.bootstrap, kinds)
         ours.terminate()
+    finally:
+        print(ours.output(), theirs.output(), sep="\n")
+        ours.kill()
+        theirs.kill()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.skipif(not OLDER, reason="TIDELOG_IN_PLACE_VERSIONS names the versions of Kafka to go by")
+@pytest.mark.parametrize("version", [version for version in OLDER if "4" <= version < "4.2"])
+def test_a_directory_whose_features_were_lowered_is_taken_by_an_older_kafka(tmp_path: Path, version: str) -> None:
+    """Its log began with levels that this Kafka does not know."""
+    ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    try:
+        ours.start()
+        Admin(ours.bootstrap).create("found", 2)
+        produce(ours.bootstrap, "found", 20)
+        lowered = ["--feature", "share.version=0", "--feature", "streams.version=0"]
+        done = run_tool(FEATURE_COMMAND, ["--bootstrap-server", ours.bootstrap, "downgrade", *lowered])
+        assert done.returncode == 0, done.stdout + done.stderr
+        ours.terminate()
+        theirs.start()
+        admin = Admin(theirs.bootstrap)
+        admin.until_led("found", 0)
+        assert admin.offset("found", 0, "latest") == 20
+        theirs.terminate()
     finally:
         print(ours.output(), theirs.output(), sep="\n")
         ours.kill()
