@@ -42,7 +42,7 @@ from tidelog.broker.controller.producer_ids import BLOCK_SIZE, block_record
 from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
-from tidelog.broker.metadata.image_records import VersionedRecord, config_records
+from tidelog.broker.metadata.image_records import VersionedRecord, acl_record, config_records, token_record
 from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE, MetadataImage, Resource
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.log.check import check_directory
@@ -329,10 +329,8 @@ class Adoption:
         )
 
     def _cluster_records(self, source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:
-        """Yield credentials, quotas and configs that the target does not know."""
-        for (user, number), credential in source.scram.items():
-            if (user, number) not in known.scram:
-                yield credential_record(user, ScramMechanism(number), credential)
+        """Yield credentials, ACLs, tokens, quotas and configs that the target does not know."""
+        yield from _access_records(source, known)
         for entity, values in source.quotas.items():
             if entity not in known.quotas:
                 for key, value in values.items():
@@ -343,6 +341,19 @@ class Adoption:
         for resource, texts in wanted.items():
             if resource not in known.configs:
                 yield from config_records(resource, {}, texts)
+
+
+def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:
+    """Yield credentials, ACLs and tokens that the target does not know."""
+    for (user, number), credential in source.scram.items():
+        if (user, number) not in known.scram:
+            yield credential_record(user, ScramMechanism(number), credential)
+    for acl_id, rule in source.acls.items():
+        if acl_id not in known.acls:
+            yield VersionedRecord(acl_record(acl_id, rule))
+    for token_id, token in source.tokens.items():
+        if token_id not in known.tokens:
+            yield VersionedRecord(token_record(token))
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:

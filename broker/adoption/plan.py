@@ -3,8 +3,8 @@
 A source is one entry of Kafka's ``log.dirs``; a broker's directories are given together. Looked at, in this order:
 
 1. no process uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
-2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, SCRAM credentials, producer ids. Without it
-   (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
+2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, users, ACLs, tokens, producer ids.
+   Without it (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
 3. every topic has all its partitions here, once, under one id, and none that the target has otherwise;
 4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
    clean-shutdown marker whatever lies after the recovery point) is mended on the copy; anything else is a problem;
@@ -364,9 +364,12 @@ class Planner:
                     "where they were; --topic-configs gives them their own"
                 )
             return
-        for kind, count in (("ACLs", len(metadata.acls)), ("delegation tokens", len(metadata.tokens))):
+        for kind, count, key in (
+            ("ACLs", len(metadata.acls), "authorizer.class.name"),
+            ("delegation tokens", len(metadata.tokens), "delegation.token.secret.key, the same as in Kafka"),
+        ):
             if count:
-                self._plan.left_out.append(f"{kind}: {count}; Tidelog does not serve them")
+                self._plan.notes.append(f"{kind}: {count}; they take effect with {key}")
         self._plan.notes.append(
             "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
         )

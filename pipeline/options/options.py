@@ -16,9 +16,11 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from tidelog.client.connection import PLAIN, ClientError
+from tidelog.client.security import KEYS, Security
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.storage import place_of
@@ -50,7 +52,8 @@ _WITHOUT_EFFECT = (
     "kafka.socket.connection.setup.timeout.ms", "kafka.socket.connection.setup.timeout.max.ms",
     "kafka.allow.auto.create.topics",
 )  # fmt: skip
-_SECURITY = "kafka.security.protocol"
+SECURITY = tuple(sorted(f"kafka.{key}" for key in KEYS))
+"""Options of the connection to the brokers, as Kafka's clients have them."""
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
@@ -102,6 +105,7 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     bootstrap: str | None = None
+    security: Security = field(default=PLAIN, repr=False, compare=False)
     read_committed: bool = False
     columns: Columns | None = None
     key: bytes | None = None
@@ -129,9 +133,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     """Check and parse the options of a batch read, or of a stream. Raises OptionError."""
     known = (*_COMMON, *(_STREAM if streaming else _BATCH))
     _refuse_push_filters(options)
-    given = checked_names(options, (*known, *_WITHOUT_EFFECT, _SECURITY), refused=_BATCH if streaming else _STREAM)
-    if given.get(_SECURITY, "plaintext").lower() != "plaintext":
-        raise OptionError(f"{_SECURITY}={given[_SECURITY]}: expected PLAINTEXT, this source knows nothing else")
+    given = checked_names(options, (*known, *_WITHOUT_EFFECT, *SECURITY), refused=_BATCH if streaming else _STREAM)
     bounds = _Bounds(given, streaming)
     _check_columns(given)
     columns = given.get("columns")
@@ -147,6 +149,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         min_partitions=positive(given, "minPartitions"),
         max_records_per_partition=positive(given, "maxRecordsPerPartition"),
         bootstrap=given.get("kafka.bootstrap.servers"),
+        security=security_of(given),
         read_committed=_isolation(given),
         columns=None if columns is None else Columns(tuple(name.strip() for name in columns.split(","))),
         key=None if key is None else key.encode(),
@@ -159,6 +162,14 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         max_bytes_per_trigger=size_in_bytes(given, "maxBytesPerTrigger"),
         commit_group=given.get("commitGroup"),
     )
+
+
+def security_of(given: Mapping[str, str]) -> Security:
+    """The settings of the connection to the brokers. Raises OptionError."""
+    try:
+        return Security({name.removeprefix("kafka."): given[name] for name in SECURITY if name in given})
+    except ClientError as error:
+        raise OptionError(f"option kafka.{error}" if "=" in str(error) else f"options kafka.sasl.*: {error}") from error
 
 
 def checked_names(options: Mapping[str, str], known: Iterable[str], refused: Iterable[str] = ()) -> dict[str, str]:

@@ -14,20 +14,22 @@
     txnAppId, txnVersion      batch writes: the writer's name and a growing number; a write done again is left out
 
 Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
-known and have no effect; those that would weaken what is promised (acks below all), and listeners with TLS or SASL, of
-which the pipeline's client knows nothing, are refused.
+known and have no effect; those that would weaken what is promised (acks below all) are refused. TLS and SASL are asked
+for as with Kafka's clients, by the keys of ``tidelog.client.security``: ``kafka.security.protocol`` and so on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.pipeline.errors import OptionError
-from tidelog.pipeline.options.options import boolean, checked_names, positive, size_in_bytes
+from tidelog.pipeline.options.options import SECURITY, boolean, checked_names, positive, security_of, size_in_bytes
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _KNOWN = (
@@ -48,7 +50,6 @@ _WITHOUT_EFFECT = (
 _FIXED = {
     "kafka.acks": ("all", "-1"),
     "kafka.enable.idempotence": ("true",),
-    "kafka.security.protocol": ("plaintext",),
 }
 _APPLICATION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STAGING_BELOW_CHECKPOINT = "tidelog-staging"
@@ -66,6 +67,7 @@ class SinkOptions:
 
     bootstrap: str
     staging: Path
+    security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
     topic: str | None = None
     include_headers: bool = True
     codec: int = 0
@@ -80,7 +82,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check and parse the options of a write. Raises OptionError."""
-    known = (*_KNOWN, *_OF_SPARK, *_WITHOUT_EFFECT, *_FIXED, *(() if streaming else _BATCH_ONLY))
+    known = (*_KNOWN, *SECURITY, *_OF_SPARK, *_WITHOUT_EFFECT, *_FIXED, *(() if streaming else _BATCH_ONLY))
     given = checked_names(options, known)
     for name, allowed in _FIXED.items():
         if given.get(name, allowed[0]).lower() not in allowed:
@@ -94,6 +96,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         raise OptionError("option kafka.bootstrap.servers is missing: expected HOST:PORT of the broker to write to")
     return SinkOptions(
         bootstrap=given["kafka.bootstrap.servers"],
+        security=security_of(given),
         staging=_staging(given),
         topic=_topic(given),
         include_headers=boolean(given, "includeHeaders", True),

@@ -71,7 +71,9 @@ class LogWatch:
         options, ends = self._options, PartitionOffsets()
         if options.bootstrap is not None:
             first = [replicas[0] for replicas in groups]
-            ends = broker_bounds(options.bootstrap, first, read_committed=options.read_committed)
+            ends = broker_bounds(
+                options.bootstrap, first, read_committed=options.read_committed, security=options.security
+            )
         found = for_each(groups, lambda replicas: replicas[0].path, lambda group: self._chosen(group, ends, count))
         paths = [directory.path for replicas in groups for directory in replicas]
         if len(self._logs) > 2 * len(paths):

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tidelog.client import Client, ClientError
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import PipelineError
@@ -30,7 +32,7 @@ from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
 from tidelog.pipeline.plan.last_stable import first_unstable_offset
 from tidelog.pipeline.plan.selection import PartitionDirectory
-from tidelog.protocol.errors import UnsupportedVersionError, error_for_code
+from tidelog.protocol.errors import KafkaError, error_for_code
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -119,7 +121,11 @@ def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
 
 
 def broker_bounds(
-    bootstrap: str, directories: Iterable[PartitionDirectory], *, read_committed: bool = False
+    bootstrap: str,
+    directories: Iterable[PartitionDirectory],
+    *,
+    read_committed: bool = False,
+    security: Security = PLAIN,
 ) -> PartitionOffsets:
     """The end of each partition by one ListOffsets: the high watermark, or the last stable offset under
     ``read_committed``. Raises PipelineError."""
@@ -135,7 +141,7 @@ def broker_bounds(
     ]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=int(read_committed), topics=topics)
     ends: PartitionOffsets = {}
-    for answered in _ask_any(bootstrap, request).topics:
+    for answered in _ask_any(bootstrap, request, security).topics:
         for partition in answered.partitions:
             if partition.error_code:
                 name = f"{answered.name}-{partition.partition_index}"
@@ -145,13 +151,13 @@ def broker_bounds(
     return ends
 
 
-def _ask_any(bootstrap: str, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def _ask_any(bootstrap: str, request: ListOffsetsRequest, security: Security) -> ListOffsetsResponse:
     """The answer of the first server that gives one. Raises PipelineError."""
     failure: Exception = ClientError("expected HOST:PORT")
     for server in filter(None, map(str.strip, bootstrap.split(","))):
         try:
-            with Client(server) as client:
+            with Client(server, security=security) as client:
                 return client.call(request, ListOffsetsResponse)
-        except (ClientError, UnsupportedVersionError) as error:
+        except (ClientError, KafkaError, OSError) as error:
             failure = error
     raise PipelineError(f"kafka.bootstrap.servers={bootstrap}: {failure}") from failure

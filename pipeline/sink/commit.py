@@ -96,7 +96,7 @@ def publish(options: SinkOptions, publication: Publication) -> bool:
     deadline = time.monotonic() + options.delivery_timeout_ms / 1000
     while True:
         try:
-            with Cluster(options.bootstrap, options.request_timeout_ms / 1000) as cluster:
+            with Cluster(options.bootstrap, options.request_timeout_ms / 1000, options.security) as cluster:
                 return _Transaction(cluster, options, publication).run()
         except Trouble as error:
             if not is_passing(error) or isinstance(error, _FENCED) or time.monotonic() > deadline:

@@ -45,7 +45,9 @@ class PartitionCounts:
         deadline = time.monotonic() + min(TOPIC_WAIT_S, self._options.delivery_timeout_ms / 1000)
         while True:
             try:
-                with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
+                with Cluster(
+                    self._options.bootstrap, self._options.request_timeout_ms / 1000, self._options.security
+                ) as cluster:
                     return len(cluster.leaders(topic, create=True))
             except Trouble as error:
                 if not is_passing(error) or time.monotonic() > deadline:

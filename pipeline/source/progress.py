@@ -35,6 +35,7 @@ class GroupProgress:
             raise OptionError(f"commitGroup={options.commit_group} needs kafka.bootstrap.servers to commit to")
         self._group = options.commit_group
         self._bootstrap = options.bootstrap or ""
+        self._security = options.security
         self._reached: PartitionOffsets | None = None
         self._committed: PartitionOffsets | None = None
 
@@ -71,7 +72,7 @@ class GroupProgress:
                 for topic, partitions in offsets.items()
             ],
         )
-        with Cluster(self._bootstrap, TIMEOUT_S) as cluster:
+        with Cluster(self._bootstrap, TIMEOUT_S, self._security) as cluster:
             answer = ask(cluster.coordinator(group, GROUP), request, OffsetCommitResponse, _BY_NAME)
         for topic in answer.topics:
             for partition in topic.partitions:

@@ -55,6 +55,10 @@ class Security:
         self.credentials = read_credentials(properties) if has_login else None
         self._context: ssl.SSLContext | None = None
 
+    def __reduce__(self) -> tuple[type[Security], tuple[dict[str, str]]]:
+        """Leave the context out, which no other process can have: Spark's tasks get these settings."""
+        return Security, (dict(self._properties),)
+
     def secure(self, plain: socket.socket, host: str) -> socket.socket:
         """Return the connection as the protocol wants it, after the handshake of TLS. Raises ClientError, OSError."""
         if self.protocol in (PLAINTEXT, SASL_PLAINTEXT):

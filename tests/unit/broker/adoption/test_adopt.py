@@ -33,8 +33,10 @@ from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.metadata_records.records import (
+    AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     PartitionRecord,
     ProducerIdsRecord,
     QuotaEntityData,
@@ -284,6 +286,27 @@ def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) 
     assert image.scram == {("ann", 1): (b"s", b"k", b"v", 9)}
     assert image.configs[4, ""] == {"log.retention.ms": "77"}
     assert image.producer_ids == 5000
+
+
+def test_acls_and_delegation_tokens_come_over_once(tmp_path: Path) -> None:
+    acl = AccessControlEntryRecord(
+        id=bytes(15) + b"\7", resource_type=2, resource_name="orders", pattern_type=3, principal="User:ann", host="*",
+        operation=3, permission_type=3,
+    )  # fmt: skip
+    token = DelegationTokenRecord(
+        owner="User:ann", requester="User:ann", renewers=["User:bob"], issue_timestamp=1, max_timestamp=99,
+        expiration_timestamp=50, token_id="t",
+    )  # fmt: skip
+    source = kraft_source(tmp_path / "kafka", (acl, 0), (token, 0))
+    plan = adopt(source.path, tmp_path / "data")
+    image = metadata_of(tmp_path / "data")
+    assert [(rule.resource_name, rule.principal) for rule in image.acls.values()] == [("orders", "User:ann")]
+    assert [(one.owner, one.renewers, one.expires_ms) for one in image.tokens.values()] == [
+        ("User:ann", ("User:bob",), 50)
+    ]
+    assert "ACLs: 1; they take effect with authorizer.class.name" in plan.notes
+    adopt(source.path, tmp_path / "data")
+    assert metadata_of(tmp_path / "data").acls == image.acls
 
 
 def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class TestPrecedence:
         ({"subscribe": "a", "maxTimestamp": str(1 << 63)}, f"maxTimestamp={1 << 63}: expected milliseconds"),
         ({"subscribe": "a", "path": "ftp://b/c"}, "path ftp://b/c: expected a directory, or an address that begins"),
         ({"subscribe": "a", "path": "s3://id:secret@b/c"}, "path s3://...@b/c: expected no credentials in it"),
-        ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "kafka.security.protocol=SSL: expected PLAINTEXT"),
+        ({"subscribe": "a", "kafka.security.protocol": "TLS"}, "kafka.security.protocol=TLS: expected PLAINTEXT, SSL"),
         ({"subscribe": "a", "failOnDataLoss": "no"}, "failOnDataLoss=no: expected true or false"),
         ({"subscribe": "a", "minPartitions": "0"}, "minPartitions=0: expected a whole number from 1 on"),
         ({"subscribe": "a", "bytesPerTask": "1x"}, "bytesPerTask=1x: expected a size"),

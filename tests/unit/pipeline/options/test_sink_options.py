@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ def test_a_batch_write_may_say_what_it_is() -> None:
         ({"stagingPath": "s3://bucket/x"}, "stagingPath=s3://bucket/x: expected a directory that is mounted"),
         ({"stagingPath": ""}, "option stagingPath is empty"),
         ({"kafka.acks": "1"}, "kafka.acks=1: expected all"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "kafka.security.protocol=SASL_SSL: expected plaintext"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "options kafka.sasl.*: "),
+        ({"kafka.ssl.truststore.type": "JKS"}, "option kafka.ssl.truststore.type=JKS: expected PEM"),
         ({"txnAppId": "a"}, "txnAppId and txnVersion: expected both or none"),
         ({"txnAppId": "../a", "txnVersion": "1"}, "txnAppId=../a: expected letters, digits"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion=-1: expected a whole number from 0 on"),
@@ -57,6 +59,18 @@ def test_each_mistake_is_one_clear_line(changes: dict[str, str], line: str) -> N
         parse_sink_options({**LEAST, **changes}, streaming=False)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_security_is_that_of_kafkas_clients_and_tasks_get_it() -> None:
+    given = {
+        **LEAST, "kafka.security.protocol": "SASL_SSL", "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "ann", "kafka.sasl.password": "hush",
+    }  # fmt: skip
+    options = parse_sink_options(given, streaming=True)
+    assert "hush" not in repr(options)
+    sent = pickle.loads(pickle.dumps(options)).security
+    assert (sent.protocol, sent.credentials) == ("SASL_SSL", options.security.credentials)
+    assert sent.credentials.password == "hush"
 
 
 def test_what_tunes_a_producer_is_accepted() -> None:
