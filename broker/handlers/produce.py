@@ -25,7 +25,7 @@ from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import shielded
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget
+from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget, one_batch_budget
 from tidelog.log.unified_log import LogAppendInfo
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.single_batch import attributes_of
@@ -164,6 +164,8 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
+        if is_one:
+            progress.budget = one_batch_budget()  # in the thread the limits of a turn do not hold for it, and it alone
         return _in_steps(broker, context, request, progress)
     return answer_of(request, response, progress)
 

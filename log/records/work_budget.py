@@ -69,7 +69,8 @@ class WorkBudget:
         self._rebuilt_records = rebuilt_records
 
     def enter_turn(self, *, in_turn: bool) -> None:
-        """Have the limits of a turn hold, or only those of the request."""
+        """Have the limits of a turn hold, or only those of the request. Not for ``TURN``, which all requests share."""
+        assert self is not TURN
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
 
@@ -139,7 +140,12 @@ class WorkBudget:
             raise TooMuchForTurnError
 
 
-TURN = WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
-"""For a request of one batch, which is bounded by its topic: only the limits of a turn. Shared; loop thread only."""
+def one_batch_budget() -> WorkBudget:
+    """A budget for a request of one batch, which is bounded by its topic: only the limits of a turn."""
+    return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
+
+
+TURN = one_batch_budget()
+"""For a request of one batch that is appended in one turn. Shared; loop thread only."""
 NO_BUDGET = WorkBudget(in_turn=False, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
 """For records that the broker itself writes. Shared by all threads: what it counts means nothing."""

@@ -18,7 +18,7 @@ from tidelog.broker.handlers.produce import TURN_PARTITIONS
 from tidelog.broker.loop import steps
 from tidelog.broker.requests.route import ONE_TURN_ELEMENTS, Pending
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN_PLAIN_BYTES
+from tidelog.log.records.work_budget import MAX_PLAIN_BYTES, TURN, TURN_PLAIN_BYTES
 from tidelog.protocol.errors import (
     InvalidRecordError,
     MessageTooLargeError,
@@ -145,6 +145,16 @@ def test_others_append_meanwhile(data: DataBroker, wire: LongWire, threads: Held
     (answered,) = answers(wire, answer)
     assert answered.base_offset == 3
     assert values(data, 0) == [b"a", b"b", b"c", b"v" * TURN_PLAIN_BYTES, b"v"]
+
+
+def test_the_limits_of_a_turn_hold_for_others_meanwhile(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
+    """What takes long goes to a thread, and logs that are not open are opened in one."""
+    first = wire.send(request((1, heavy(b"first"))), VERSION)
+    assert TURN.in_turn
+    second = LongWire(data).send(request((2, heavy(b"second"))), VERSION)
+    assert len(threads.work) == 2
+    threads.finish_all()
+    assert [answer.error_code for answer in (*answers(wire, first), *answers(wire, second))] == [0, 0]
 
 
 def test_two_at_once_are_both_there(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
