@@ -32,6 +32,8 @@ QUICK = {
 }
 WRITER = {**QUICK, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50, "request.timeout.ms": 1500}
 PAUSE_S = 0.004
+LATE_S = 8.0
+"""A time to serve again that is told."""
 END_LIMIT_S = 120.0
 
 
@@ -80,6 +82,7 @@ class Writer(Worker):
         self.history = history
         self._number = 0
         self._sent: dict[bytes, float] = {}
+        self._is_abandoned = False
         self.times: list[tuple[float, float]] = []
         """When each acknowledged value was sent and acknowledged."""
         self.errors: list[object] = []
@@ -91,7 +94,15 @@ class Writer(Worker):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
+        if self._is_abandoned:
+            self._producer.purge()
         assert self._producer.flush(END_LIMIT_S) == 0
+
+    def abandon(self) -> None:
+        """Wait for no more acknowledgements: the whole cluster is gone."""
+        self._is_ended.set()
+        self._thread.join()
+        self._is_abandoned = True
 
     def wait_for(self, count: int) -> None:
         """Wait until so many more values are acknowledged."""
@@ -103,7 +114,10 @@ class Writer(Worker):
         """Wait until a value is acknowledged that was sent after ``since``; return how long after it that was."""
         wait_until(lambda: bool(self.times) and self.times[-1][0] >= since, "a write after the fault", WAIT_S)
         self.check()
-        return next(done for sent, done in self.times if sent >= since) - since
+        again = next(done for sent, done in self.times if sent >= since) - since
+        if again > LATE_S:
+            print(f"again after {again:.1f} s, at {time.strftime('%H:%M:%S')}")
+        return again
 
     def longest_gap(self, since: float) -> float:
         """Return the longest time between two acknowledgements after ``since``."""

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -64,6 +65,8 @@ class FaultyCluster:
         self.links = Links(self._processes)
         self.brokers: dict[int, Node] = {}
         self.frozen: set[int] = set()
+        self.events: list[str] = []
+        """What was done to brokers, with the time of the logs."""
 
     def _processes(self) -> dict[int, str]:
         """Process id -> name of the nodes that run."""
@@ -81,7 +84,9 @@ class FaultyCluster:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
+        if kind is not None:
+            print("", *self.events, sep="\n")
         for node_id in list(self.frozen):
             self.thaw(node_id)
         for node in (*self.brokers.values(), self.controller):
@@ -164,6 +169,10 @@ class FaultyCluster:
 
     # ---- changes
 
+    def note(self, event: str) -> None:
+        """Keep an event, for a run that fails."""
+        self.events.append(f"{datetime.now().astimezone():%H:%M:%S.%f} {event}")
+
     def create(self, topic: str, replicas: Iterable[int] = IDS, partitions: int = 1, **configs: str) -> None:
         """A topic with these replicas for each partition, min.insync.replicas 2 unless told otherwise."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -177,27 +186,33 @@ class FaultyCluster:
 
     def start(self, *nodes: int) -> None:
         """Start brokers, at the same time."""
+        self.note(f"start {nodes}")
         with ThreadPoolExecutor(len(nodes)) as threads:
             for done in [threads.submit(self.brokers[node_id].start) for node_id in nodes]:
                 done.result()
+        self.note(f"started {nodes}")
 
     def kill(self, *nodes: int) -> None:
         """kill -9."""
         for node_id in nodes:
+            self.note(f"kill {node_id}")
             self.brokers[node_id].kill()
 
     def stop(self, *nodes: int) -> None:
         """SIGTERM, one after the other."""
         for node_id in nodes:
+            self.note(f"stop {node_id}")
             self.brokers[node_id].terminate()
 
     def freeze(self, node_id: int) -> None:
         """SIGSTOP."""
+        self.note(f"freeze {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGSTOP)
         self.frozen.add(node_id)
 
     def thaw(self, node_id: int) -> None:
         """SIGCONT."""
+        self.note(f"thaw {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGCONT)
         self.frozen.discard(node_id)
 

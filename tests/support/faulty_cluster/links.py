@@ -115,8 +115,7 @@ class Links:
                 who = owner(client_port, self._processes())
                 await self._gate((who, name)).wait()
                 await self._loop.sock_connect(target, ("127.0.0.1", target_port))
-                ways = (self._pump(client, target, (who, name)), self._pump(target, client, (name, who)))
-                await asyncio.gather(*ways)
+                await together(self._pump(client, target, (who, name)), self._pump(target, client, (name, who)))
 
     async def _pump(self, source: socket.socket, target: socket.socket, pair: Pair) -> None:
         """Move bytes in one direction until its end; an error ends both."""
@@ -129,6 +128,17 @@ class Links:
                 return
             self.pieces[pair] += 1
             await self._loop.sock_sendall(target, data)
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run until all have ended, or one has failed; then none goes on: its socket's number would be another's soon."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def owner(port: int, processes: Mapping[int, str]) -> str:

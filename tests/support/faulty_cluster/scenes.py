@@ -1,6 +1,7 @@
 """Faults of a replicated partition with a writer: each scene makes one, heals it, and waits until all is in sync.
 
-A scene returns how long it took, from the fault on, until a write was acknowledged that was sent after the fault.
+A scene returns how long it took, from the fault on, until a write was acknowledged that was sent after the fault; where
+a leader may go on for a while, the longest time without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -75,12 +76,12 @@ def cut_off(cluster: FaultyCluster, writer: Writer, name: str) -> float:
         if is_fenced:
             cluster.wait_leader(writer.topic, old)
             shown = time.monotonic()
-            again = writer.wait_resumed(since)
+            writer.wait_resumed(shown)
         else:
             time.sleep(CUT_S)
         cluster.links.heal()
-        if not is_fenced:
-            again = writer.wait_resumed(since)
+        writer.wait_resumed(time.monotonic())
+        again = writer.longest_gap(since)
     for answer in stubborn.answers:
         writer.history.acknowledge(answer.position)
     cluster.wait_isr(writer.topic)
@@ -98,7 +99,8 @@ def flap(cluster: FaultyCluster, writer: Writer) -> float:
         time.sleep(FLAP_S)
         cluster.links.heal()
         time.sleep(FLAP_S)
-    again = writer.wait_resumed(since)
+    writer.wait_resumed(time.monotonic())
+    again = writer.longest_gap(since)
     cluster.wait_isr(writer.topic)
     return again
 

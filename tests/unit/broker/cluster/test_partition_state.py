@@ -179,6 +179,24 @@ def test_a_follower_joins_at_the_high_watermark_and_counts_at_once() -> None:
     assert leader.expands_total == 1
 
 
+def test_a_follower_that_fell_silent_does_not_join_before_it_fetches_again() -> None:
+    """Else the ISR would grow and shrink with each check, and never be whole."""
+    leader = led(min_isr=2)
+    for replica in (2, 3):
+        fetch(leader, replica, 10)
+    leader.note_append(20, 0.0)
+    silent_ms = 2 * LAG_MS
+    proposal = leader.proposal(silent_ms)
+    assert proposal is not None
+    leader.take_answer(proposal, IsrAnswer(0, LEADER, leader.leader_epoch, leader.partition_epoch + 1, (LEADER,)), 0.0)
+    assert leader.isr == (LEADER,)
+    assert leader.proposal(silent_ms + 1) is None
+    fetch(leader, 2, 10, silent_ms + 2)
+    joining = leader.proposal(silent_ms + 3)
+    assert joining is not None
+    assert joining.ids == (LEADER, 2)
+
+
 def test_a_follower_joins_only_from_the_start_of_the_epoch_on() -> None:
     leader = led(isr=(1, 2), high_watermark=4)
     fetch(leader, 3, 6)

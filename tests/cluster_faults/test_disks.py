@@ -1,0 +1,127 @@
+"""R7: a follower with a slow disk, and closed segments that are damaged, on the leader and on a follower."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.cluster_clients import WAIT_S, isr
+from tests.support.failing_disk import FailingDisk
+from tests.support.faulty_cluster.amount import at_length
+from tests.support.faulty_cluster.clients import Writer, read_all
+from tests.support.faulty_cluster.cluster import IDS, LAG_S, FaultyCluster
+from tests.support.faulty_cluster.history import History
+from tests.support.faulty_cluster.report import conclude
+from tests.support.kraft_node import wait_until
+from tests.support.member import MemberNode
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
+SLOW_MS = 4000
+BESIDE_S = 6.0
+RECORDS, SIZE = 3000, 1000
+
+
+class OnSlowDisk(MemberNode):
+    """A member whose writes a test makes slow."""
+
+    disk: FailingDisk
+
+    def environment(self) -> dict[str, str]:
+        preload = {"LD_PRELOAD": str(self.disk.library), "FAILING_DISK": str(self.disk.switches)}
+        return {**super().environment(), **preload}
+
+
+def p99_ms(writer: Writer, since: float, until: float) -> float:
+    """Return the 99th percentile of the times to acknowledge what was sent in between."""
+    times = [1000 * (done - sent) for sent, done in writer.times if since <= sent < until]
+    return statistics.quantiles(times, n=100)[98]
+
+
+@pytest.mark.parametrize("mix", ["TTT", "JTJ"])
+def test_a_follower_with_a_slow_disk_leaves(mix: str, tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path / "disk")
+    history, beside = History(), History()
+
+    def make(directory: Path, node_id: int, controllers: Mapping[int, int], settings: Mapping[str, str]) -> MemberNode:
+        node = OnSlowDisk(directory, node_id, controllers, settings)
+        node.disk = disk
+        return node
+
+    with FaultyCluster(tmp_path, mix, make_member=make) as cluster:
+        cluster.create("r7", [1, 2, 3])
+        cluster.create("beside", [3, 1])
+        slow = cluster.brokers[2]
+        with Writer(cluster.bootstrap, "r7", history) as writer, Writer(cluster.bootstrap, "beside", beside) as other:
+            writer.wait_for(50)
+            start = time.monotonic()
+            other.wait_for(300)
+            since = time.monotonic()
+            disk.delay(Path(slow.data_directory) / "r7", SLOW_MS, "slow")
+            wait_until(lambda: isr(cluster.brokers[1], "r7") == [1, 3], "the slow one left", WAIT_S)
+            left = time.monotonic() - since
+            time.sleep(BESIDE_S)
+            until = time.monotonic()
+            disk.heal()
+            cluster.wait_isr("r7")
+            writer.wait_for(50)
+        assert writer.errors == other.errors == []
+        before, during = p99_ms(other, start, since), p99_ms(other, since, until)
+        findings = history.findings(read_all(cluster.bootstrap, {"r7": 1}))
+    figures = {"left_after_s": round(left, 2), "p99_before_ms": round(before, 1), "p99_beside_ms": round(during, 1)}
+    conclude("R7-slow", mix, history, findings, [left], lag_s=LAG_S, **figures)
+
+
+def fill(cluster: FaultyCluster, topic: str, history: History) -> None:
+    """Write several segments."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    errors: list[object] = []
+    for number in range(RECORDS):
+        value = b"x" * SIZE + b"-%d" % number
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+        producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+    assert set(errors) == {None}
+
+
+def damage(directory: Path) -> None:
+    """Flip a bit in the middle of the first segment, which is closed."""
+    path = min(directory.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_damage_of_a_leader_is_not_copied(tmp_path: Path) -> None:
+    """A follower that starts from nothing stays at the damage; with a whole leader it gets on."""
+    history = History()
+    with FaultyCluster(tmp_path, "TTT") as cluster:
+        cluster.create("r7", segment_bytes="1048576")
+        fill(cluster, "r7", history)
+        cluster.wait_equal_files("r7")
+        whole = cluster.files("r7")[0]
+        bad = cluster.leader("r7")
+        empty, good = (node_id for node_id in IDS if node_id != bad)
+        damage(Path(cluster.brokers[bad].data_directory) / "r7-0")
+        cluster.stop(empty)
+        shutil.rmtree(Path(cluster.brokers[empty].data_directory) / "r7-0")
+        cluster.start(empty)
+        wait_until(lambda: "is fetched again later" in cluster.brokers[empty].output(), "the damage is met", WAIT_S)
+        assert empty not in isr(cluster.brokers[good], "r7")
+        since = time.monotonic()
+        cluster.kill(bad)
+        assert cluster.wait_leader("r7", bad) == good
+        cluster.wait_isr("r7", [empty, good], asked=[good])
+        shutil.rmtree(Path(cluster.brokers[bad].data_directory) / "r7-0")
+        cluster.start(bad)
+        cluster.wait_isr("r7")
+        again = time.monotonic() - since
+        cluster.wait_equal_files("r7")
+        assert {name: digest for name, digest in cluster.files("r7")[0].items() if name in whole} == whole
+        assert len(read_all(cluster.bootstrap, {"r7": 1})) == RECORDS
+    conclude("R7-damage", "TTT", history, history.findings([]), [again])
