@@ -42,6 +42,9 @@ def check_offline(cluster: FaultyCluster, topic: str, node_id: int) -> None:
     bootstrap = cluster.brokers[node_id].bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wait_until(lambda: node_id in admin.list_topics(timeout=WAIT_S).brokers, f"{node_id} is back")
+    wait_until(
+        lambda: cluster.leader(topic, *(one for one in IDS if one != node_id)) == -1, "the last leader is fenced"
+    )
     end = time.monotonic() + OFFLINE_S
     while time.monotonic() < end:
         found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0]

@@ -35,7 +35,7 @@ class Recorded(MemberNode):
 
     @property
     def root(self) -> Path:
-        """What is recorded."""
+        """The recorded directory."""
         return self.directory / "disk"
 
     @property
@@ -84,8 +84,10 @@ def test_all_replicas_lose_power(*, is_flushed: bool, tmp_path: Path) -> None:
     for cycle in range(cycles(2)):
         history, chance = History(), random.Random(cycle)
         with FaultyCluster(tmp_path / str(cycle), "TTT", make_member=Recorded) as cluster:
-            more = {"flush_messages": "1"} if is_flushed else {"unclean_leader_election_enable": "true"}
-            cluster.create("r5", **more)
+            if is_flushed:
+                cluster.create("r5", flush_messages="1")
+            else:
+                cluster.create("r5", unclean_leader_election_enable="true")
             with Writer(cluster.bootstrap, "r5", history) as writer:
                 writer.wait_for(50 + chance.randrange(100))
                 cluster.kill(*IDS)

@@ -1,0 +1,148 @@
+"""Clusters of three brokers with one controller of Apache Kafka: all of Tidelog, or all of Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from benchmarks.rivals.apache_kafka import BROKER_HEAP, CLUSTER_ID, ApacheKafka
+from benchmarks.rivals.process import BrokerError, BrokerProcess, free_port
+from benchmarks.rivals.tidelog_broker import read_ready_line
+
+HOST = "127.0.0.1"
+CONTROLLER_ID = 9
+NODE_IDS = (1, 2, 3)
+PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+SETTINGS = {
+    "broker.heartbeat.interval.ms": "500",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Controller(ApacheKafka):
+    """The quorum of both kinds."""
+
+    name = "controller"
+    java_options = ("-Xmx256M",)
+
+    def properties(self) -> dict[str, str]:
+        """server.properties as it will be written."""
+        address = f"{self.host}:{self.port}"
+        return {
+            "process.roles": "controller",
+            "node.id": str(CONTROLLER_ID),
+            "controller.quorum.voters": f"{CONTROLLER_ID}@{address}",
+            "listeners": f"CONTROLLER://{address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": PROTOCOLS,
+            "log.dirs": str(self.data_directory),
+            **SESSION,
+        }
+
+
+def member_properties(node_id: int, port: int, controller: int, data: Path) -> dict[str, str]:
+    """Keys of a broker of either kind."""
+    return {
+        "process.roles": "broker",
+        "node.id": str(node_id),
+        "controller.quorum.voters": f"{CONTROLLER_ID}@{HOST}:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": PROTOCOLS,
+        "listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": str(data),
+        **SETTINGS,
+    }
+
+
+class JavaMember(ApacheKafka):
+    """A broker of Apache Kafka, with the heap of the other comparisons."""
+
+    java_options = BROKER_HEAP
+
+    def __init__(self, directory: Path, node_id: int, controller: int) -> None:
+        super().__init__(directory)
+        self._node_id, self._controller = node_id, controller
+
+    def properties(self) -> dict[str, str]:
+        """server.properties as it will be written."""
+        return member_properties(self._node_id, self.port, self._controller, self.data_directory)
+
+
+class TidelogMember(BrokerProcess):
+    """A Tidelog broker."""
+
+    name = "tidelog"
+    start_timeout_s = 120.0
+    stop_timeout_s = 120.0
+
+    def __init__(self, directory: Path, node_id: int, controller: int) -> None:
+        super().__init__(directory, free_port())
+        self.data_directory = directory / "data"
+        self._node_id, self._controller = node_id, controller
+
+    @property
+    def _properties_path(self) -> Path:
+        return self.directory / "server.properties"
+
+    def start(self) -> Self:
+        """Format where needed, start, and wait until it is unfenced. Raises BrokerError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        keys = member_properties(self._node_id, self.port, self._controller, self.data_directory)
+        self._properties_path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        words = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path), "--ignore-formatted"]
+        done = subprocess.run([*self._tidelog, *words], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BrokerError(done.stderr)
+        return super().start()
+
+    @property
+    def _tidelog(self) -> list[str]:
+        return [sys.executable, "-I", "-m", "tidelog.cli"]
+
+    def command(self) -> list[str]:
+        """``tidelog serve``."""
+        return [*self._tidelog, "serve", "--config", str(self._properties_path), "--log-level", "warning"]
+
+    def environment(self) -> dict[str, str]:
+        """The caller's, without settings of brokers."""
+        return {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "TIDELOG_"))}
+
+    def stdout(self) -> int:
+        """A pipe: the ready line comes on it."""
+        return subprocess.PIPE
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Read the ready line. Raises BrokerError."""
+        read_ready_line(self, deadline)
+
+
+class ClusterOfThree:
+    """A controller and three brokers of one kind."""
+
+    def __init__(self, directory: Path, kind: type[JavaMember] | type[TidelogMember]) -> None:
+        self.controller = Controller(directory / "controller")
+        self.brokers: Mapping[int, JavaMember | TidelogMember] = {
+            node_id: kind(directory / f"node-{node_id}", node_id, self.controller.port) for node_id in NODE_IDS
+        }
+
+    def __enter__(self) -> Self:
+        self.controller.start()
+        for broker in self.brokers.values():
+            broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker in (*self.brokers.values(), self.controller):
+            broker.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
