@@ -235,7 +235,15 @@ class VirtualPartition(Partition):
         """The real partition's log: for offsets and configuration."""
         return self.real.local_log
 
-    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation,
+        min_one_message: bool,
+        by_follower: bool = False,
+    ) -> FetchDataInfo:
         """See :meth:`FilteredLog.read`, which reads in a worker."""
         return self._filtered.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.leaders import LEADER_ERRORS, endpoints_of, leader_of
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
@@ -29,6 +30,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
+    NONE,
     FencedLeaderEpochError,
     KafkaError,
     KafkaStorageError,
@@ -59,7 +61,9 @@ _LAST_VERSION_WITH_HARD_LIMIT = 2
 _LAST_VERSION_DOWN_CONVERTED = 3
 _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 _FIRST_VERSION_WITH_ZSTD = 10
+_FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
+NO_REPLICA = -1
 MANY_TARGETS = 32
 """A fetch of more partitions is answered in steps."""
 
@@ -74,6 +78,8 @@ class ReadParams(NamedTuple):
     is_incremental: bool
     is_refused: Callable[[FetchTarget], bool] | None = None
     """Returns whether the authorizer refuses a partition; None where there is none."""
+    find_nearer: Callable[[Partition, FetchTarget], int] | None = None
+    """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
 
 
 class ReadResult(NamedTuple):
@@ -145,7 +151,16 @@ def read_params(
         min(request.min_bytes, max_bytes),
         fetch_context.is_incremental,
         None if broker.authorizer is None else broker.authorizer.fetch_check(broker.metadata, context, request),
+        None if not request.rack_id or broker.replica_manager.roles is None else _find_nearer(broker, context, request),
     )
+
+
+def _find_nearer(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> Callable[[Partition, FetchTarget], int] | None:
+    from tidelog.broker.handlers.nearer_replica import find_nearer  # a lone node has no other replica
+
+    return find_nearer(broker, context, request.rack_id)
 
 
 def fetch_many(
@@ -285,8 +300,8 @@ class PartitionRead:
                     partition = replica_manager.partition_by_id(target.topic_id, target.index)
                 data = read_partition(partition, target, params, limit, one_message=one_message and not total)
             except KafkaError as error:
-                data = failed_partition(partition, target, params.version, error)
-                must_answer = True
+                data = self._of_follower(partition, target, limit, error)
+                must_answer = must_answer or (data is not None and data.error_code != NONE)
             if data is None:
                 continue
             records = data.records
@@ -294,23 +309,47 @@ class PartitionRead:
                 size = len(records)
                 total += size
                 limit = limit - size if limit > size else 0
-            elif target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH:
+            elif (target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH) or (
+                params.find_nearer is not None and data.preferred_read_replica != NO_REPLICA
+            ):
                 must_answer = True
             elif partition is not None and partition.proof is not None:
                 self._proof = partition.proof
             results.append((target, data))
         self._limit, self._total, self._must_answer = limit, total, must_answer
 
+    def _of_follower(
+        self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError
+    ) -> PartitionData | None:
+        """What a replica here has that another broker leads (KIP-392), else the error's place in the response."""
+        params = self._params
+        if (
+            isinstance(error, NotLeaderOrFollowerError)
+            and partition is not None
+            and params.version >= _FIRST_WITH_RACKS
+        ):
+            try:
+                return read_partition(partition, target, params, limit, one_message=not self._total, by_follower=True)
+            except KafkaError as failure:
+                error = failure
+        return failed_partition(partition, target, params.version, error)
+
 
 def read_partition(
-    partition: Partition, target: FetchTarget, params: ReadParams, limit: int, *, one_message: bool
+    partition: Partition,
+    target: FetchTarget,
+    params: ReadParams,
+    limit: int,
+    *,
+    one_message: bool,
+    by_follower: bool = False,
 ) -> PartitionData | None:
     """One partition's part of the response; None when an incremental client knows all of it already.
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
     epoch = target.current_leader_epoch
-    offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH)
+    offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH, by_follower=by_follower)
     committed = params.isolation is FetchIsolation.TXN_COMMITTED
     data = blank(PartitionData)
     data.partition_index = target.index
@@ -318,6 +357,10 @@ def read_partition(
     data.records = b""
     if not committed:
         data.aborted_transactions = None
+    if params.find_nearer is not None and not by_follower:
+        data.preferred_read_replica = params.find_nearer(partition, target)
+        if data.preferred_read_replica != NO_REPLICA:
+            return data
     if target.last_fetched_epoch != _NO_EPOCH:
         diverging = partition.divergence(target.last_fetched_epoch, target.fetch_offset)
         if diverging is not None:
@@ -331,7 +374,11 @@ def read_partition(
             None if params.is_incremental and known and target.sent_log_start_offset == data.log_start_offset else data
         )
     info = partition.read(
-        target.fetch_offset, min(target.max_bytes, limit), isolation=params.isolation, min_one_message=one_message
+        target.fetch_offset,
+        min(target.max_bytes, limit),
+        isolation=params.isolation,
+        min_one_message=one_message,
+        by_follower=by_follower,
     )
     if info.aborted_transactions:
         data.aborted_transactions = [
@@ -414,11 +461,13 @@ def add_results(response: FetchResponse, results: list[Result]) -> None:
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
     """Add the endpoints of leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
     if read.must_answer:
-        leaders = sorted({data.current_leader.leader_id for _, data in read.results} - {NO_LEADER})
+        for target, data in read.results:
+            if data.error_code in LEADER_ERRORS and data.current_leader.leader_id == NO_LEADER:
+                leader = leader_of(broker, target.topic, target.topic_id, target.index)
+                data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
         response.node_endpoints = [
             NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in (broker.nodes.find(asker, leader) for leader in leaders)
-            if node is not None
+            for node in endpoints_of(broker, asker, (data.current_leader.leader_id for _, data in read.results))
         ]
     return response
 

@@ -85,7 +85,7 @@ def _append_each(
                 outcome = yield from _append_patiently(broker, context, request, topic, data, progress)
             answer.partition_responses.append(outcome)
             data.records = None
-    return answer_of(request, response, progress)
+    return answer_of(broker, context, request, response, progress)
 
 
 def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:

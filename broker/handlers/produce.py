@@ -167,24 +167,37 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
         if is_one:
             progress.budget = one_batch_budget()  # in the thread the limits of a turn do not hold for it, and it alone
         return _in_steps(broker, context, request, progress)
-    return answer_of(request, response, progress)
+    return answer_of(broker, context, request, response, progress)
 
 
 def answer_of(
-    request: ProduceRequest, response: ProduceResponse, progress: Progress
+    broker: Broker, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: Progress
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     """The response, deferred where it waits; None for acks=0. Raises CloseConnectionError."""
     if request.acks == 0:
         if progress.has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
-    return _when_committed(response, progress.waits) if progress.waits else response
+    if progress.waits:
+        return _when_committed(broker, context, response, progress)
+    return _with_leaders(broker, context, response) if progress.has_failed else response
 
 
-def _when_committed(response: ProduceResponse, waits: Waits) -> Deferred[ProduceResponse]:
+def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
+    """The response with the leaders that errors ask for; a lone node leads all."""
+    if broker.peers is not None:
+        from tidelog.broker.handlers.leaders import name_leaders
+
+        name_leaders(broker, context, response)
+    return response
+
+
+def _when_committed(
+    broker: Broker, context: RequestContext, response: ProduceResponse, progress: Progress
+) -> Deferred[ProduceResponse]:
     """The response once every partition's records are committed; those that are not get their partition's error."""
     deferred: Deferred[ProduceResponse] = Deferred()
-    outstanding = len(waits)
+    waits, outstanding = progress.waits, len(progress.waits)
 
     def settle(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
         nonlocal outstanding
@@ -192,9 +205,10 @@ def _when_committed(response: ProduceResponse, waits: Waits) -> Deferred[Produce
             done.result()
         except KafkaError as error:
             answer.error_code, answer.error_message, answer.base_offset = error.code, error.message, -1
+            progress.has_failed = True
         outstanding -= 1
         if not outstanding and not deferred.abandoned:
-            deferred.complete(response)
+            deferred.complete(_with_leaders(broker, context, response) if progress.has_failed else response)
 
     for answer, wait in waits:
         wait.on_done(partial(settle, answer))

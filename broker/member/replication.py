@@ -84,11 +84,12 @@ class ReplicaFetcher:
         if known is not None:
             return known
         try:
-            log = self._broker.replica_manager.partition_by_id(*key).local_log
+            partition = self._broker.replica_manager.partition_by_id(*key)
+            log = partition.local_log
         except KafkaError as error:
             logger.error("partition %d of topic %s is not followed: %s", key.partition, key.topic_id.hex(), error)
             return None
-        return Following(log, partial(write_checkpoints, self._broker.log_manager))
+        return Following(log, partial(write_checkpoints, self._broker.log_manager), partition.offsets_moved)
 
     # ---- the task
 
@@ -170,6 +171,7 @@ class ReplicaFetcher:
         if outcome is True:
             if isinstance(work, Append):
                 self.bytes_in += len(work.records)
+            following.note_moved()
             self.core.moved(key, epoch, position)
             return
         name = following.log.topic_partition

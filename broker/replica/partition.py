@@ -149,7 +149,7 @@ class Partition:
         if not self.is_leader:
             self._commits.fail(NotLeaderOrFollowerError())
 
-    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
+    def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> None:
         """Check that this broker leads the partition, in the epoch that the client believes in (KIP-320).
 
         Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when ours is,
@@ -157,7 +157,7 @@ class Partition:
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             raise FencedLeaderEpochError if current_leader_epoch < self.leader_epoch else UnknownLeaderEpochError
-        if not self.is_leader:
+        if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
 
     # ---- the log
@@ -359,15 +359,24 @@ class Partition:
         """The offset that the next record gets."""
         return self.local_log.log_end_offset
 
-    def offsets(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> OffsetSnapshot:
-        """Return all offsets at this moment. Raises as ``check_leader``, and KafkaStorageError."""
-        self.check_leader(current_leader_epoch)
+    def offsets(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> OffsetSnapshot:
+        """Return all offsets at this moment, ``by_follower`` also where another broker leads (KIP-392). Raises as
+        ``check_leader``, and KafkaStorageError."""
+        self.check_leader(current_leader_epoch, by_follower=by_follower)
         return offsets_of(self.local_log)
 
-    def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation,
+        min_one_message: bool,
+        by_follower: bool = False,
+    ) -> FetchDataInfo:
         """``UnifiedLog.read``; nothing while transaction indices that it needs are proven in a thread. Those who wait
         for this partition are tried again then. Raises NotLeaderOrFollowerError, too."""
-        if not self.is_leader:
+        if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
         cursor = self._cursor
         if cursor is None:

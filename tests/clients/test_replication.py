@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,8 +19,10 @@ from tests.support.apache_kafka import run_tool
 from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
+from tidelog.broker.config.keys.member import RACK_AWARE
 from tidelog.client import Client
 from tidelog.protocol.errors import NotEnoughReplicasError
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -40,15 +43,20 @@ QUICK = {
 }
 
 
+def in_rack(node_id: int) -> dict[str, str]:
+    """Settings of a broker that has a rack of its own, and tells consumers of others' racks."""
+    return {**QUICK, "broker.rack": f"rack-{node_id}", "replica.selector.class": RACK_AWARE}
+
+
 class Cluster:
     """A controller, a Java broker and two members."""
 
     def __init__(self, directory: Path) -> None:
         ports = ports_of_controllers(1)
         self.controller = KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"})
-        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=QUICK)
-        self.member = MemberNode(directory, MEMBER, ports, QUICK)
-        self.second = MemberNode(directory, SECOND, ports, QUICK)
+        self.java = KraftNode(directory, JAVA, ports, is_broker=True, overrides=in_rack(JAVA))
+        self.member = MemberNode(directory, MEMBER, ports, in_rack(MEMBER))
+        self.second = MemberNode(directory, SECOND, ports, in_rack(SECOND))
         self.brokers: dict[int, BrokerProcess] = {MEMBER: self.member, SECOND: self.second, JAVA: self.java}
 
     @property
@@ -107,6 +115,17 @@ def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
         return client.call(request, ProduceResponse).responses[0].partition_responses[0].error_code
 
 
+def fetched(node: BrokerProcess, topic: str, rack: str) -> tuple[int, int, int]:
+    """Error, preferred replica and bytes of the answer to a consumer of a rack that begins at offset 0."""
+    with Client(node.bootstrap) as client:
+        named = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), MetadataResponse).topics[0]
+        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic=topic, topic_id=named.topic_id, partitions=[asked])]
+        request = FetchRequest(max_bytes=1 << 20, topics=topics, rack_id=rack, session_epoch=-1)
+        data = client.call(request, FetchResponse).responses[0].partitions[0]
+        return data.error_code, data.preferred_read_replica, len(cast("bytes", data.records or b""))
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A running cluster."""
@@ -148,6 +167,29 @@ def test_a_follower_that_is_gone_leaves_and_comes_back(cluster: Cluster) -> None
     cluster.wait_isr("careful", [MEMBER, JAVA])
     assert produce_code(cluster.member, "careful", -1) == 0
     assert values(cluster.bootstrap, "free") == writer.acknowledged
+
+
+@pytest.mark.parametrize(("leads", "near"), [(MEMBER, SECOND), (MEMBER, JAVA), (JAVA, MEMBER)])
+def test_consumers_read_from_the_replica_of_their_rack(cluster: Cluster, leads: int, near: int) -> None:
+    name, rack = f"near-{leads}-{near}", f"rack-{near}"
+    cluster.create(name, [leads, *(one for one in ALL if one != leads)])
+    produce(cluster.java, name, 100)
+    wait_until(lambda: fetched(cluster.brokers[leads], name, rack)[1] == near, "the follower has all", WAIT_S)
+    wait_until(lambda: fetched(cluster.brokers[near], name, rack)[2] > 100 * 100, "what it knows as committed", WAIT_S)
+    assert fetched(cluster.brokers[near], name, rack)[:2] == (0, -1)
+    assert fetched(cluster.brokers[leads], name, f"rack-{leads}")[:2] == (0, -1)
+    settings = {"bootstrap.servers": cluster.bootstrap, "client.rack": rack, "group.id": name}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(name, 0, 0)])
+    read: list[bytes | None] = []
+
+    def has_all() -> bool:
+        read.extend(one.value() for one in consumer.consume(100, 0.1))
+        return len(read) >= 100
+
+    wait_until(has_all, "all records", WAIT_S)
+    consumer.close()
+    assert read == [b"%0100d" % number for number in range(100)]
 
 
 def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:

@@ -357,7 +357,7 @@ NO_EFFECT = frozenset(
     num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
     offsets.topic.compression.codec password.encoder. producer.id.expiration.check.interval.ms
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
-    replica.alter.log.dirs.io.max.bytes.per.second replica.selector.class replica.socket.receive.buffer.bytes
+    replica.alter.log.dirs.io.max.bytes.per.second replica.socket.receive.buffer.bytes
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
     server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms

@@ -9,6 +9,8 @@ from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, betwe
 
 HIGH, MEDIUM = Importance.HIGH, Importance.MEDIUM
 INT, LONG, LIST, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
+CLASS = ConfigType.CLASS
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 # fmt: off
@@ -48,6 +50,9 @@ MEMBER_KEYS = (
         "The most bytes of records in one answer to a follower, which is in memory while they are appended."),
     ConfigKey("replica.fetch.backoff.ms", INT, 1000, between(0), MEDIUM,
         "The longest pause before a partition or a leader is fetched from again after an error; it begins with 50 ms."),
+    ConfigKey("replica.selector.class", CLASS, None, one_of(None, "", RACK_AWARE), MEDIUM,
+        "Which replica a consumer is told to read from. Not set: the leader. RackAwareReplicaSelector: one of the "
+        "consumer's client.rack, by broker.rack."),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, between(1), HIGH,
         "How long a follower waits for an answer. At least replica.fetch.wait.max.ms."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, between(1), MEDIUM,

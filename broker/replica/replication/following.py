@@ -30,12 +30,16 @@ from tidelog.log.unified_log import UnifiedLog
 
 
 class Following:
-    """The follower's side of one partition. ``write_checkpoints`` is called before and after a cut."""
+    """The follower's side of one partition. ``write_checkpoints`` is called before and after a cut; ``note_moved``, on
+    the loop, once its log has moved: consumers may wait for that (KIP-392)."""
 
-    __slots__ = ("_write_checkpoints", "log")
+    __slots__ = ("_write_checkpoints", "log", "note_moved")
 
-    def __init__(self, log: UnifiedLog, write_checkpoints: Callable[[], object]) -> None:
+    def __init__(
+        self, log: UnifiedLog, write_checkpoints: Callable[[], object], note_moved: Callable[[], object] = bool
+    ) -> None:
         self.log = log
+        self.note_moved = note_moved
         self._write_checkpoints = write_checkpoints
 
     @property

@@ -78,7 +78,7 @@ class World:
 
     async def follow(self, until: Callable[[], bool], then: Callable[[Replication], Any] | None = None) -> Replication:
         """Follow the leader until a state is reached."""
-        manager = SimpleNamespace(partition_by_id=lambda *_: SimpleNamespace(local_log=self.log))
+        manager = SimpleNamespace(partition_by_id=lambda *_: SimpleNamespace(local_log=self.log, offsets_moved=bool))
         with ThreadPoolExecutor(2, "worker") as executor:
             broker = SimpleNamespace(
                 node_id=NODE, time=SystemTime(), executor=executor, loop=asyncio.get_running_loop(),
