@@ -321,7 +321,7 @@ class PartitionRead:
     def _of_follower(
         self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError
     ) -> PartitionData | None:
-        """What a replica here has that another broker leads (KIP-392), else the error's place in the response."""
+        """Read a replica here that another broker leads (KIP-392); else return the error's place in the response."""
         params = self._params
         if (
             isinstance(error, NotLeaderOrFollowerError)
