@@ -71,7 +71,7 @@ class World:
         (self.run, *_) = self.member.fetch(max_records=2)
 
     def checkpoints(self) -> None:
-        """What the background jobs write."""
+        """Flush, and write the checkpoints, as the background jobs do."""
         manager = self.data.log_manager
         manager.flush_dirty_logs()
         manager.checkpoint_recovery_points()

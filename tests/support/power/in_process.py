@@ -1,6 +1,6 @@
 """The recorded client and the verdict of the power-loss tests, over a broker's parts in the test's own thread.
 
-Each request is a number of turns of a loop that moves only when told, so a test can have any one call of the disk fail
+Each request is a number of turns of a loop that moves only when told. So a test can have any one call of the disk fail,
 and say which request it was.
 """
 

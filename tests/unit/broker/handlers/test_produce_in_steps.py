@@ -148,7 +148,7 @@ def test_others_append_meanwhile(data: DataBroker, wire: LongWire, threads: Held
 
 
 def test_the_limits_of_a_turn_hold_for_others_meanwhile(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
-    """What takes long goes to a thread, and logs that are not open are opened in one."""
+    """A second long batch goes to a thread, too."""
     first = wire.send(request((1, heavy(b"first"))), VERSION)
     assert TURN.in_turn
     second = LongWire(data).send(request((2, heavy(b"second"))), VERSION)
