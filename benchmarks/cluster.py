@@ -198,7 +198,9 @@ def measure(kind: str, megabytes: int, count: int) -> Row:
         )
         found: Row = {}
         for part in parts:
-            found |= part()
+            row = part()
+            print(kind, row, flush=True)
+            found |= row
         return found
 
 
