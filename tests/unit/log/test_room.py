@@ -1,0 +1,106 @@
+"""Full disks that have room again, and logs that were refused for what can pass."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.room import RoomWatch
+from tidelog.log.system.file_system import LogStorageError
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
+
+
+class Disk:
+    """The state of a directory whose disk is full or not."""
+
+    def __init__(self) -> None:
+        self.shortage: str | None = None
+        self.is_full = False
+
+    def check_room(self, _: object) -> None:
+        self.shortage = "no room" if self.is_full else None
+
+
+class Log:
+    """A log that saves its indices."""
+
+    def __init__(self, error: KafkaStorageError | None = None) -> None:
+        self.is_serving = True
+        self.saved = 0
+        self._error = error
+
+    def save_indices(self) -> None:
+        self.saved += 1
+        if self._error is not None:
+            raise self._error
+
+
+def entry(log: object = None, error: KafkaError | None = None, **marks: bool) -> SimpleNamespace:
+    return SimpleNamespace(
+        **{"path": "t-0", "log": log, "error": error, "lock": threading.Lock(), "is_gone": False, "is_doomed": False}
+        | marks
+    )
+
+
+def watch(disk: Disk, entries: list[SimpleNamespace], open_log: Callable[[Any], Any]) -> RoomWatch:
+    by_partition = {TopicPartition("t", number): one for number, one in enumerate(entries)}
+    return RoomWatch(cast(Any, None), cast(Any, [SimpleNamespace(state=disk)]), cast(Any, by_partition), open_log)
+
+
+def never(_: object) -> UnifiedLog:
+    raise AssertionError("no log is to be opened")
+
+
+def test_indices_are_written_once_there_is_room_again() -> None:
+    disk, logs = Disk(), [Log(), Log(KafkaStorageError("still full")), Log()]
+    logs[2].is_serving = False
+    room = watch(disk, [*(entry(log) for log in logs), entry()], never)
+    for is_full in (False, True, True):
+        disk.is_full = is_full
+        room.run()
+    assert [log.saved for log in logs] == [0, 0, 0]
+    disk.is_full = False
+    room.run()
+    room.run()
+    assert [log.saved for log in logs] == [1, 1, 0]
+
+
+def passing() -> LogStorageError:
+    return LogStorageError("open", "t-0", errno.EMFILE)
+
+
+def test_a_refusal_that_can_pass_is_tried_again_each_time() -> None:
+    refused, broken = entry(error=passing()), entry(error=CorruptMessageError("damage"))
+    answers: list[object] = [passing(), "log"]
+
+    def open_log(_: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    room = watch(Disk(), [refused, broken], open_log)
+    room.run()
+    assert refused.log is None
+    room.run()
+    assert (refused.log, refused.error) == ("log", None)
+    room.run()
+    assert isinstance(broken.error, CorruptMessageError)
+
+
+def test_every_refused_log_is_tried_when_an_operator_asks() -> None:
+    broken = entry(error=CorruptMessageError("damage"))
+    watch(Disk(), [broken], lambda _: "log").try_refused_again()
+    assert (broken.log, broken.error) == ("log", None)
+
+
+@pytest.mark.parametrize("mark", ["is_gone", "is_doomed"])
+def test_a_log_that_goes_away_is_left_alone(mark: str) -> None:
+    watch(Disk(), [entry(error=passing(), **{mark: True})], never).try_refused_again()
