@@ -30,9 +30,9 @@ class Issuer:
 
     def token(self, key_id: str = "es256", /, **claims: object) -> str:
         """A token for ann that ends in five minutes; ``claims`` replace its own, None removes one."""
-        return jwt.encode(
-            claims_of(claims), self.key(key_id), algorithm=ALGORITHM[key_id.partition("-")[0]], headers={"kid": key_id}
-        )
+        algorithm = ALGORITHM[key_id.partition("-")[0]]
+        token: str = jwt.encode(claims_of(claims), self.key(key_id), algorithm=algorithm, headers={"kid": key_id})
+        return token
 
     def document(self) -> bytes:
         """The public keys, as an endpoint has them."""

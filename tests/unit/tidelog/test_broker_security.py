@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,10 @@ def test_a_rule_that_cannot_be_read_is_refused_when_it_is_written(rule: str) -> 
 
 def test_what_makes_no_sense_is_refused() -> None:
     assert tidelog.Security is Security
-    for wrong in ({"mechanism": "GSSAPI"}, {"tls": False}, {"acls": {}}):
+    choices: list[dict[str, Any]] = [{"mechanism": "GSSAPI"}, {"tls": False}, {"acls": {}}]
+    for wrong in choices:
         with pytest.raises(ValueError, match=r"expected|need"):
-            Security(**wrong)  # type: ignore[arg-type]
+            Security(**wrong)
 
 
 def test_the_broker_takes_what_is_written(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
     show(world, exp=1)
     world.threads.run()
     assert b"invalid_token" in (world.read() or b"")
-    assert not connection.closed
+    assert world.connections == [connection]
     world.ask(token(b"\x01"))
     world.pass_time(100)
     assert b"invalid_token" in (world.read() or b"")

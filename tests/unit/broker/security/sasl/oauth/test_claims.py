@@ -46,6 +46,7 @@ def test_a_name_is_a_text_in_one_line(name: object) -> None:
 def test_scopes_are_a_list_or_a_text() -> None:
     assert scopes_of({"scope": "a  b"}, "scope") == scopes_of({"scope": ["b", "a"]}, "scope") == {"a", "b"}
     assert scopes_of({}, "scope") == frozenset()
-    for value in (1, {}, [1], [""], [None]):
+    wrong: list[object] = [1, {}, [1], [""], [None]]
+    for value in wrong:
         with pytest.raises(TokenRefusedError):
             scopes_of({"scope": value}, "scope")
