@@ -5,6 +5,7 @@
 #
 # Build arguments
 #   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
+#   RUNTIME      what the image stands on; BASE by default: the same, or one with that python3 and without venv
 #   EXTRAS       what to install beside the broker, as "[spark]"; nothing by default
 #   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
 #
@@ -12,6 +13,7 @@
 # file mounted as /mnt/shared/config/server.properties, as with Apache's image.
 
 ARG BASE=python:3.12-slim-bookworm
+ARG RUNTIME=${BASE}
 
 FROM ${BASE} AS build
 ARG EXTRAS=
@@ -33,17 +35,22 @@ ENV TIDELOG_REQUIRE_EXTENSIONS=1
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
  && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools
-# What only the developers of a dependency use: their tests and headers, symbols for debuggers, and the backend of
-# zstandard that other Pythons than CPython need. Of numpy, what an import of it reads is compiled.
+# What only the developers of a dependency use: tests, headers, sources of what is compiled, types, symbols that
+# no loader needs, and the backend of zstandard that other Pythons than CPython need. The broker takes no random numbers,
+# transforms or polynomials from numpy, which imports them when asked; what EXTRAS name may want them. Of numpy, what an
+# import of it reads is compiled.
 # The libraries below *.libs were edited after they were linked, and would not load if they were stripped.
 RUN cd /opt/tidelog/lib/python3*/site-packages \
- && find . -type d \( -name tests -o -path ./numpy/_core/include -o -path ./numpy/f2py \) -prune -exec rm -rf {} + \
+ && find . -type d -name tests -prune -exec rm -rf {} + \
+ && (cd numpy && rm -rf _core/include _core/_simd.* _core/*_tests.* distutils f2py) \
+ && ([ -n "$EXTRAS" ] || (cd numpy && rm -rf fft polynomial random testing)) \
+ && find . -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.px[di]' -o -name '*.[cha]' \) -delete \
  && rm -f zstandard/_cffi.* \
- && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-debug {} + \
+ && find . -name '*.so' -not -path './*.libs/*' -exec strip --strip-unneeded {} + \
  && (/opt/tidelog/bin/python -m compileall -q -j 0 -x /numpy/ /opt/tidelog/lib || echo "some modules of dependencies do not compile") \
  && /opt/tidelog/bin/python -c 'import numpy'
 
-FROM ${BASE}
+FROM ${RUNTIME}
 LABEL org.opencontainers.image.title="Tidelog" \
       org.opencontainers.image.description="A Kafka broker in Python" \
       org.opencontainers.image.licenses="Apache-2.0"

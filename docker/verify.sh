@@ -12,6 +12,7 @@ work=${WORK:-build/image}
 port=${PORT:-19292}
 image=tidelog
 base_image=tidelog-base
+runtime_image=tidelog-runtime
 python=${PYTHON:-python3}
 buildah=(buildah --storage-driver vfs --root "$PWD/$work/storage" --runroot "$PWD/$work/run")
 
@@ -33,21 +34,25 @@ clean_up() {
 }
 trap clean_up EXIT
 
-if ! "${buildah[@]}" images -q "$base_image" 2>/dev/null | grep -q .; then
-  say "a Debian base with Python"
-  # Without manuals and translations, and with a merged /usr that no script in Perl has to make: as Debian's slim images.
-  mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
-    --include=usr-is-merged,python3,python3-venv,ca-certificates \
+# A Debian of a variant of mmdebstrap, with some packages, as an image. It has no manuals and translations, as Debian's
+# slim images, and a merged /usr that no script in Perl has to make.
+make_base() {
+  if "${buildah[@]}" images -q "$1" 2>/dev/null | grep -q .; then return; fi
+  say "$1: a Debian with $3"
+  mmdebstrap --quiet --variant="$2" --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --include="usr-is-merged,$3,ca-certificates" \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     bookworm "$work/base.tar"
   container=$("${buildah[@]}" from scratch)
   "${buildah[@]}" add -q "$container" "$work/base.tar" / >/dev/null
-  "${buildah[@]}" commit -q "$container" "$base_image" >/dev/null
+  "${buildah[@]}" commit -q "$container" "$1" >/dev/null
   "${buildah[@]}" rm "$container" >/dev/null
   container=
   rm -f "$work/base.tar"
-fi
+}
+make_base "$base_image" minbase python3,python3-venv
+make_base "$runtime_image" essential python3  # nothing is installed into a container that runs: no apt
 
 say "wheels of what the image installs"
 "$python" -m pip wheel --quiet --wheel-dir "$work/wheels" --find-links "$work/wheels" '.' 'setuptools>=77' 'cython>=3.3'
@@ -55,7 +60,7 @@ rm -f "$work"/wheels/tidelog-*.whl
 
 say "build"
 "${buildah[@]}" bud -q --isolation chroot --format docker --volume "$PWD/$work/wheels:/wheels:ro" \
-  --build-arg BASE="localhost/$base_image" --build-arg PIP_OPTIONS="--no-index --find-links=/wheels" -t "$image" . >/dev/null
+  --build-arg BASE="localhost/$base_image" --build-arg RUNTIME="localhost/$runtime_image" --build-arg PIP_OPTIONS="--no-index --find-links=/wheels" -t "$image" . >/dev/null
 
 container=$("${buildah[@]}" from "localhost/$image")
 mounted=$("${buildah[@]}" mount "$container")
