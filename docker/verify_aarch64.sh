@@ -52,11 +52,12 @@ ls "$root"/dist/*-linux_aarch64.whl
 "$python" -m zipfile -e "$root"/dist/*.whl "$root/wheel"
 
 say "tests"
-exec chroot "$root" /qemu -E PYTHONPATH=/wheel:/site:/tests -E PYTHONDONTWRITEBYTECODE=1 -E HOME=/root -E PATH=/usr/bin:/bin \
-  /usr/bin/python3.11 -c '
-import os, sys
+emulated() {
+  chroot "$root" /qemu -E PYTHONPATH=/wheel:/site:/tests -E PYTHONDONTWRITEBYTECODE=1 -E HOME=/root -E PATH=/usr/bin:/bin \
+    /usr/bin/python3.11 "$@"
+}
+emulated -c 'import os; from tidelog.protocol.schema import engine; assert engine.IS_COMPILED and os.uname().machine == "aarch64"'
+# shellcheck disable=SC2086  # one word for each test
+emulated -c 'import os, sys, pytest
 os.chdir("/tests")
-from tidelog.protocol.schema import engine
-assert engine.IS_COMPILED and os.uname().machine == "aarch64"
-import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--timeout=600", *sys.argv[1:]]))' $tests
