@@ -179,14 +179,6 @@ class LeaderState:
         """Return what is known of a follower."""
         return self._followers.get(replica_id)
 
-    def holders_of(self, offset: int) -> list[tuple[int, int]]:
-        """Return the followers whose logs hold an offset, or end there, with their log ends."""
-        return [
-            (replica_id, follower.log_end_offset)
-            for replica_id, follower in self._followers.items()
-            if follower.log_start_offset <= offset <= follower.log_end_offset
-        ]
-
     def low_watermark(self, log_start_offset: int) -> int:
         """Return the least log start over this replica and the followers that are alive; -1 where one has not told."""
         starts = [one.log_start_offset for replica, one in self._followers.items() if self._is_alive(replica)]

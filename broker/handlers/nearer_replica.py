@@ -9,12 +9,16 @@ Source: RackAwareReplicaSelector and ReplicaManager.findPreferredReadReplica of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import NO_REPLICA
 from tidelog.broker.replica.fetch_session import FetchTarget
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
+
+if TYPE_CHECKING:
+    from tidelog.broker.cluster.partition_state import LeaderState
 
 SELECTOR_KEY = "replica.selector.class"
 
@@ -28,11 +32,21 @@ def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[
         leading = partition.leading
         if leading is None:
             return NO_REPLICA
-        holders = leading.core.holders_of(target.fetch_offset)
+        holders = holders_of(leading.core, target.fetch_offset)
         near = [(end_offset, -one) for one, end_offset in holders if _rack_of(broker, context, one) == rack]
         return -max(near)[1] if near else NO_REPLICA
 
     return find
+
+
+def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
+    """Return the followers whose logs hold an offset, or end there, with their log ends."""
+    followers = ((one, core.follower(one)) for one in core.replicas)
+    return [
+        (one, follower.log_end_offset)
+        for one, follower in followers
+        if follower is not None and follower.log_start_offset <= offset <= follower.log_end_offset
+    ]
 
 
 def _rack_of(broker: Broker, context: RequestContext, node_id: int) -> str | None:
