@@ -31,7 +31,7 @@ from tidelog.broker.adoption.plan import (
     AdoptionPlan,
     PlannedTopic,
 )
-from tidelog.broker.adoption.source import SourcePartition
+from tidelog.broker.adoption.source import SourcePartition, offset_of
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
 from tidelog.broker.config.description import CLUSTER_DEFAULT
 from tidelog.broker.controller.activation import first_records
@@ -370,4 +370,4 @@ def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_record_file_below(file: FileEntry, base_offset: int) -> bool:
-    return file.name.endswith(LOG_SUFFIX) and int(file.name[:20]) < base_offset
+    return file.name.endswith(LOG_SUFFIX) and offset_of(file.name) < base_offset

@@ -76,7 +76,8 @@ class SourcePartition:
 
     def bases(self) -> list[int]:
         """Base offsets of the segments, sorted."""
-        return sorted(int(file.name[:20]) for file in self.files if file.name.endswith(LOG_SUFFIX))
+        found = (offset_of(file.name) for file in self.files if file.name.endswith(LOG_SUFFIX))
+        return sorted(base for base in found if base >= 0)
 
     def first_recovered(self) -> int:
         """The base offset of the first segment that may change when the log is opened without a clean shutdown."""
@@ -139,7 +140,7 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
     first_recovered = partition.first_recovered()
     for file in partition.files:
         is_index = file.name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
-        if file.name.endswith(_LEFT_BEHIND) or (is_index and _offset_of(file.name) >= first_recovered):
+        if file.name.endswith(_LEFT_BEHIND) or (is_index and offset_of(file.name) >= first_recovered):
             partition.omit.add(file.name)
     mended, wrong = [], []
     for finding in check_directory(file_system, partition.directory):
@@ -149,7 +150,7 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
         if name.endswith(_MENDED_SUFFIXES):
             mended.append(finding)
             partition.omit.add(name)
-        elif _offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):
+        elif offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):
             wrong.append(finding)
     return mended, wrong
 
@@ -182,5 +183,7 @@ def _partition_of(name: str) -> TopicPartition | None:
         return None
 
 
-def _offset_of(name: str) -> int:
-    return int(name[:20]) if name[:20].isdigit() else -1
+def offset_of(name: str) -> int:
+    """Return the offset that a segment's file is named by, -1 for another name."""
+    stem = name.partition(".")[0]
+    return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else -1

@@ -78,3 +78,16 @@ def test_what_is_no_regular_file_is_refused_or_does_no_harm(tmp_path: Path, kind
             assert os.path.basename(name) in done.stderr, (name, done.stderr)
             assert "Traceback" not in done.stderr
             assert not (data / "orders-0").exists(), name
+
+
+@pytest.mark.parametrize("name", [b"\xff\n.log", b"1.log", b"x" * 20 + b".log", "\u0663".encode() * 20 + b".log"])
+def test_a_record_file_of_another_name_is_refused_in_words(tmp_path: Path, name: bytes) -> None:
+    source, data = made(tmp_path / "kafka").path, tmp_path / "data"
+    with open(os.path.join(os.fsencode(source / "orders-0"), name), "wb") as file:
+        file.write(b"x")
+    words = [sys.executable, "-c", PROGRAM, "adopt", str(source), "--data-dir", str(data)]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1, done.stdout
+    assert b"Traceback" not in done.stderr
+    assert b"orders-0" in done.stderr
+    assert not (data / "orders-0").exists()
