@@ -51,7 +51,7 @@ _MOST_RECORDS = TURN_RECORDS_COMPILED if IS_COMPILED else TURN_RECORDS
 
 
 class CheckedBatch:
-    """What an append takes from validated records: offsets, times, and the producer's side of their first batch.
+    """Facts of validated records that an append takes: offsets, times, and the producer's side of their first batch.
 
     ``indexed_offset`` is what an index entry says of the position: the last offset of the first batch.
     """

@@ -133,7 +133,7 @@ def request(key: int, version: int, body: bytes) -> bytes:
 
 
 def test_a_changed_frame_lets_in_no_other_user() -> None:
-    """What is changed beside the token may leave a login right; a wrong one never becomes right."""
+    """A change beside the token may leave a login right; a wrong one never becomes right."""
     handshake = request(17, 1, SaslHandshakeRequest(mechanism="PLAIN").encode(1))
     frames = {
         version: request(36, version, SaslAuthenticateRequest(auth_bytes=GOOD).encode(version)) for version in range(3)
