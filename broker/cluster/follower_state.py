@@ -50,6 +50,10 @@ class FollowerState:
         self.fetched_ms = now_ms
         self.broker_epoch = broker_epoch
 
+    def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
+        """Return whether it has fetched lately: one that fell silent would leave again at the next check."""
+        return now_ms - self.fetched_ms <= lag_time_max_ms
+
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
         """Return whether the follower has all records, or had them not long ago."""
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms

@@ -264,7 +264,8 @@ class LeaderState:
         if self.is_recovering:
             members = [self._node_id]  # after an unclean election nothing more may be proposed (KIP-704)
         else:
-            joining = [replica for replica in self._followers if self._has_fetched(replica, now_ms)]
+            lag_ms = self._lag_time_max_ms
+            joining = [replica for replica, one in self._followers.items() if one.has_fetched(now_ms, lag_ms)]
             joining = [replica for replica in joining if self.can_join(replica)]
             members = [replica for replica in self.isr if not self._is_lagging(replica, now_ms)] + joining
             if set(members) == set(self.isr):
@@ -278,10 +279,6 @@ class LeaderState:
         if follower is None:
             return False  # this replica itself
         return not follower.is_caught_up(self.log_end_offset, now_ms, self._lag_time_max_ms)
-
-    def _has_fetched(self, replica_id: int, now_ms: float) -> bool:
-        """Return whether a follower has fetched lately: one that fell silent would leave again at the next check."""
-        return now_ms - self._followers[replica_id].fetched_ms <= self._lag_time_max_ms
 
     def _epoch_of(self, replica_id: int) -> int:
         if replica_id == self._node_id:
