@@ -25,7 +25,7 @@ done
 if [ ! -x "$root/usr/bin/python3.11" ]; then
   say "Debian's CPython for arm64"
   rm -rf "$root"
-  mmdebstrap --quiet --arch=arm64 --variant=extract --skip=check/qemu --include=python3,libpython3-dev bookworm "$root"
+  mmdebstrap --quiet --arch=arm64 --variant=extract --skip=check/qemu --include=python3,libpython3-dev,libstdc++6 bookworm "$root"
   cp "$(command -v qemu-aarch64-static)" "$root/qemu"
 fi
 if [ ! -e "$root/site/pytest" ]; then
