@@ -26,6 +26,7 @@ PROCESS_STATE_ALLOWED = {
     "pipeline/jobs/runner.py": "the process of a Spark job, as it starts",
     "log/records/quiet_import.py": "imports of numpy while a broker serves: collections wait for their end",
     "broker/metadata/bootstrap.py": "the process of `tidelog format`, for the one file that holds keys",
+    "tidelog/development_cluster/run.py": "the process of `tidelog cluster start`, as it stops its nodes",
 }
 READS_OF_ENVIRONMENT = {"get", "items", "copy"}
 
