@@ -108,7 +108,8 @@ class SignedTokens:
         if found is None and key_id is None and len(keys) == 1:
             found = next(iter(keys.values()))
         if found is None:
-            self._note_unknown()
+            if key_id is not None:  # a token that names no key tells of no new one
+                self._note_unknown()
             raise TokenRefusedError("no key of the issuer has its key id")
         if header.get("alg") not in found.algorithms:
             raise TokenRefusedError("its algorithm is not one of its key")

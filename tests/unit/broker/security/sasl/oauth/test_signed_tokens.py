@@ -125,6 +125,7 @@ def test_a_token_of_another_key_is_refused_and_noted(world: World) -> None:
 def test_a_token_without_a_key_id_is_checked_by_the_only_key(issuer: Issuer, world: World) -> None:
     token = jwt.encode(claims_of({}), issuer.key("es256"), algorithm="ES256")
     world.refusal(token)
+    assert world.unknown == 0
     alone = Issuer()
     alone.keys["es256"] = issuer.key("es256")
     assert World(alone).tokens.validate(token).user == "ann"
