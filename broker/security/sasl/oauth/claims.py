@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
 
+MOST_SECONDS = (2**63 - 1) // 1000
+"""In milliseconds a time is a long of Kafka's."""
 _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
 
 
@@ -24,7 +25,7 @@ def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
     value = claims.get(claim)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
         raise TokenRefusedError(f"the claim {claim} has no time")
     return float(value)
 

@@ -30,6 +30,12 @@ MOST_KEYS = 64
 TIMEOUT_S = 10.0
 EARLY_PAUSE_S = 60.0
 """Between two looks that unknown keys brought forward: tokens with invented key ids cost no more than that."""
+LONGEST_WAIT_S = 86_400.0
+"""The thread looks at its clock once a day at least: a lock cannot wait as long as a configuration can say."""
+
+
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""Errors of a look that would end the thread: the keys would stay as they are until the next start."""
 
 
 class MalformedKeysError(Exception):
@@ -95,21 +101,27 @@ class KeySet(Generic[K]):
         try:
             self.keys = self._read(parse(self._fetch()))
         except MalformedKeysError as error:
-            wait_s: float = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
-            if not self._failures:
-                logger.warning("the keys of tokens cannot be read, and will be again: %s", error)
-            self._failures = min(self._failures + 1, 32)
-            return wait_s
+            return self._fail(str(error))
+        except UNFORESEEN as error:
+            return self._fail(repr(error))
         if self._failures:
             logger.info("the keys of tokens can be read again")
         self._failures = 0
         return self._pace.refresh_s
 
+    def _fail(self, reason: str) -> float:
+        """Note a failed look. Returns the seconds until the next."""
+        if not self._failures:
+            logger.warning("the keys of tokens cannot be read, and will be again: %s", reason)
+        wait_s: float = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
+        self._failures = min(self._failures + 1, 32)
+        return wait_s
+
     def run(self) -> None:
         """Look from time to time, until ``stop``. For a thread."""
         while not self._stopped:
             wait_s = self.step()
-            self._wake.wait(wait_s)
+            self._wake.wait(min(wait_s, LONGEST_WAIT_S))
             self._wake.clear()
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tidelog.broker.config.broker_config import Endpoint
 from tidelog.broker.config.keys.security import (
@@ -157,18 +157,32 @@ def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
 def check_url(values: Mapping[str, Any]) -> None:
     """Raises ConfigError unless the keys have a URL that may be used."""
     url = values[URL_KEY]
-    parts = urlsplit(url or "")
-    path = file_of(url or "")
+    path = file_of(url) if url and is_well_formed(url) else None
     allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
     if allowed is not None and (url if path is None else path) not in allowed:
         raise refuse(URL_KEY, url, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
-    if path or (
-        parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname)))
-    ):
+    if path or (url and is_well_formed(url) and is_safe(url)):
         return
     raise refuse(
         URL_KEY, url, "a URL of https or file, or of http on this machine: without keys no token proves anything"
     )
+
+
+def is_well_formed(url: str) -> bool:
+    """Return whether a URL can be asked for: ASCII in one word, with a port that is one."""
+    try:
+        parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")
+        return parts.port != 0 and "\0" not in unquote(url) and url.isascii() and url.isprintable() and " " not in url
+    except ValueError:
+        return False
+
+
+def is_safe(url: str) -> bool:
+    """Return whether what a URL answers is what its host said: by https, or from this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:

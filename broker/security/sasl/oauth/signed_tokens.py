@@ -12,6 +12,7 @@ from time import time
 from typing import Any, NamedTuple
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -33,8 +34,8 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
 }
 """By type and curve of a key."""
 SMALLEST_RSA_BITS = 2048
-MALFORMED = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""What PyJWT raises for what a stranger wrote."""
+MALFORMED = (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, OverflowError, RecursionError)
+"""Errors of PyJWT and its library for what a stranger wrote."""
 
 
 class VerificationKey(NamedTuple):

@@ -6,6 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,20 @@ def test_while_the_endpoint_fails_the_old_keys_stay_and_the_waits_grow(caplog: p
     assert (world.keys.step(), world.keys.keys) == (3600, [])
 
 
+@pytest.mark.parametrize("defect", [ValueError("no port"), UnicodeError("label too long"), KeyError("x")])
+def test_a_look_that_fails_in_another_way_is_a_failed_look(defect: Exception) -> None:
+    """The thread would end, and the keys would stay as they are until the next start."""
+    world = World()
+
+    def fail() -> bytes:
+        raise defect
+
+    fetched, world.keys._fetch = world.keys._fetch, fail
+    assert world.keys.step() == 0.1
+    world.keys._fetch, world.now = fetched, 1
+    assert (world.keys.step(), world.keys.keys) == (3600, [1])
+
+
 def test_unknown_keys_bring_one_look_a_minute_forward() -> None:
     world = World()
     world.keys.step()
@@ -101,13 +116,23 @@ def test_a_look_that_is_asked_for_during_another_is_not_lost() -> None:
     assert world.reads == 2
 
 
-def test_the_thread_ends_when_it_is_told() -> None:
+@pytest.mark.parametrize("refresh_s", [3600, (2**63 - 1) / 1000])
+def test_the_thread_ends_when_it_is_told(refresh_s: float) -> None:
     world = World()
-    thread = threading.Thread(target=world.keys.run)
-    thread.start()
-    world.keys.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+    world.keys._pace = Pace(refresh_s, 0.1, 10)
+    looked = threading.Event()
+
+    def read(document: Mapping[str, Any]) -> list[Any]:
+        looked.set()
+        return [document]
+
+    world.keys._read = read
+    world.keys.note_unknown()
+    with ThreadPoolExecutor(1) as threads:
+        ended = threads.submit(world.keys.run)
+        assert looked.wait(60)
+        world.keys.stop()
+        ended.result(60)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def check(host: str = "127.0.0.1", **texts: str) -> None:
         ({URL: "http://issuer.test/keys"}, "https or file"),
         ({URL: "ftp://issuer.test/keys"}, "https or file"),
         ({URL: "https:///keys"}, "https or file"),
+        *(({URL: url}, "https or file") for url in (
+            "https://issuer.test:x/keys", "https://issuer.test:99999/keys", "https://[::1/keys", "file:///%00",
+            "https://issuer.test/\u00e9", "https://issuer.test/a b", f"https://{'a' * 70}/keys",
+        )),
         ({URL: "https://issuer.test/keys", f"{ALLOWED}.urls": "https://other.test/keys"}, "allowed.urls"),
         ({URL: "file:///etc/passwd", f"{ALLOWED}.files": "/etc/keys"}, "allowed.files"),
         ({URL: "file:///k", "sasl.jaas.config": "com.sun.JndiLoginModule required;"}, "OAuthBearerLoginModule"),
