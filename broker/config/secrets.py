@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -42,9 +42,11 @@ class Resolved(NamedTuple):
 
     def hide(self, text: str) -> str:
         """A text for people, without secrets; the longest first, as one may be part of another."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
-        return text
+        forms = {form for secret in self.secrets for form in forms_of(secret)}
+        if not forms:
+            return text
+        found = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+        return re.sub(found, lambda _: HIDDEN, text, flags=re.IGNORECASE)
 
 
 NOTHING = Resolved({}, frozenset(), frozenset())
@@ -61,6 +63,13 @@ def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolve
         found[key] = _REFERENCE.sub(partial(_value_of, key, providers, secrets), text)
     changed = frozenset(key for key in texts if found[key] != texts[key])
     return Resolved(found, changed, frozenset(secrets - {""}))
+
+
+def forms_of(secret: str) -> Iterator[str]:
+    """The forms in which an error may quote a value: whole or a part of a list, stripped, and as Python writes it."""
+    for part in (secret, *re.split("[,;\n]", secret)):
+        for form in (part, part.strip()):
+            yield from filter(None, (form, repr(form)[1:-1], form.replace("\\", "\\\\").replace("'", "\\'")))
 
 
 def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], match: re.Match[str]) -> str:
@@ -123,8 +132,8 @@ def read_key(allowed: list[str] | None, path: str, key: str) -> str:
     """A key of a properties file. Raises ConfigError, LookupError, OSError, ValueError."""
     try:
         return parse_properties(read_text(allowed, path))[key]
-    except PropertiesError as error:
-        raise ConfigError(str(error)) from error
+    except PropertiesError:
+        raise ConfigError("an escape \\u without four hexadecimal digits") from None  # the error quotes the file
 
 
 def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:

@@ -123,6 +123,25 @@ def test_what_was_resolved_is_in_no_error(tmp_path: Path, text: str) -> None:
     assert HIDDEN in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "secret", ["top'sec\"ret", "top\\secret", " topsecret ", "top\nsecret", "topsecret,more", "tOpsecret"]
+)
+@pytest.mark.parametrize("key", ["num.partitions", "listeners", "log.cleanup.policy", "listener.security.protocol.map"])
+def test_no_other_form_of_a_secret_is_in_an_error(key: str, secret: str) -> None:
+    """Errors quote a value, and a part of a list, stripped and in capitals as it was read."""
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.load(environment={"BAD": secret}, overrides=[f"{key}=${{env:BAD}}"])
+    assert "top" not in str(refused.value).lower()
+    assert HIDDEN in str(refused.value)
+
+
+def test_an_error_in_a_file_of_secrets_quotes_nothing_of_it(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("password=\\usecret\n")
+    with pytest.raises(ConfigError) as refused:
+        resolve({"a": f"${{file:{tmp_path}/secrets:password}}"}, {})
+    assert "secr" not in str(refused.value).replace(str(tmp_path / "secrets"), "")
+
+
 def test_a_profile_of_commands_has_references_too(tmp_path: Path) -> None:
     profile = tmp_path / "profile"
     profile.write_text("bootstrap.servers=${env:WHERE}\n")
