@@ -6,11 +6,12 @@ authenticates is done long before. Imported with the first listener that authent
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple, Protocol
+
+from tidelog.broker.security.client_address import source_of
 
 MOST_ADDRESSES = 10_000
 LONGEST_DELAY_MS = 5_000
@@ -33,7 +34,8 @@ class Newcomers:
     def __init__(self, most: Callable[[], int], most_per_host: Callable[[], int]) -> None:
         self._most = most
         self._most_per_host = most_per_host
-        self._all: dict[Newcomer, None] = {}
+        self._all: dict[Newcomer, str] = {}
+        """With the address that each is counted for."""
         self._per_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -41,20 +43,20 @@ class Newcomers:
 
     def add(self, newcomer: Newcomer) -> None:
         """One more; another may have to give way."""
-        self._all[newcomer] = None
-        self._per_host[newcomer.host] += 1
-        if self._per_host[newcomer.host] > self._most_per_host():
-            next(other for other in self._all if other.host == newcomer.host).give_way()
+        source = self._all[newcomer] = source_of(newcomer.host)
+        self._per_host[source] += 1
+        if self._per_host[source] > self._most_per_host():
+            next(other for other, its in self._all.items() if its == source).give_way()
         elif len(self._all) > self._most():
             next(iter(self._all)).give_way()
 
     def drop(self, newcomer: Newcomer) -> None:
         """One has authenticated, or closed."""
-        if newcomer in self._all:
-            del self._all[newcomer]
-            self._per_host[newcomer.host] -= 1
-            if not self._per_host[newcomer.host]:
-                del self._per_host[newcomer.host]
+        source = self._all.pop(newcomer, None)
+        if source is not None:
+            self._per_host[source] -= 1
+            if not self._per_host[source]:
+                del self._per_host[source]
 
 
 class _Failures(NamedTuple):
@@ -87,14 +89,3 @@ class FailedLogins:
                 del self._by_source[oldest]
         doublings = max(0, min(failures.seen - self._rate(), 16))
         return min(usual_ms * (1 << doublings), max(usual_ms, LONGEST_DELAY_MS))
-
-
-def source_of(host: str) -> str:
-    """The address that failures are counted for: of IPv6 the network of 64 bits, which one client has."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return host

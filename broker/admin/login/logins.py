@@ -23,8 +23,9 @@ from tidelog.broker.admin.login.tokens import TokenFile
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.keys.admin import ADMIN_TOKENS_FILE
 from tidelog.broker.controller.scram_credentials import ScramCredentials
-from tidelog.broker.network.newcomers import FailedLogins, source_of
+from tidelog.broker.network.newcomers import FailedLogins
 from tidelog.broker.security.audit import record
+from tidelog.broker.security.client_address import source_of
 from tidelog.broker.security.principal import ANONYMOUS, USER, Principal
 from tidelog.broker.security.tls.listener import TlsListener
 from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError

@@ -145,7 +145,7 @@ AUTHENTICATION_KEYS = (
     ConfigKey("max.unauthenticated.connections", INT, 1000, between(1), MEDIUM,
         "The most connections that are not authenticated yet; one more closes the oldest of them. Tidelog's own key."),
     ConfigKey("max.unauthenticated.connections.per.ip", INT, 100, between(1), MEDIUM,
-        "As max.unauthenticated.connections, for one address. Tidelog's own key."),
+        "As max.unauthenticated.connections, for one address, or one network of 64 bits of IPv6. Tidelog's own key."),
     ConfigKey("failed.authentication.rate", INT, 10, between(1), LOW,
         "Failed authentications of one address in a second; from then on each doubles the wait for the answer, up to "
         "five seconds. Tidelog's own key."),

@@ -23,6 +23,7 @@ from enum import Enum
 from functools import partial
 
 from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.security.client_address import source_of
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.broker.security.tls.listener import TlsListener
 from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
@@ -82,10 +83,10 @@ class Handshakes:
         """Take over a new connection; give it back encrypted, or close it and say so."""
         handshake = _Handshake(self, sock, listener, host, on_ready, on_failed)
         self._under_way[handshake] = None
-        self._per_host[host] += 1
+        self._per_host[handshake.source] += 1
         handshake.wait(Step.WANTS_BYTES)
-        if self._per_host[host] > MOST_PER_HOST:
-            self._close_oldest(lambda one: one.host == host)
+        if self._per_host[handshake.source] > MOST_PER_HOST:
+            self._close_oldest(lambda one: one.source == handshake.source)
         elif len(self._under_way) > MOST:
             self.make_room()
 
@@ -93,9 +94,9 @@ class Handshakes:
         """Forget a handshake that ended; returns whether it was known."""
         if self._under_way.pop(handshake, self) is not None:
             return False
-        self._per_host[handshake.host] -= 1
-        if not self._per_host[handshake.host]:
-            del self._per_host[handshake.host]
+        self._per_host[handshake.source] -= 1
+        if not self._per_host[handshake.source]:
+            del self._per_host[handshake.source]
         return True
 
     def make_room(self) -> bool:
@@ -132,6 +133,7 @@ class _Handshake:
         self._sock = sock
         self._listener = listener
         self.host = host
+        self.source = source_of(host)
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._tls: ssl.SSLSocket | None = None

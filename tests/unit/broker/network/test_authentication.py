@@ -22,9 +22,10 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.security import UNSECURED_HANDLER
 from tidelog.broker.network.authentication import REAUTHENTICATION_PAUSE_MS, Authentication
 from tidelog.broker.network.connection import Connection
-from tidelog.broker.network.newcomers import LONGEST_DELAY_MS, MOST_ADDRESSES, FailedLogins, source_of
+from tidelog.broker.network.newcomers import LONGEST_DELAY_MS, MOST_ADDRESSES, FailedLogins
 from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.client_address import source_of
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret" user_bob="secret";'
@@ -232,6 +233,13 @@ def test_one_too_many_closes_the_oldest_that_is_not_authenticated(world: World) 
 
 def test_one_too_many_of_an_address_closes_its_own_oldest(world: World) -> None:
     for host in ("10.0.0.2", "10.0.0.3", "10.0.0.3", "10.0.0.3"):
+        world.connect(host)
+    assert [connection.closed for connection in world.connections] == [False, True, False, False]
+
+
+def test_a_network_of_ipv6_is_one_address(world: World) -> None:
+    """One client has all the addresses of 64 bits: it must not close the connections of others by them."""
+    for host in ("10.0.0.2", "2001:db8::1", "2001:db8::2", "2001:db8::3"):
         world.connect(host)
     assert [connection.closed for connection in world.connections] == [False, True, False, False]
 

@@ -184,6 +184,17 @@ async def test_room_is_made_by_the_oldest(world: World, certificates: Certificat
     assert not world.handshakes.make_room()
 
 
+async def test_a_network_of_ipv6_is_one_address(
+    world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client has all the addresses of 64 bits: it must not close the handshakes of others by them."""
+    monkeypatch.setattr(module, "MOST_PER_HOST", 2)
+    listener = listener_of(certificates)
+    for host in ("10.0.0.1", *(f"2001:db8::{number}" for number in range(1, 5))):
+        world.connect(listener, host=host)
+    assert len(world.handshakes) == 3
+
+
 async def test_half_handshakes_make_way_for_whole_ones(
     world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
