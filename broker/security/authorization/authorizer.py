@@ -192,7 +192,9 @@ class Authorizer:
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
         """Make ``known``, by name or id, that a client may do this with a topic. Returns whether it may and no line of
         the audit log is due; else the caller asks in the usual way."""
-        if is_audited(logging.DEBUG) or not self._decide(context, operation, _TOPIC, topic).is_allowed:
+        if may_be_virtual(topic) or is_audited(logging.DEBUG):
+            return False
+        if not self._decide(context, operation, _TOPIC, topic).is_allowed:
             return False
         grants = self._grants_of(context)
         if grants.kept >= MAX_KEPT:
@@ -285,20 +287,21 @@ class Authorizer:
         grants = self._grants_of(context)
         if grants.is_super:
             return SUPER_USER
+        if resource_type == _TOPIC and may_be_virtual(name):
+            name = self._base_topic(name)  # first: a topic may yet be made of that name, or be deleted
         kind = operation * _TYPES + resource_type
         verdicts = grants.verdicts.get(kind)
         if verdicts is None:
             verdicts = grants.verdicts[kind] = {}
         decision = verdicts.get(name)
         if decision is None:
-            resource = self._base_topic(name) if resource_type == _TOPIC else name
-            decision = decide(self._acls, grants.client, operation, resource_type, resource, self._without_acl)
+            decision = decide(self._acls, grants.client, operation, resource_type, name, self._without_acl)
             self._keep(grants, kind, name, decision)
         return decision
 
     def _base_topic(self, name: str) -> str:
         """Return the topic whose ACLs hold for a name: that of a virtual topic is its base, whatever its query is."""
-        if ("?" not in name and "..." not in name) or self._is_topic(name):
+        if self._is_topic(name):
             return name
         from tidelog.broker.metadata.virtual_names import base_name  # only names of virtual topics need it
 
@@ -345,6 +348,11 @@ def authorizer_of_image(
         clock=clock,
         is_topic=metadata.topics.__contains__,
     )
+
+
+def may_be_virtual(name: str) -> bool:
+    """Return whether a name is that of a virtual topic unless a topic has it."""
+    return "?" in name or "..." in name
 
 
 def host_text(address: str) -> str:

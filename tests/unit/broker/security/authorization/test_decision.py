@@ -193,6 +193,25 @@ def test_all_rules_of_a_resource_stand_when_one_of_them_is_removed() -> None:
     assert store.authorizer.authorize(context_of(), READ, TOPIC, "a")
 
 
+def test_a_name_that_becomes_a_topic_is_asked_for_again() -> None:
+    """Until it is one, ``a...key.b`` is a name of a virtual topic of ``a``, whose ACLs hold for it."""
+    topics: set[str] = set()
+    authorizer = Authorizer(
+        [rule("a"), rule("a...key.b", READ, DENY)],
+        super_users=(),
+        allows_without_acl=False,
+        clock=lambda: 0.0,
+        is_topic=topics.__contains__,
+    )
+    context = context_of()
+    for _ in range(2):
+        may = not topics
+        authorizer.learn(context, READ, "a...key.b", "a...key.b")
+        assert authorizer.authorize(context, READ, TOPIC, "a...key.b") == may
+        assert may or "a...key.b" not in authorizer.known(context, READ)
+        topics.add("a...key.b")
+
+
 def test_super_users_may_do_everything() -> None:
     authorizer = authorizer_of(rule("a", AclOperation.ALL, DENY), super_users=["User:x"])
     assert authorizer.authorize(context_of("x"), READ, TOPIC, "a")
