@@ -87,6 +87,9 @@ class Channel:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, InvalidRequestError) as error:
             self.close()
             raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
+        except (ChannelError, asyncio.CancelledError):
+            self.close()
+            raise
 
     async def _connect(self, address: Address) -> _Connection:
         now_s = asyncio.get_running_loop().time()

@@ -24,7 +24,7 @@ from tidelog.protocol.config_def import ConfigError
 if TYPE_CHECKING:
     from tidelog.broker.security.tls.client import TlsClient
 
-CONTROLLER_NAMES = "controller.listener.names"
+CONTROLLER_NAMES, PROTOCOL_MAP = "controller.listener.names", "listener.security.protocol.map"
 BROKER_NAME, BROKER_PROTOCOL = "inter.broker.listener.name", "security.inter.broker.protocol"
 CONTROLLER_MECHANISM, BROKER_MECHANISM = "sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol"
 
@@ -63,10 +63,18 @@ def controller_security(config: BrokerConfig) -> PeerSecurity:
     if not names:
         raise invalid(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
     name = names[0].upper()
-    protocol = config.security_protocols.get(name, "PLAINTEXT")
+    protocol = config.security_protocols.get(name) or _unnamed_protocol(config, name)
     if protocol not in SERVED_PROTOCOLS:
-        raise invalid("listener.security.protocol.map", f"{name}:{protocol}", ", ".join(SERVED_PROTOCOLS))
+        raise invalid(PROTOCOL_MAP, f"{name}:{protocol}", ", ".join(SERVED_PROTOCOLS))
     return _security(config, name, protocol, CONTROLLER_MECHANISM)
+
+
+def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
+    """PLAINTEXT, for controllers that the map does not name, where nothing is secured. Raises ConfigError."""
+    is_plain = all(one.security_protocol == "PLAINTEXT" for one in config.listeners)
+    if config.static_texts.get(PROTOCOL_MAP) or not is_plain:
+        raise invalid(CONTROLLER_NAMES, name, f"a name that {PROTOCOL_MAP} has a protocol for")
+    return "PLAINTEXT"
 
 
 def broker_security(config: BrokerConfig) -> PeerSecurity:

@@ -234,3 +234,28 @@ def test_a_login_that_cannot_be_is_refused_at_the_start(
     with pytest.raises(ConfigError, match=told) as refused:
         broker_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates, **texts)))
     assert "s3a" not in str(refused.value)
+
+
+@pytest.mark.parametrize("texts", [
+    {"listener.security.protocol.map": "BROKERS:PLAINTEXT,CONTROLER:SASL_SSL"},
+    {"listeners": "SSL://localhost:9092", "inter.broker.listener.name": "SSL"},
+])  # fmt: skip
+def test_controllers_without_a_protocol_are_not_spoken_to_in_clear(texts: dict[str, str]) -> None:
+    """A mistyped name in the map must not turn TLS off. Kafka asks for the name by the same rule."""
+    with pytest.raises(ConfigError, match=r"controller\.listener\.names"):
+        controller_security(BrokerConfig(BASIC | texts))
+
+
+def test_controllers_of_a_plain_cluster_need_no_protocol() -> None:
+    texts = {"listeners": "PLAINTEXT://localhost:9092", "inter.broker.listener.name": "PLAINTEXT"}
+    assert controller_security(BrokerConfig(BASIC | texts)).credentials is None
+
+
+async def test_a_connection_whose_login_was_refused_is_not_used_again(certificates: Certificates) -> None:
+    security = controller_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates)))
+    async with Node("SASL_PLAINTEXT", node_texts(certificates, sasl__enabled__mechanisms="SCRAM-SHA-512")) as node:
+        channel = node.channel(security)
+        for number in (1, 2):
+            with pytest.raises(ChannelError, match="does not take PLAIN"):
+                await channel.served(node.address)
+            assert node.connections == number
