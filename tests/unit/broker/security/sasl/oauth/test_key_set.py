@@ -6,7 +6,6 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,23 +115,29 @@ def test_a_look_that_is_asked_for_during_another_is_not_lost() -> None:
     assert world.reads == 2
 
 
-@pytest.mark.parametrize("refresh_s", [3600, (2**63 - 1) / 1000])
-def test_the_thread_ends_when_it_is_told(refresh_s: float) -> None:
+def test_the_thread_ends_when_it_is_told() -> None:
     world = World()
-    world.keys._pace = Pace(refresh_s, 0.1, 10)
-    looked = threading.Event()
+    thread = threading.Thread(target=world.keys.run)
+    thread.start()
+    world.keys.stop()
+    thread.join(60)
+    assert not thread.is_alive()
 
-    def read(document: Mapping[str, Any]) -> list[Any]:
-        looked.set()
-        return [document]
 
-    world.keys._read = read
-    world.keys.note_unknown()
-    with ThreadPoolExecutor(1) as threads:
-        ended = threads.submit(world.keys.run)
-        assert looked.wait(60)
-        world.keys.stop()
-        ended.result(60)
+def test_no_wait_is_longer_than_a_lock_can_wait() -> None:
+    world = World()
+    world.keys._pace = Pace((2**63 - 1) / 1000, 0.1, 10)
+    waits: list[float] = []
+
+    class Wake(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            world.keys.stop()
+            return True
+
+    world.keys._wake = Wake()
+    world.keys.run()
+    assert 3600 < waits[0] <= threading.TIMEOUT_MAX
 
 
 @pytest.mark.parametrize(
