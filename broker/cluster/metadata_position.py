@@ -1,21 +1,31 @@
-"""Position in the metadata that a member has acted upon: the quorum's epoch and the offset of the last record.
+"""Position in the metadata that a member has acted upon, and the search for it in the quorum's log at the next start.
 
-A quorum that was restored from a backup may know less. A broker that joined it would lead and truncate by what others
-forgot. So a start waits for a quorum that has the position, and then gives up. Sans-io.
+A quorum that was restored from a backup may know less, or have grown past the position with other records. A broker
+that joined it would lead and truncate by what others forgot. So a start waits for a quorum that reaches the position,
+and compares the batch there. Epochs alone do not tell: a restored quorum may count the same ones again. Sans-io.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.replay import SnapshotId
+from tidelog.protocol.record.record_batch import RecordBatch
+
+UNKNOWN_TIME = -1
 
 
 class MetadataPosition(NamedTuple):
-    """Epoch and offset of the newest image that was acted upon."""
+    """Offset of the newest record that was acted upon, the epoch it was appended in, and its batch's time (ms).
+
+    The time is ``UNKNOWN_TIME`` where the record came in a snapshot.
+    """
 
     epoch: int
     offset: int
+    timestamp_ms: int = UNKNOWN_TIME
 
     def shortfall(self, image: MetadataImage) -> str:
         """Return what a caught-up quorum lacks, in one line; nothing where it lacks nothing."""
@@ -26,10 +36,59 @@ class MetadataPosition(NamedTuple):
             f"offset {image.offset} of epoch {image.epoch}: it was restored from a backup, or is another one"
         )
 
-    def after(self, image: MetadataImage) -> MetadataPosition:
-        """Return the position once an image was acted upon."""
-        return max(self, MetadataPosition(image.epoch, image.offset))
-
 
 NOWHERE = MetadataPosition(-1, -1)
 """The position of a broker that has not been in a cluster."""
+
+
+class KnownRecord:
+    """The search for the record at a known position. Each way of looking raises MetadataLostError for another record.
+
+    The committed log is looked at while it is replayed. Where a snapshot took the replay past the record,
+    ``passed_by`` asks for a Fetch at the record's own offset. A snapshot as its answer tells nothing, if it is as new
+    as the record: the log was cut, as a sound quorum's is.
+    """
+
+    __slots__ = ("_position", "passed_by")
+
+    def __init__(self, position: MetadataPosition) -> None:
+        self._position = position
+        self.passed_by: SnapshotId | None = None
+        """The snapshot that the replay began with, while only a Fetch can find the record."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the record, -1 when the search is over."""
+        return self._position.offset
+
+    def compare_batch(self, batch: RecordBatch) -> None:
+        """Compare a committed batch, if it has the record's offset; then the search is over."""
+        epoch, offset, timestamp_ms = self._position
+        if not batch.base_offset <= offset <= batch.last_offset:
+            return
+        is_other_time = timestamp_ms not in (UNKNOWN_TIME, batch.max_timestamp)
+        if batch.partition_leader_epoch != epoch or is_other_time:
+            raise self._lost(f"has another record there, of epoch {batch.partition_leader_epoch}")
+        self.end()
+
+    def compare_snapshot(self, snapshot: SnapshotId) -> None:
+        """Compare the snapshot that a replay begins with."""
+        epoch, offset, _ = self._position
+        if offset < 0 or snapshot.end_offset <= offset:
+            return
+        is_last = snapshot.end_offset == offset + 1
+        if snapshot.epoch < epoch or (is_last and snapshot.epoch != epoch):
+            raise self._lost(f"has snapshot {snapshot.file_name()}, which is of epoch {snapshot.epoch}")
+        self.passed_by = snapshot
+
+    def end(self) -> None:
+        """Look no further: the record was found, or the leader's log does not reach back to it."""
+        self._position = NOWHERE
+        self.passed_by = None
+
+    def _lost(self, what: str) -> MetadataLostError:
+        return MetadataLostError(
+            f"this broker has acted upon metadata up to offset {self._position.offset} of epoch "
+            f"{self._position.epoch}, which were committed, and the quorum {what}: "
+            "it was restored from a backup, or is another one"
+        )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from tidelog.broker.cluster.image_difference import difference
+from tidelog.broker.cluster.metadata_position import NOWHERE, UNKNOWN_TIME, KnownRecord, MetadataPosition
 from tidelog.broker.cluster.metadata_tail import FetchPosition, MetadataLostError, MetadataTail
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.cluster.snapshot_download import SnapshotDownload, whole_batches
@@ -50,13 +51,17 @@ class ObserverError(Exception):
 
 
 class ObserverConfig(NamedTuple):
-    """Addresses to begin with, and who the observer is: without a replica id the quorum does not list it."""
+    """Addresses to begin with, and who the observer is: without a replica id the quorum does not list it.
+
+    ``known`` is what a process before has acted upon: a quorum that has another record there is refused.
+    """
 
     bootstrap: tuple[Address, ...]
     replica_id: int = NO_REPLICA_ID
     directory_id: bytes = ZERO_UUID
     cluster_id: str | None = None
     max_bytes: int = MAX_BYTES
+    known: MetadataPosition = NOWHERE
 
 
 class Question(NamedTuple):
@@ -84,6 +89,9 @@ class Observer:
         self._replay = MetadataReplay()
         self._tail = MetadataTail(FetchPosition(0, 0))
         self._download: SnapshotDownload | None = None
+        self._known = KnownRecord(config.known)
+        self._is_looking_back = False
+        self._snapshot_offset = -1
         self._not_before_ms = 0.0
         self._backoff_ms = FIRST_BACKOFF_MS
 
@@ -92,10 +100,29 @@ class Observer:
         """The newest image."""
         return self._replay.image
 
+    @property
+    def is_checked(self) -> bool:
+        """True unless a Fetch has yet to tell whether the log holds the known record."""
+        return self._known.passed_by is None
+
+    def position_of(self, image: MetadataImage) -> MetadataPosition:
+        """Return the position of an image that was published."""
+        is_of_snapshot = image.offset <= self._snapshot_offset
+        return MetadataPosition(image.epoch, image.offset, UNKNOWN_TIME if is_of_snapshot else image.timestamp_ms)
+
     def next_question(self) -> Question:
-        """Return what to ask next."""
-        request = self._fetch_request() if self._download is None else self._snapshot_request(self._download)
-        return Question(self.quorum.address, request, self._not_before_ms)
+        """Return what to ask next. It must be answered, or failed, before the next call."""
+        return Question(self.quorum.address, self._next_request(), self._not_before_ms)
+
+    def _next_request(self) -> fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest:
+        self._is_looking_back = False
+        if self._download is not None:
+            return self._snapshot_request(self._download)
+        passed_by = self._known.passed_by
+        if passed_by is None:
+            return self._fetch_request(self._tail.end)
+        self._is_looking_back = True  # with an epoch below its snapshot's a leader answers nothing but the snapshot
+        return self._fetch_request(FetchPosition(self._known.offset, passed_by.epoch))
 
     def take_failure(self, reason: str, now_ms: float) -> None:
         """Take note that a request was not answered; the next one goes to another controller, later."""
@@ -118,6 +145,9 @@ class Observer:
             return None
         try:
             if isinstance(partition, fetch.PartitionData):
+                if self._is_looking_back:
+                    self._take_known(partition)
+                    return None
                 fetched = self._take_fetched(partition)
             else:
                 return self._take_piece(partition)
@@ -193,6 +223,15 @@ class Observer:
         self.is_caught_up = 0 < partition.high_watermark <= self._tail.end.offset
         return True
 
+    def _take_known(self, partition: fetch.PartitionData) -> None:
+        """Compare what the leader has at the known position; raises MetadataLostError."""
+        snapshot = partition.snapshot_id
+        if snapshot.epoch >= 0:
+            self._known.compare_snapshot(SnapshotId(snapshot.end_offset, snapshot.epoch))
+        for batch in whole_batches(cast(Buffer, partition.records or b"")):
+            self._known.compare_batch(batch)
+        self._known.end()
+
     def _begin_download(self, snapshot: SnapshotId) -> None:
         committed = self._tail.committed
         if snapshot.end_offset <= committed.offset:
@@ -204,6 +243,7 @@ class Observer:
 
     def _replay_committed(self) -> Published | None:
         for batch in self._tail.take_committed(self.high_watermark):
+            self._known.compare_batch(batch)
             self._replay.take_batch(batch)
         return self._replay.publish()
 
@@ -217,15 +257,16 @@ class Observer:
         return None if content is None else self._replace_image(download.snapshot, content)
 
     def _replace_image(self, snapshot: SnapshotId, content: SnapshotContent) -> Published:
+        self._known.compare_snapshot(snapshot)
         published = Published(difference(self.image, content.image), content.image)
+        self._snapshot_offset = content.image.offset
         self._download = None
         self._replay = MetadataReplay(content.image)
         self._tail = MetadataTail(FetchPosition(snapshot.end_offset, snapshot.epoch))
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
         return published
 
-    def _fetch_request(self) -> fetch.FetchRequest:
-        position = self._tail.end
+    def _fetch_request(self, position: FetchPosition) -> fetch.FetchRequest:
         partition = fetch.FetchPartition(
             partition=0,
             current_leader_epoch=self.quorum.epoch,

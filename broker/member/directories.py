@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
 POSITION_FILE = "cluster-metadata-position"
-"""Lies beside ``meta.properties`` of the first log directory: epoch and offset, in one line."""
+"""Lies beside ``meta.properties`` of the first log directory: epoch, offset and time, in one line."""
 POSITION_INTERVAL_S = 5.0
 
 
@@ -141,8 +141,8 @@ def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
     if not file_system.exists(path):
         return NOWHERE
     try:
-        epoch, offset = file_system.read_file(path).split()
-        return MetadataPosition(int(epoch), int(offset))
+        epoch, offset, timestamp_ms = file_system.read_file(path).split()
+        return MetadataPosition(int(epoch), int(offset), int(timestamp_ms))
     except ValueError:
         logger.warning("%s cannot be read: an older quorum than this broker knew would not be noticed", path)
         return NOWHERE
@@ -150,15 +150,15 @@ def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
 
 def write_position(file_system: FileSystem, directory: str, position: MetadataPosition, *, sync: bool = False) -> None:
     """Write what this broker has acted upon. Any thread. Raises KafkaStorageError."""
-    line = f"{position.epoch} {position.offset}\n".encode()
+    line = f"{position.epoch} {position.offset} {position.timestamp_ms}\n".encode()
     file_system.replace_file(os.path.join(directory, POSITION_FILE), line, sync=sync)
 
 
-async def keep_position(directory: str, image: Callable[[], MetadataImage]) -> None:
+async def keep_position(directory: str, newest: Callable[[], MetadataPosition]) -> None:
     """Write the position of the newest image that was published, every few seconds, until cancelled."""
     loop, written = asyncio.get_running_loop(), NOWHERE
     while True:
-        position = written.after(image())
+        position = newest()
         if position != written:
             try:
                 await loop.run_in_executor(None, write_position, OsFileSystem(), directory, position)

@@ -24,7 +24,6 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
-from tidelog.broker.cluster.metadata_position import NOWHERE
 from tidelog.broker.cluster.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -133,13 +132,13 @@ class Member:
     async def _register(self, directories: MemberDirectories) -> None:
         settings, node_id = self._settings, self._config.node_id
         cluster_id = directories.claimed.cluster_id
-        observed = ObserverConfig(settings.controllers, node_id, directories.ids[0], cluster_id)
+        known = read_position(OsFileSystem(), self._config.log_dirs[0])
+        observed = ObserverConfig(settings.controllers, node_id, directories.ids[0], cluster_id, known=known)
         self._observer = Observer(observed)
         self._start(self._observe())
         limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
-        known = read_position(OsFileSystem(), self._config.log_dirs[0])
         await self._until(
-            lambda: self._view.is_caught_up and not known.shortfall(self._view.image),
+            lambda: self._view.is_caught_up and self._view.is_checked and not known.shortfall(self._view.image),
             limit_ms,
             lambda: self._view.last_failure or known.shortfall(self._view.image),
         )
@@ -190,7 +189,7 @@ class Member:
         self._start(roles.check_isr())
         self._start(roles.alter_partitions(self._channel(REQUEST_TIMEOUT_S), self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
-        self._start(keep_position(config.log_dirs[0], lambda: controller.image))
+        self._start(keep_position(config.log_dirs[0], lambda: self._view.position_of(controller.image)))
         blocks = fetch_blocks(
             producer_ids, self._channel(REQUEST_TIMEOUT_S), self._view.quorum, config.node_id, self.broker_epoch
         )
@@ -219,7 +218,7 @@ class Member:
         await self._hand_over()
         if self._replication is not None:
             await self._replication.close()
-            position = NOWHERE.after(self._view.image)
+            position = self._view.position_of(self._view.image)
             write = partial(write_position, OsFileSystem(), self._config.log_dirs[0], position, sync=True)
             with contextlib.suppress(KafkaStorageError):
                 await self._loop.run_in_executor(None, write)

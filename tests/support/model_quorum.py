@@ -49,6 +49,8 @@ class Reign:
     snapshot: Snapshot | None = None
     earlier_epochs: dict[int, int] = field(default_factory=dict)
     """Epoch -> end offset, of batches below ``start``."""
+    clock_ms: int = 1000
+    """The time of a batch at offset 0; each offset is a millisecond later."""
 
     @property
     def end(self) -> int:
@@ -62,13 +64,20 @@ class Reign:
         known = [one for one in ends if one <= epoch]
         return (max(known), ends[max(known)]) if known else (0, 0)
 
+    def needs_snapshot(self, offset: int, epoch: int) -> bool:
+        """RaftLog.validateOffsetAndEpoch, and an empty log of the one who asks; there is a snapshot."""
+        assert self.snapshot is not None
+        of_snapshot = self.snapshot.snapshot_id.epoch
+        at_start = offset == self.start and epoch != of_snapshot
+        return offset == 0 or offset < self.start or at_start or epoch < of_snapshot
+
     def append(self, *records: Message) -> None:
         listed = [VersionedRecord(record) for record in records]
-        self._add(build_metadata_batch(listed, QuorumEpoch(self.end, self.epoch, 1000 + self.end)))
+        self._add(build_metadata_batch(listed, QuorumEpoch(self.end, self.epoch, self.clock_ms + self.end)))
 
     def append_leader_change(self) -> None:
         change = LeaderChangeMessage(version=1, leader_id=self.leader)
-        self._add(build_control_batch(change, QuorumEpoch(self.end, self.epoch, 1000 + self.end)))
+        self._add(build_control_batch(change, QuorumEpoch(self.end, self.epoch, self.clock_ms + self.end)))
 
     def _add(self, data: bytearray) -> None:
         self.batches.append(RecordBatch(bytes(data)))
@@ -108,6 +117,7 @@ class ModelQuorum:
         if not old_leader_knows and old.leader != leader:
             self.stale[old.leader] = old
         self.reign = Reign(leader, old.epoch + 1, batches, -1, old.start, old.snapshot, dict(old.earlier_epochs))
+        self.reign.clock_ms = old.clock_ms
         self.reign.append_leader_change()
 
     def take_snapshot(self) -> None:
@@ -162,7 +172,7 @@ class ModelQuorum:
         assert 0 <= asked.last_fetched_epoch <= asked.current_leader_epoch, "Kafka answers INVALID_REQUEST"
         if answer.error_code:
             return answer
-        if (asked.fetch_offset == 0 or asked.fetch_offset < reign.start) and reign.snapshot is not None:
+        if reign.snapshot is not None and reign.needs_snapshot(asked.fetch_offset, asked.last_fetched_epoch):
             end_offset, epoch = reign.snapshot.snapshot_id
             answer.snapshot_id = fetch.SnapshotId(end_offset=end_offset, epoch=epoch)
             return answer
@@ -170,7 +180,7 @@ class ModelQuorum:
         if asked.fetch_offset and (epoch != asked.last_fetched_epoch or asked.fetch_offset > end):
             answer.diverging_epoch = fetch.EpochEndOffset(epoch=epoch, end_offset=end)
             return answer
-        wanted = [batch.view() for batch in reign.batches if batch.base_offset >= asked.fetch_offset]
+        wanted = [batch.view() for batch in reign.batches if batch.last_offset >= asked.fetch_offset]
         first = len(wanted[0]) if wanted else 0
         answer.records = b"".join(wanted)[: max(asked.partition_max_bytes, first)]
         return answer

@@ -190,14 +190,14 @@ def test_the_position_in_the_metadata_outlives_the_process(tmp_path: Path, caplo
     assert NOWHERE.shortfall(EMPTY_IMAGE) == "", "a new broker joins any quorum"
 
     async def keep() -> None:
-        task = asyncio.ensure_future(keep_position(directory, lambda: EMPTY_IMAGE._replace(epoch=3, offset=7)))
+        task = asyncio.ensure_future(keep_position(directory, lambda: MetadataPosition(3, 7, 1234)))
         async with asyncio.timeout(60):
             while read_position(FILE_SYSTEM, directory) == NOWHERE:  # noqa: ASYNC110 - a file, written by a thread
                 await asyncio.sleep(0)
         task.cancel()
 
     asyncio.run(keep())
-    assert read_position(FILE_SYSTEM, directory) == MetadataPosition(3, 7)
+    assert read_position(FILE_SYSTEM, directory) == MetadataPosition(3, 7, 1234)
     (tmp_path / "cluster-metadata-position").write_text("")
     assert read_position(FILE_SYSTEM, directory) == NOWHERE
     assert "cannot be read" in caplog.text
