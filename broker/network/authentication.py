@@ -180,8 +180,8 @@ class Gate:
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
         lifetime_ms = exchange.lifetime_ms
-        if lifetime_ms > 0:
-            self._expires_ms = self._keeper.timers.monotonic_ms() + lifetime_ms
+        self._expires_ms = self._keeper.timers.monotonic_ms() + lifetime_ms if lifetime_ms > 0 else inf
+        self._connection.context.token_authenticated = identity.is_by_token
         if is_first:
             self._enter(identity)
         self._note("login" if is_first else "reauthentication", exchange)
@@ -192,7 +192,6 @@ class Gate:
         context = self._connection.context
         context.on_close = None
         context.principal = Principal(USER, identity.user)
-        context.token_authenticated = identity.is_by_token
         guard(self._connection, self.dispatch)
 
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:

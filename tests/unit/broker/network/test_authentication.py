@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.client_address import source_of
 from tidelog.broker.security.principal import ANONYMOUS, Principal
+from tidelog.broker.security.sasl.mechanism import Reply
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret" user_bob="secret";'
 TEXTS = {
@@ -295,6 +297,33 @@ def test_a_handshake_at_once_after_another_is_the_brokers_to_refuse(world: World
     world.pass_time(REAUTHENTICATION_PAUSE_MS - 1)
     again = bytes(handshake())
     assert world.ask(again) == again
+
+
+class Told:
+    """A mechanism that lets ann in, as the test says."""
+
+    claimed = "ann"
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def evaluate(self, _token: bytes, /) -> Reply:
+        return self._reply
+
+
+def test_a_session_is_that_of_the_last_authentication(world: World) -> None:
+    """A delegation token ends; the user's password, shown before that, does not."""
+    connection = world.connect()
+    by_token = Reply(b"", "ann", int(time.time() * 1000) + 5000, is_by_token=True)
+    mechanisms = world.authentication._listeners["SASL_PLAINTEXT"].mechanisms
+    for reply in (by_token, by_token, Reply(b"", "ann")):
+        mechanisms["PLAIN"] = partial(Told, reply)
+        world.log_in()
+        assert connection.context.token_authenticated == reply.is_by_token
+        world.pass_time(REAUTHENTICATION_PAUSE_MS)
+    world.pass_time(10_000)
+    assert world.ask(METADATA) == METADATA
+    assert not connection.closed
 
 
 TOKENS = pytest.mark.parametrize(
