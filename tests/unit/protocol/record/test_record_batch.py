@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from tests.support.records import NOW_MS, batch_of, headers, kafka_python, nullable_bytes, record_lists
 from tidelog.protocol.errors import CorruptMessageError, InvalidRecordError
 from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import (
     CRC_OFFSET,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD,
     MAGIC_OFFSET,
     RECORD_BATCH_OVERHEAD,
+    TURN_BATCHES,
     BatchOptions,
     EndTransactionMarker,
     Record,
@@ -27,6 +29,7 @@ from tidelog.protocol.record.record_batch import (
     build_batch,
     control_record_type,
     end_transaction_marker,
+    has_transactional_batch,
     increment_sequence,
     iter_batches,
     parse_end_transaction_marker,
@@ -193,6 +196,37 @@ def test_walk_refuses_what_it_cannot_step_over(position: int, value: int, reason
     buffer[position] = value
     with pytest.raises(CorruptMessageError, match=reason):
         list(iter_batches(buffer))
+
+
+PLAIN = bytes(build_batch([Record(0, NOW_MS, b"k", b"v")]))
+OURS = bytes(build_batch([Record(0, NOW_MS, b"k", b"v")], BatchOptions(producer_id=1, is_transactional=True)))
+
+
+def test_batches_of_a_transaction_are_told_by_their_headers() -> None:
+    samples = (PLAIN, OURS, PLAIN + OURS, OURS[:-1], PLAIN[:-1] + OURS, b"", None)
+    found = [has_transactional_batch(each) for each in samples]
+    assert found == [False, True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_is_of_no_transaction(magic: int) -> None:
+    """At the place of a batch's attributes the message has a part of its time, or of its key."""
+    times = range(0, 1 << 34, 1 << 26)
+    messages = [build_message_set([Record(0, time, b"\xff" * 40, b"v")], MessageSetOptions(magic)) for time in times]
+    assert all(len(message) > RECORD_BATCH_OVERHEAD for message in messages)
+    assert not any(has_transactional_batch(message) for message in messages)
+
+
+def test_the_walk_for_transactions_ends_at_a_batch_shorter_than_its_header() -> None:
+    """A hundred megabytes of them would take the loop a second."""
+    short = bytearray(40)
+    short[8:12], short[MAGIC_OFFSET] = (28).to_bytes(4, "big"), 2
+    assert not has_transactional_batch(bytes(short) + OURS)
+
+
+def test_the_walk_for_transactions_is_of_a_few_batches() -> None:
+    assert has_transactional_batch(PLAIN * (TURN_BATCHES - 1) + OURS)
+    assert not has_transactional_batch(PLAIN * TURN_BATCHES + OURS)
 
 
 def test_log_append_time_is_every_records_timestamp() -> None:
