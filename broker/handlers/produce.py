@@ -311,9 +311,11 @@ def check_records(records: memoryview | None, version: int) -> tuple[memoryview,
     """Check that a request of this version may carry these records for one partition.
 
     Returns them and the attributes of their batch, 0 for message sets. Raises InvalidRecordError,
-    CorruptMessageError, UnsupportedCompressionTypeError.
+    CorruptMessageError, UnsupportedCompressionTypeError, TransactionalIdAuthorizationFailedError.
     """
     if version < _FIRST_VERSION_WITH_MAGIC_2:
+        if has_transactional_batch(records):
+            raise TransactionalIdAuthorizationFailedError  # no coordinator would ever end it
         return memoryview(b"") if records is None else records, 0
     attributes = attributes_of(records)
     if records is None or attributes < 0:

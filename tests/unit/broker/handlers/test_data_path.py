@@ -28,6 +28,7 @@ from tidelog.protocol.errors import (
     MessageTooLargeError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceNumberError,
+    TransactionalIdAuthorizationFailedError,
     UnknownLeaderEpochError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -225,6 +226,13 @@ class TestProduce:
     @pytest.mark.parametrize("records", [None, b"", batch(b"a") + batch(b"b"), batch(b"a")[:-1]])
     def test_newer_versions_carry_exactly_one_batch(self, wire: Wire, records: bytes | bytearray | None) -> None:
         assert produced(wire, records).error_code == InvalidRecordError.code
+
+    @pytest.mark.parametrize("version", [0, 2, 3, NEWEST_PRODUCE])
+    def test_no_version_begins_a_transaction_without_an_id(self, wire: Wire, version: int) -> None:
+        options = BatchOptions(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
+        answer = produced(wire, batch(b"a", options=options), version)
+        assert answer.error_code == TransactionalIdAuthorizationFailedError.code
+        assert wire.data.replica_manager.partition("t", 0).local_log.log_end_offset == 0
 
     def test_zstd_needs_version_7(self, wire: Wire) -> None:
         records = batch(b"a", options=BatchOptions(compression=4))
