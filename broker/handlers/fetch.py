@@ -300,7 +300,7 @@ class PartitionRead:
                     partition = replica_manager.partition_by_id(target.topic_id, target.index)
                 data = read_partition(partition, target, params, limit, one_message=one_message and not total)
             except KafkaError as error:
-                data = self._of_follower(partition, target, limit, error)
+                data = self._of_follower(partition, target, limit, error, one_message=not total)
                 must_answer = must_answer or (data is not None and data.error_code != NONE)
             if data is None:
                 continue
@@ -319,7 +319,7 @@ class PartitionRead:
         self._limit, self._total, self._must_answer = limit, total, must_answer
 
     def _of_follower(
-        self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError
+        self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError, *, one_message: bool
     ) -> PartitionData | None:
         """Read a replica here that another broker leads (KIP-392); else return the error's place in the response."""
         params = self._params
@@ -329,7 +329,7 @@ class PartitionRead:
             and params.version >= _FIRST_WITH_RACKS
         ):
             try:
-                return read_partition(partition, target, params, limit, one_message=not self._total, by_follower=True)
+                return read_partition(partition, target, params, limit, one_message=one_message, by_follower=True)
             except KafkaError as failure:
                 error = failure
         return failed_partition(partition, target, params.version, error)

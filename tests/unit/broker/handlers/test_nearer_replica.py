@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.replicated import LED, ReplicatedBroker, content_of
 from tests.support.stand_in import StandIn
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import batch
 from tidelog.broker.config.keys.member import RACK_AWARE
 from tidelog.broker.handlers.fetch import handle as fetch
@@ -110,6 +111,24 @@ def test_a_follower_serves_what_is_committed(node: ReplicatedBroker) -> None:
     assert (data.error_code, data.records, data.high_watermark) == (0, b"", 2), "the third is not committed"
     assert ask(node, "b", 9).error_code == errors.OffsetOutOfRangeError.code
     assert ask(node, "b", version=10).error_code == errors.NotLeaderOrFollowerError.code, "it knows no followers"
+
+
+def test_the_limit_of_the_response_holds_for_all_that_a_follower_serves(node: ReplicatedBroker) -> None:
+    create_topic(node, "u", 1)
+    for value in (b"four", b"five"):
+        node.append("u", value)
+    topics = []
+    for name in ("t", "u"):
+        partition = node.replica_manager.partition(name, 0)
+        partition.take_over(FOLLOWED)
+        partition.local_log.update_high_watermark(2)
+        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics.append(FetchTopic(topic=name, topic_id=partition.topic_id, partitions=[asked]))
+    request = FetchRequest(max_bytes=1, topics=topics, rack_id="b", session_epoch=-1)
+    answer = fetch(node.broker, node.context(18), request)
+    assert isinstance(answer, FetchResponse)
+    served = [bool(content_of(topic.partitions[0].records)) for topic in answer.responses]
+    assert served == [True, False], "one message is given beyond the limit, not one of each partition"
 
 
 def test_a_consumer_that_waits_at_a_follower_is_answered_when_its_log_moves(node: ReplicatedBroker) -> None:
