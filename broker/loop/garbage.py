@@ -63,7 +63,7 @@ class GarbageCollector:
     def run(self) -> None:
         """Collect if it is worth it, and not in the middle of a long request, unless that has gone on for a minute."""
         young = self._collector.young_collections()
-        if young < WORTH_COLLECTING:
+        if young < WORTH_COLLECTING and not self._is_complete_due():
             return
         if self._is_busy() and self._delays < MOST_DELAYS:
             self._delays += 1
@@ -75,13 +75,17 @@ class GarbageCollector:
 
     def _collect(self) -> None:
         began_ms = self._collector.now_ms()
-        if self._has_frozen and began_ms >= self._complete_after_ms:
+        if self._is_complete_due():
             self._collector.unfreeze()
             self._has_frozen = False
             self._complete_after_ms = began_ms + COMPLETE_MS
         self._collector.collect()
         if self._collector.now_ms() - began_ms >= LONG_MS:
             self._freeze()
+
+    def _is_complete_due(self) -> bool:
+        """Return whether frozen objects are to be looked at again, also where little has come since."""
+        return self._has_frozen and self._collector.now_ms() >= self._complete_after_ms
 
     def _freeze(self) -> None:
         self._collector.freeze()

@@ -85,6 +85,18 @@ def test_what_took_long_once_is_looked_at_again_an_hour_later() -> None:
     assert world.run(WORTH_COLLECTING) == ["collect"], "nothing was frozen since"
 
 
+def test_frozen_objects_are_looked_at_again_where_no_work_follows() -> None:
+    world = World()
+    world.is_busy = True
+    assert world.run(MANY_OBJECTS) == ["freeze"]
+    world.is_busy = False
+    assert world.run(0) == []
+    world.now_ms += COMPLETE_MS
+    assert world.run(0) == ["unfreeze", "collect"]
+    world.now_ms += COMPLETE_MS
+    assert world.run(0) == [], "nothing is frozen"
+
+
 def test_it_is_a_background_job() -> None:
     world = World()
     world.young = WORTH_COLLECTING
