@@ -15,7 +15,7 @@ cdef class UnifiedLog:
     cdef public object leader_epochs, lock, proof_lock, segments, tail_hint, topic_id, topic_partition
     cdef public ProducerStateManager producer_state
     cdef public bint _is_identified, flush_wanted, is_closed
-    cdef public long long _opened_end, high_watermark, last_stable_offset, log_end_offset, log_start_offset
+    cdef public long long _cuts, _opened_end, high_watermark, last_stable_offset, log_end_offset, log_start_offset
     cdef public long long recovery_point, version
 
     @cython.locals(next_offset=longlong, last_offset=longlong, max_timestamp=longlong, now_ms=longlong, size=longlong,

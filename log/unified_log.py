@@ -111,6 +111,7 @@ class UnifiedLog:
 
     __slots__ = (
         "_active",
+        "_cuts",
         "_directory_number",
         "_directory_state",
         "_is_identified",
@@ -166,6 +167,7 @@ class UnifiedLog:
         self.recovery_point = parts.recovery_point
         self.high_watermark = self.last_stable_offset = parts.log_start_offset
         self.version = 0
+        self._cuts = 0
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
@@ -498,13 +500,15 @@ class UnifiedLog:
             return
         try:
             with self.files:
-                while not self._flush(min(offset, self.log_end_offset)):
+                while not self._flush(offset):
                     pass
         except LogDeletedError:
             return  # nothing of it is left to promise
 
     def _flush(self, offset: int) -> bool:
-        """One try; False when a segment went meanwhile, so that others have to be synced in its place."""
+        """One try; False when a segment went or the log was cut meanwhile: what came in its place is to be synced."""
+        with self.lock:
+            cuts, offset = self._cuts, min(offset, self.log_end_offset)
         start = self.recovery_point
         self._directory_state.ensure_online()
         active, segments, seen = self.segments.active, self.segments.values(start, offset), self._rolled
@@ -532,6 +536,8 @@ class UnifiedLog:
                 self.note(error)
             raise
         with self.lock:
+            if self._cuts != cuts:
+                return False
             self.last_flushed_ms = self._time.monotonic_ms()
             self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
             self._rolled = tuple(segment for segment in self._rolled if segment not in seen)
@@ -594,6 +600,7 @@ class UnifiedLog:
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self.version += 1
+        self._cuts += 1
         self.log_end_offset = offset
         self.end = self.end._replace(offset=offset)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,18 @@ from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import LogBench, append, batch, values
 from tidelog.log.follower.truncation import sync_cut, truncate_to_epoch_end
 from tidelog.log.system.file_system import LogStorageError
+
+
+class Between(FaultyFileSystem):
+    """A disk that lets others work once while the next sync of a directory runs."""
+
+    work: Callable[[], object] | None = None
+
+    def sync_directory(self, path: str) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+        super().sync_directory(path)
 
 
 @pytest.fixture
@@ -40,3 +53,24 @@ def test_a_cut_that_cannot_be_synced_is_told(bench: LogBench) -> None:
     with pytest.raises(LogStorageError):
         sync_cut(log)
     assert not log.is_serving
+
+
+def test_a_flush_that_a_cut_overtakes_promises_nothing_of_what_came_in_its_place(tmp_path: Path) -> None:
+    disk = Between(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk)
+    log = bench.open()
+    append(log, batch(1, value=b"kept"), epoch=0)
+    append(log, batch(1, value=b"cut"), epoch=0)
+
+    def cut() -> None:
+        assert truncate_to_epoch_end(log, 0, 1)
+        sync_cut(log)
+        append(log, batch(1, value=b"later"), epoch=1)
+
+    log.leader_epochs.flush()
+    disk.work = cut
+    log.flush()
+    promised = log.recovery_point
+    disk.crash()
+    kept = values(bench.open(recovery_point=promised))
+    assert [kept.get(offset) for offset in range(promised)] == [b"kept", b"later"][:promised]
