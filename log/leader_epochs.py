@@ -52,7 +52,10 @@ class LeaderEpochCache:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def _write(self, *, sync: bool) -> None:
+        """Write the file, one thread after the other. What another one synced meanwhile is durable."""
         with self._write_lock:
+            if sync and not self._dirty:
+                return
             self._dirty = not sync  # before the entries are read: another thread may change them from here on
             lines = encode_lines(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
             try:
@@ -75,7 +78,7 @@ class LeaderEpochCache:
 
     def flush(self) -> None:
         """Make the file durable if it changed. Raises KafkaStorageError."""
-        if self._dirty:
+        if self._dirty or self._write_lock.locked():  # another thread may not have synced it yet
             self._write(sync=True)
 
     def truncate_from_end(self, end_offset: int) -> None:

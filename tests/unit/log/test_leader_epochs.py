@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,29 @@ def test_an_epoch_that_comes_while_a_thread_writes_is_written_next(tmp_path: Pat
     cache.flush()
     cache.save()
     assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n1 0\n2 5\n"
+
+
+def test_a_flush_does_not_return_before_another_threads_sync(tmp_path: Path) -> None:
+    files = Between()
+    cache = LeaderEpochCache(files, str(tmp_path))
+    cache.assign(1, 0)
+    order: list[str] = []
+
+    def flush() -> None:
+        cache.flush()
+        order.append("second")
+
+    second = threading.Thread(target=flush)
+
+    def meet() -> None:
+        second.start()
+        second.join(0.1)
+        order.append("written")
+
+    files.between = meet
+    cache.flush()
+    second.join(60)
+    assert order == ["written", "second"]
 
 
 def test_a_write_that_failed_is_done_again(tmp_path: Path) -> None:
