@@ -255,9 +255,7 @@ class LeaderFetcher:
     def _take_partition(self, key: FetchKey, answer: PartitionData, now_ms: float) -> Work | None:
         partition = self._partitions.get(key)
         asked = self._session.asked[key]
-        if partition is None:
-            return None
-        if partition.stage is not Stage.FETCHING or asked != partition.ask():
+        if partition is None or partition.stage is not Stage.FETCHING or asked != partition.ask():
             # The leader counts a watermark as told that this drops: without a new session a partition at rest lacks it.
             self._session.lose()
             return None

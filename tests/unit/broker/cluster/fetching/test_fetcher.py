@@ -100,12 +100,14 @@ class TestSession:
         request = fetch_of(fetcher)
         assert [(one.topic_id, one.partitions) for one in request.forgotten_topics_data] == [(TOPIC_ID, [1])]
 
-    def test_a_watermark_in_an_answer_that_came_too_late_is_told_again(self) -> None:
+    @pytest.mark.parametrize("was_without_leader", [False, True])
+    def test_a_watermark_in_an_answer_that_came_too_late_is_told_again(self, was_without_leader: bool) -> None:
         """A new leader epoch came in between: at rest nothing else would ever tell the watermark."""
-        fetcher = after_first_answer(KEY, OTHER)
+        fetcher = after_first_answer(KEY)
         fetch_of(fetcher)
-        fetcher.set_partitions({KEY: followed(2), OTHER: followed()})
+        fetcher.set_partitions({} if was_without_leader else {KEY: followed(2)})
         assert fetcher.take_answer(answer(data(high_watermark=1)), 0) == []
+        fetcher.set_partitions({KEY: followed(2)})
         assert fetch_of(fetcher).session_epoch == 0
 
     def test_a_partition_with_an_error_is_forgotten_and_named_again_later(self) -> None:
