@@ -8,7 +8,7 @@ now with what there is, because the client has sent something else that waits fo
 
 No waiter is forgotten. A Deferred fails with a KafkaError or a CloseConnectionError and with nothing else, which is all
 that waiters look for: any other exception, of a thread or of a ``then``, is logged whole and becomes
-UnknownServerError. A callback that raises is logged, and the callbacks after it run.
+UnknownServerError. A callback that raises is logged, its ``refuse`` is told, and the callbacks after it run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 U = TypeVar("U")
 
+Refuse = Callable[[Exception], None]
+
 _PENDING = object()
 
 
@@ -36,7 +38,7 @@ class Deferred(Generic[T]):
     def __init__(self) -> None:
         self._value: object = _PENDING
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Deferred[T]], None]] | None = None
+        self._callbacks: list[tuple[Callable[[Deferred[T]], None], Refuse | None]] | None = None
         self._on_abandon: Callable[[], None] | None = None
         self._on_hurry: Callable[[], None] | None = None
         self._abandoned = False
@@ -76,14 +78,22 @@ class Deferred(Generic[T]):
             raise self._error
         return cast(T, self._value)
 
-    def on_done(self, callback: Callable[[Deferred[T]], None]) -> None:
-        """Call ``callback(self)`` when settled, at once if it already is."""
+    def on_done(self, callback: Callable[[Deferred[T]], None], refuse: Refuse | None = None) -> None:
+        """Call ``callback(self)`` when settled, at once if it already is. An error of a later call is given to
+        ``refuse``, so that no client waits without end for what the callback would have done."""
         if self.done:
             callback(self)
         elif self._callbacks is None:
-            self._callbacks = [callback]
+            self._callbacks = [(callback, refuse)]
         else:
-            self._callbacks.append(callback)
+            self._callbacks.append((callback, refuse))
+
+    def refuse(self, error: Exception) -> None:
+        """Fail where settling went wrong; callbacks that it had not come to are called."""
+        if self.done:
+            self._run_callbacks()
+        elif not self._abandoned:
+            self.fail(error)
 
     def then(self, build: Callable[[T], U]) -> Deferred[U]:
         """Return a Deferred of ``build(value)``; it fails as this one does, or with what ``build`` raises.
@@ -120,7 +130,7 @@ class Deferred(Generic[T]):
             else:
                 following.complete(found)
 
-        self.on_done(settle)
+        self.on_done(settle, following.refuse)
 
     def _follow(self, value: Callable[[], U]) -> Deferred[U]:
         following: Deferred[U] = Deferred()
@@ -154,11 +164,20 @@ class Deferred(Generic[T]):
     def _run_callbacks(self) -> None:
         callbacks, self._callbacks = self._callbacks, None
         self._on_abandon = self._on_hurry = None
-        for callback in callbacks or ():
+        for callback, refuse in callbacks or ():
             try:
                 callback(self)
-            except Exception:
+            except Exception as error:
                 logger.exception("one who waited for an answer failed with it")
+                _tell(refuse, error)
+
+
+def _tell(refuse: Refuse | None, error: Exception) -> None:
+    try:
+        if refuse is not None:
+            refuse(error)
+    except Exception:
+        logger.exception("one who waited for an answer cannot be refused")
 
 
 def _answerable(error: BaseException) -> BaseException:
@@ -195,7 +214,7 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
         else:
             begun.pass_to(result)
 
-    under_way.on_done(go)
+    under_way.on_done(go, result.refuse)
     return result
 
 
@@ -237,9 +256,9 @@ def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -
     def settle(_: Deferred[Any]) -> None:
         nonlocal outstanding
         outstanding -= 1
-        if not outstanding and not all_done.abandoned:
+        if not outstanding and not (all_done.done or all_done.abandoned):
             all_done.complete(None)
 
     for deferred in open_ones:
-        deferred.on_done(settle)
+        deferred.on_done(settle, all_done.refuse)
     return all_done.then(lambda _: build())

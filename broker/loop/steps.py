@@ -129,21 +129,31 @@ class StepRunner:
     def add(self, job: Job) -> None:
         """Give this job slices from the next turn on."""
         self._jobs.append(job)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
-            self._is_scheduled = True
             self._call_soon(self._turn)
+            self._is_scheduled = True
 
     def _turn(self) -> None:
-        """Advance the first job whose result is still waited for."""
+        """Advance the first job whose result is still waited for. What goes wrong around its slice ends that job, so
+        that no connection waits for it."""
         self._is_scheduled = False
-        while self._jobs:
-            job = self._jobs.popleft()
-            if not job.done.abandoned:
-                job.advance()
-                break
-        if self._jobs and not self._is_scheduled:
-            self._is_scheduled = True
-            self._call_soon(self._turn)
+        job: Job | None = None
+        try:
+            while self._jobs:
+                job = self._jobs.popleft()
+                if not (job.done.abandoned or job.done.done):
+                    job.advance()
+                    break
+        except Exception as error:
+            logger.exception("a request's steps cannot go on")
+            if job is not None:
+                job.refuse(error)
+        finally:
+            if self._jobs:
+                self._schedule()
 
 
 class Job:
@@ -182,6 +192,13 @@ class Job:
             self.seconds += (self._runner.clock() - began) / 1000
             self._go_on()
 
+    def refuse(self, _: Exception) -> None:
+        """End the steps where they stand; the connection of their request closes."""
+        self._is_running = False
+        if not (self.done.done or self.done.abandoned):
+            self._steps.close()
+            self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
+
     def _slice(self, until: float) -> Deferred[Any] | None:
         """Do steps until the clock says so, or until one has to wait for what is returned. Raises what they raise."""
         clock, advance = self._runner.clock, self._steps.__next__
@@ -198,7 +215,7 @@ class Job:
         elif self._waiting is None:
             self._runner.add(self)
         else:
-            self._waiting.on_done(self._resume)
+            self._waiting.on_done(self._resume, self.refuse)
 
     def _resume(self, _: Deferred[Any]) -> None:
         self._waiting = None

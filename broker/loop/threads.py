@@ -44,10 +44,14 @@ def in_thread(
             deferred.complete(future.result())
 
     def settle_in_turn(future: Future[T]) -> None:
-        if turns is None:
-            settle(future)
-        else:
-            turns.run("result of a thread", lambda: settle(future))
+        try:
+            if turns is None:
+                settle(future)
+            else:
+                turns.run("result of a thread", lambda: settle(future))
+        except Exception as error:
+            deferred.refuse(error)
+            raise
 
     loop.run_in_executor(executor, work).add_done_callback(settle_in_turn)
     return deferred

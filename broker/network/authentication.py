@@ -247,7 +247,7 @@ class Evaluating(Pending):
         self._refusal: Pending | None = None
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
-        self._evaluated.on_done(lambda evaluated: self._say(evaluated, callback))
+        self._evaluated.on_done(lambda evaluated: self._say(evaluated, callback), lambda _: callback(None))
 
     def _say(self, evaluated: Deferred[Evaluation], callback: Callable[[bytes | Parts | None], None]) -> None:
         answer = self._conclude(evaluated.result()) if evaluated.has_value else None

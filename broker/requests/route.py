@@ -240,7 +240,7 @@ class Pending:
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
         """Call back with the frame when it is known."""
-        self._deferred.on_done(lambda _: callback(self._answer()))
+        self._deferred.on_done(lambda _: callback(self._answer()), lambda _: callback(None))
 
     def abandon(self) -> None:
         """The connection is gone."""

@@ -269,7 +269,7 @@ class CoordinatorRuntime(Generic[S]):
             except KafkaError:
                 done.pass_to(held)
 
-        answer.on_done(answered)
+        answer.on_done(answered, held.refuse)
         return held
 
     def when_committed(self, key: str, answer: T) -> Deferred[T]:

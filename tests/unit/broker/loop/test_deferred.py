@@ -57,6 +57,31 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.L
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_who_waits_for_a_callback_that_fails_is_refused() -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    deferred, told = Deferred[int](), list[Exception]()
+    deferred.on_done(fail, fail)
+    deferred.on_done(fail, told.append)
+    deferred.complete(1)
+    assert isinstance(told[0], MemoryError)
+
+
+def test_callbacks_that_settling_has_not_come_to_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    deferred, seen = Deferred[int](), list[int]()
+    deferred.on_done(lambda done: seen.append(done.result()))
+    with monkeypatch.context() as patched:
+        patched.setattr(Deferred, "_run_callbacks", fail)
+        with pytest.raises(MemoryError):
+            deferred.complete(1)
+    deferred.refuse(MemoryError())
+    assert seen == [1]
+
+
 @pytest.mark.parametrize("error", [MemoryError(), KeyError(), CloseConnectionError(), KafkaStorageError()])
 def test_who_waits_for_what_cannot_be_built_is_told(error: Exception) -> None:
     def build(_: object = None) -> int:

@@ -199,3 +199,34 @@ def test_a_mistake_in_steps_closes_the_connection_and_stops_nobody_else(world: W
     world.turns()
     assert len(failures) == 1
     assert other.done.result() == "right"
+
+
+def test_a_fault_around_a_slice_ends_its_job_and_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (job_of(world.runner.run(world.steps(name, 3))) for name in "ab")
+
+    def fail() -> None:
+        raise MemoryError
+
+    advance = Job.advance
+    monkeypatch.setattr(Job, "advance", lambda job: fail() if job is first else advance(job))
+    world.turns()
+    with pytest.raises(CloseConnectionError):
+        first.done.result()
+    assert second.done.result() == "b"
+
+
+def test_a_job_that_cannot_be_queued_sticks_nowhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Deferred[None]()
+
+    def steps() -> Steps[None]:
+        yield waiting
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    job = job_of(world.runner.run(steps()))
+    with monkeypatch.context() as patched:
+        patched.setattr(StepRunner, "add", lambda runner, job: fail(job))
+        waiting.complete(None)
+    with pytest.raises(CloseConnectionError):
+        job.done.result()
