@@ -99,7 +99,6 @@ def test_a_broker_returns_by_a_snapshot(mix: str, tmp_path: Path) -> None:
     conclude("R6-snapshot", mix, history, findings, [again])
 
 
-@pytest.mark.xfail(strict=False, reason="not run since a start compares the batch that it acted upon")
 def test_a_quorum_restored_from_a_backup_is_refused(tmp_path: Path) -> None:
     """Members end with one line, and do not start, until the newer quorum is back; then all is there."""
     history = History()
