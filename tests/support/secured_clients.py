@@ -103,8 +103,9 @@ def by_librdkafka(bootstrap: str, security: Security, topic: str, values: list[b
     deadline = time.monotonic() + WAIT_S
     while producer.flush(0.1) and time.monotonic() < deadline:
         if refused:
+            producer.flush(1)  # the reason may come after the report that all brokers are down
             producer.purge()
-            raise RefusedError(refused[0])
+            raise RefusedError("; ".join(refused))
     consumer = Consumer({**conf, "group.id": f"{topic}-librdkafka", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     read: list[bytes] = []

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.rivals.process import BrokerError
@@ -93,6 +93,19 @@ def parties_of(world: World) -> list[Party]:
     ]  # fmt: skip
 
 
+@contextlib.contextmanager
+def silenced(*names: str) -> Iterator[None]:
+    """Loggers that say nothing meanwhile, and have their levels again after it."""
+    loggers = [(logger, logger.level) for logger in map(logging.getLogger, names)]
+    for logger, _ in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in loggers:
+            logger.setLevel(level)
+
+
 class Soak:
     """One soak of so many seconds. ``tell`` prints a line."""
 
@@ -108,9 +121,7 @@ class Soak:
 
     def run(self) -> list[str]:
         """The faults, none at best."""
-        for name in ("kafka", "aiokafka"):  # they say at length that the broker is away
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        with self.broker:
+        with self.broker, silenced("kafka", "aiokafka"):  # they say at length that the broker is away
             world = World(self.broker.port, self.broker.data_directory, self.broker.directory, self.seed)
             parties = parties_of(world)
             for party in parties:
