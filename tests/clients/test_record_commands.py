@@ -213,7 +213,9 @@ def lines_of(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
     """Read so many lines of a process's output, or those that come in time."""
     assert process.stdout is not None
     descriptor, data = process.stdout.fileno(), b""
-    while data.count(b"\n") < count and select.select([descriptor], [], [], TIMEOUT_S)[0]:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while data.count(b"\n") < count and poll.poll(TIMEOUT_S * 1000):
         chunk = os.read(descriptor, 65536)
         if not chunk:
             break
