@@ -7,6 +7,7 @@ everything that was acknowledged before and after is there. ``TIDELOG_ALL_DISK_E
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -113,12 +114,13 @@ WORKS: dict[str, Work] = {
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Refused requests are reported at length."""
+    """Refused requests are reported at length; brokers that were killed leave their files to the collector."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with suspended():
         yield
     logging.disable(before)
+    gc.collect()
 
 
 def calls_of(directory: Path, texts: dict[str, str], work: Work) -> int:

@@ -96,9 +96,10 @@ class Disk:
         self._logs.clear()
 
     def kill(self) -> None:
-        """End the process: what it wrote stays."""
+        """End the process: what it wrote stays, and its descriptors are free again."""
         for log in self._logs.values():
             log.abandon()
+            log.release_files()
         self._logs.clear()
         self._files.fail_operation.clear()
 

@@ -107,5 +107,5 @@ BUGS = {
     "roles before the own registration": Bug(take_roles_of_old_images, 3),
     "truncation by high watermark": Bug(truncate_to_high_watermark, 12),
     "append after a leader change": Bug(append_after_leader_change, 569),
-    "ISR join without broker epoch": Bug(join_without_broker_epoch, 77),
+    "ISR join without broker epoch": Bug(join_without_broker_epoch, 2665),
 }
