@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
+from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, repeat_until_answered, values
 from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
@@ -124,25 +123,13 @@ class Pairs:
         try:
             for partition in (0, 1):
                 self._producer.produce(PAIRS, value, partition=partition)
-            self._repeated(self._producer.commit_transaction)
+            repeat_until_answered(self._producer.commit_transaction)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
-            self._repeated(self._producer.abort_transaction)
+            repeat_until_answered(self._producer.abort_transaction)
         else:
             self.committed.append(value)
-
-    def _repeated(self, call: Callable[[float], object]) -> None:
-        """Call until there is an answer that is not to be asked for again. Raises KafkaException."""
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                call(5)
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline:
-                    raise
-            else:
-                return
 
 
 @pytest.fixture(scope="module")

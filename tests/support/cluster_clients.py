@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.rivals.process import BrokerProcess
@@ -80,3 +82,16 @@ class Writer:
             self.acknowledged.append(message.value() or b"")
         else:
             self.errors.append(error)
+
+
+def repeat_until_answered(call: Callable[[float], object]) -> None:
+    """Call until there is an answer that is not to be asked for again. Raises KafkaException."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            call(5)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise
+        else:
+            return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Self
 
@@ -18,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.support.cluster_clients import WAIT_S
+from tests.support.cluster_clients import WAIT_S, repeat_until_answered
 from tests.support.faulty_cluster.history import History, Position
 from tests.support.kraft_node import wait_until
 
@@ -176,7 +175,7 @@ class Pairs(Worker):
             if self._number % 5 == 0:
                 self._abort(value)
                 return
-            _repeated(self._producer.commit_transaction)
+            repeat_until_answered(self._producer.commit_transaction)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
@@ -187,22 +186,9 @@ class Pairs(Worker):
             self._history.acknowledge(Position(self._topic, partition, -1, value))
 
     def _abort(self, value: bytes) -> None:
-        _repeated(self._producer.abort_transaction)
+        repeat_until_answered(self._producer.abort_transaction)
         self.aborted += 1
         self._history.abort(value)
-
-
-def _repeated(call: Callable[[float], object]) -> None:
-    """Call until there is an answer that is not to be asked for again. Raises KafkaException."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            call(5)
-        except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 class Reader(Worker):
