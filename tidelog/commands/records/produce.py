@@ -137,9 +137,12 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
 def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
     """Yield lines without their ends; before a read that has to wait, the producer sends what it has."""
     descriptor = file.fileno()
+    # A poll takes descriptors of any number, where a select ends at 1,023; a closed pipe counts as readable, too.
+    readable = select.poll()
+    readable.register(descriptor, select.POLLIN)
     rest = b""
     while True:
-        if not producer.is_empty and not select.select([descriptor], [], [], 0)[0]:
+        if not producer.is_empty and not readable.poll(0):
             producer.flush()
         chunk = os.read(descriptor, CHUNK_BYTES)
         if bar is not None:

@@ -1,0 +1,68 @@
+"""Lines that ``tidelog produce`` reads from files and pipes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+from typing import BinaryIO, cast
+
+import pytest
+
+from tidelog.client.records.producer import Producer
+from tidelog.commands.records.produce import lines_of
+
+HIGH_DESCRIPTOR = 1_100
+"""Beyond the 1,023 that a select can hold."""
+
+
+class Pending:
+    """A producer that has records to send until it is flushed; each flush writes the given bytes to a descriptor."""
+
+    def __init__(self, descriptor: int = -1, late: bytes = b"") -> None:
+        self.is_empty = False
+        self.flushes = 0
+        self._descriptor = descriptor
+        self._late = late
+
+    def flush(self) -> None:
+        self.flushes += 1
+        self.is_empty = True
+        os.write(self._descriptor, self._late)
+
+
+def read(file: BinaryIO) -> tuple[list[bytes], int]:
+    """Return the lines of a file, and how often the producer had to send before them."""
+    producer = Pending()
+    lines = list(lines_of(file, cast(Producer, producer), None))
+    return lines, producer.flushes
+
+
+def test_a_pipe_with_lines_is_read_before_the_producer_sends() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"one\r\ntwo\nthree")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        assert read(file) == ([b"one", b"two", b"three"], 0)
+
+
+def test_an_empty_pipe_makes_the_producer_send_first() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as file:
+        producer = Pending(writing, b"late\n")
+        lines = lines_of(file, cast(Producer, producer), None)
+        assert (next(lines), producer.flushes) == (b"late", 1)
+        os.close(writing)
+        assert list(lines) == []
+
+
+def test_a_file_may_have_any_descriptor() -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= HIGH_DESCRIPTOR:
+        pytest.skip("needs a higher limit of open files: ulimit -n 4096")
+    reading, writing = os.pipe()
+    os.write(writing, b"one\n")
+    os.close(writing)
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, HIGH_DESCRIPTOR)
+    os.close(reading)
+    with os.fdopen(high, "rb") as file:
+        assert read(file) == ([b"one"], 0)
