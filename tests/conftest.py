@@ -16,6 +16,7 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
+from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of
 from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
 from tidelog.broker.loop.thread_rule import install

@@ -6,7 +6,8 @@ loses its processor while it holds the interpreter lock keeps the loop waiting, 
 is not the lowest value (docs/internals/cleaner.md has the figures).
 
 A priority that was lowered cannot be raised again without a privilege, and threads inherit it from the thread that
-starts them. So this is for threads of their own kind, never for a pool's that serve requests too.
+starts them. So this is for threads of their own kind, never for a pool's that serve requests too, nor for the main
+thread: processes inherit the priority of the thread that starts them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ NICENESS = 10
 
 
 def give_way() -> None:
-    """Lower the priority of the calling thread for good, where the system has one for each thread (Linux)."""
-    if sys.platform != "linux":
+    """Lower the priority of the calling thread for good, where the system has one for each thread (Linux).
+
+    The main thread keeps its own.
+    """
+    if sys.platform != "linux" or threading.current_thread() is threading.main_thread():
         return
     thread = threading.get_native_id()
     try:

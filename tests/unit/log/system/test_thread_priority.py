@@ -1,8 +1,12 @@
-"""Threads that give way: their own priority falls, those they start have it too, no other's changes."""
+"""Threads that give way: their own priority falls, those they start have it too, no other's changes.
+
+The main thread never does: every process that it starts later would begin with the lower priority.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -41,3 +45,14 @@ def test_a_lower_priority_stays() -> None:
 
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(work).result() == lower
+
+
+def test_the_main_thread_keeps_its_priority() -> None:
+    script = """if True:
+        import os, threading
+        from tidelog.log.system.thread_priority import give_way
+        before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        give_way()
+        assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    """
+    subprocess.run([sys.executable, "-I", "-c", script], check=True)

@@ -1,0 +1,56 @@
+"""What tests leave in their process: a lower priority, open descriptors. The next test of the process would pay for it.
+
+A worker runs a thousand tests, and every broker and JVM that they start inherits the priority of its main thread: one
+test that lowered it made all later ones of its worker wait for those of the others. Descriptors from 1,024 on are more
+than ``select`` takes, which clients under test use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Generator
+from contextlib import suppress
+
+import pytest
+
+MOST_DESCRIPTORS = 512
+"""Open descriptors after a module; the parts of Spark, librdkafka and duckdb that stay are about a hundred."""
+_OPEN = "/proc/self/fd"
+_NICENESS = pytest.StashKey[int]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note the priority that the tests begin with."""
+    session.config.stash[_NICENESS] = main_thread_niceness()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Fail a test that lowered the priority of its process, and a module that left too many descriptors open."""
+    result = yield
+    before, now = item.config.stash[_NICENESS], main_thread_niceness()
+    item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
+    assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
+    if nextitem is None or nextitem.path != item.path:
+        check_descriptors(MOST_DESCRIPTORS)
+    return result
+
+
+def main_thread_niceness() -> int:
+    """The niceness of the main thread; 0 where threads have none of their own."""
+    return os.getpriority(os.PRIO_PROCESS, threading.main_thread().native_id or 0) if sys.platform == "linux" else 0
+
+
+def check_descriptors(most: int) -> None:
+    """Raises AssertionError, which names where most of the open descriptors lead to, when there are more."""
+    names = os.listdir(_OPEN) if sys.platform == "linux" else []
+    if len(names) <= most:
+        return
+    places: Counter[str] = Counter()
+    for name in names:
+        with suppress(OSError):  # the listing's own is closed by now
+            places[os.path.dirname(os.readlink(f"{_OPEN}/{name}"))] += 1
+    raise AssertionError(f"{len(names)} descriptors are open, {most} may be: {places.most_common(5)}")
