@@ -40,6 +40,11 @@ class QuorumView:
         """The controller to ask next."""
         return self._address or self._bootstrap[self._turn]
 
+    @property
+    def leader_address(self) -> Address | None:
+        """The leader's address, None while it is not known."""
+        return self._address
+
     def learn(self, leader_id: int, epoch: int, endpoints: Mapping[int, Address]) -> bool:
         """Take the leader that an answer names; return whether that is news."""
         if epoch < self.epoch:

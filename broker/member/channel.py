@@ -2,8 +2,9 @@
 
     TLS handshake, where the listener encrypts -> ApiVersions -> login, where it authenticates -> requests
 
-A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. Where a
-session ends (``connections.max.reauth.ms``), another connection is opened shortly before. Loop thread only.
+A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. The way
+to the requests has the same time, for itself. Where a session ends (``connections.max.reauth.ms``), another connection
+is opened shortly before. Loop thread only.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import asyncio
 import contextlib
 import secrets
 import struct
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator, Iterator
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.security import PeerSecurity
@@ -35,6 +36,7 @@ SESSION_SHARE = 0.9
 """The share of a session's lifetime after which another one is begun. Kafka's clients do so after 0.85 to 0.95."""
 
 Response = TypeVar("Response", bound=Message)
+Result = TypeVar("Result")
 _LENGTH = struct.Struct(">i")
 
 
@@ -55,6 +57,9 @@ class Channel:
         self._timeout_s = timeout_s
         self._security = security
         self._expires_s = inf
+        self._asked: Address | None = None
+        self._limit: asyncio.Timeout | None = None
+        """The time of what is under way, of a connection or of a request."""
         self._address: Address | None = None
         self._connection: _Connection | None = None
         self._correlation_id = 0
@@ -67,11 +72,27 @@ class Channel:
 
     async def ask(self, address: Address, request: Message, response_type: type[Response]) -> Response:
         """Ask a node in the newest version that both sides know. Raises ChannelError."""
+        with self._failures(address):
+            connection = await self._in_time(self._connect(address))
+            version = self._version(address, request, connection.served)
+            return await self._in_time(self._exchange(connection, request, response_type, version))
+
+    async def served(self, address: Address) -> dict[int, tuple[int, int]]:
+        """Return lowest and highest version of each API that a node serves. Raises ChannelError."""
+        with self._failures(address):
+            return (await self._in_time(self._connect(address))).served
+
+    def turn_to(self, address: Address) -> None:
+        """Wait no longer for another node than this one: what it was asked fails, and can be asked here."""
+        if self._limit is not None and self._asked != address and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    @contextlib.contextmanager
+    def _failures(self, address: Address) -> Iterator[None]:
+        """Close the connection after a failure, and raise it as ChannelError."""
+        self._asked = address
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = await self._connect(address)
-                version = self._version(address, request, connection.served)
-                return await self._exchange(connection, request, response_type, version)
+            yield
         except (OSError, TimeoutError, asyncio.IncompleteReadError, InvalidRequestError) as error:
             self.close()
             raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
@@ -79,17 +100,13 @@ class Channel:
             self.close()
             raise
 
-    async def served(self, address: Address) -> dict[int, tuple[int, int]]:
-        """Return lowest and highest version of each API that a node serves. Raises ChannelError."""
+    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Raises TimeoutError when this takes too long, or when another node is to be asked."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return (await self._connect(address)).served
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, InvalidRequestError) as error:
-            self.close()
-            raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
-        except (ChannelError, asyncio.CancelledError):
-            self.close()
-            raise
+            async with asyncio.timeout(self._timeout_s) as self._limit:
+                return await work
+        finally:
+            self._limit = None
 
     async def _connect(self, address: Address) -> _Connection:
         now_s = asyncio.get_running_loop().time()

@@ -17,6 +17,17 @@ BOOTSTRAP = "controller.quorum.bootstrap.servers"
 VOTERS = "controller.quorum.voters"
 
 
+class ControllerTimeouts(NamedTuple):
+    """Times in s that a request to a controller may take.
+
+    A heartbeat that gets no answer leaves half of a session for the next one. Source: BrokerServer of Kafka 4.3.
+    """
+
+    heartbeat_s: float
+    metadata_s: float
+    other_s: float
+
+
 class MemberConfig(NamedTuple):
     """Addresses of the controllers, endpoints that the cluster is told, times in ms, and how others are reached."""
 
@@ -28,6 +39,7 @@ class MemberConfig(NamedTuple):
     replica_lag_time_max_ms: int
     replica_fetchers: int
     replica_socket_timeout_ms: int
+    timeouts: ControllerTimeouts
     controller_security: PeerSecurity
     broker_security: PeerSecurity
 
@@ -45,8 +57,19 @@ def member_config(config: BrokerConfig) -> MemberConfig:
         replica_lag_time_max_ms=config.get_int("replica.lag.time.max.ms"),
         replica_fetchers=config.get_int("num.replica.fetchers"),
         replica_socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        timeouts=controller_timeouts(config),
         controller_security=controller_security(config),
         broker_security=broker_security(config),
+    )
+
+
+def controller_timeouts(config: BrokerConfig) -> ControllerTimeouts:
+    """Return the times of requests to controllers."""
+    socket_ms = config.get_int("controller.socket.timeout.ms")
+    return ControllerTimeouts(
+        heartbeat_s=min(socket_ms, config.get_int("broker.session.timeout.ms") // 2) / 1000,
+        metadata_s=config.get_int("controller.quorum.request.timeout.ms") / 1000,
+        other_s=socket_ms / 1000,
     )
 
 

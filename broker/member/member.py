@@ -32,8 +32,9 @@ from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.threads import in_thread
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.config import fetcher_config, member_config
+from tidelog.broker.member.connections.controllers import ControllerChannels
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     MemberDirectories,
@@ -66,8 +67,6 @@ from tidelog.protocol.types import random_uuid
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 5.0
-FORWARDING_TIMEOUT_S = 30.0
 SHUTDOWN_TIMEOUT_S = 300.0
 """Time for a controlled shutdown, as Kafka's."""
 NO_CONTROLLER_S = 10.0
@@ -86,7 +85,7 @@ class Member:
         self._loop = loop
         self._on_failure = on_failure
         self._settings = member_config(config)
-        self._channel = partial(Channel, security=self._settings.controller_security)
+        self._channels = ControllerChannels(self._settings.timeouts, self._settings.controller_security)
         self._failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -167,8 +166,8 @@ class Member:
         await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
         ground = lay_foundation(config, self._time, self._loop, directories.claimed)
         controller = RemoteController(image, config.node_id)
-        self._forwarder = Forwarder(self._view.quorum, self._channel(FORWARDING_TIMEOUT_S), self._time)
-        creation = TopicCreation(config, self._channel(FORWARDING_TIMEOUT_S), self._view.quorum, self._start)
+        self._forwarder = Forwarder(self._view.quorum, self._channels.open(), self._time)
+        creation = TopicCreation(config, self._channels.open(), self._view.quorum, self._start)
         producer_ids = ProducerIdBlocks(controller)
         nodes = ClusterNodes(controller, creation.ensure)
         self._peers = MemberPeers(lambda: broker, controller, self._settings.broker_security, self._start)
@@ -187,12 +186,10 @@ class Member:
         self._publisher = MetadataPublisher(broker, controller, roles, replication)
         await self._publish_backlog()
         self._start(roles.check_isr())
-        self._start(roles.alter_partitions(self._channel(REQUEST_TIMEOUT_S), self._view.quorum, self.broker_epoch))
+        self._start(roles.alter_partitions(self._channels.open(), self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
         self._start(keep_position(config.log_dirs[0], lambda: self._view.position_of(controller.image)))
-        blocks = fetch_blocks(
-            producer_ids, self._channel(REQUEST_TIMEOUT_S), self._view.quorum, config.node_id, self.broker_epoch
-        )
+        blocks = fetch_blocks(producer_ids, self._channels.open(), self._view.quorum, config.node_id, self.broker_epoch)
         self._start(blocks)
         return broker
 
@@ -292,7 +289,7 @@ class Member:
 
     async def _observe(self) -> None:
         """Follow the metadata log."""
-        channel, observer = self._channel(REQUEST_TIMEOUT_S), self._view
+        channel, observer = self._channels.for_metadata(), self._view
         while True:
             question = observer.next_question()
             await asyncio.sleep(max(0.0, question.not_before_ms - self._time.monotonic_ms()) / 1000)
@@ -304,6 +301,7 @@ class Member:
                 observer.take_failure(str(error), self._time.monotonic_ms())
             else:
                 published = observer.take_answer(answer, self._time.monotonic_ms())
+                self._channels.follow(observer.quorum)
                 if published is not None:
                     await self._take(published)
             self._note_change()
@@ -326,7 +324,7 @@ class Member:
 
     async def _beat(self) -> None:
         """Register, then send heartbeats."""
-        channel, lifecycle = self._channel(REQUEST_TIMEOUT_S), self._life
+        channel, lifecycle = self._channels.for_heartbeats(), self._life
         while lifecycle.state is not BrokerState.SHUTTING_DOWN:
             wait_ms = lifecycle.next_question().not_before_ms - self._time.monotonic_ms()
             if wait_ms > 0:

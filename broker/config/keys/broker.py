@@ -342,7 +342,7 @@ NO_EFFECT = frozenset(
     alter.config.policy.class.name alter.log.dirs.replication.quota.window.num
     alter.log.dirs.replication.quota.window.size.seconds auto.include.jmx.reporter
     auto.leader.rebalance.enable broker.id.generation.enable
-    broker.session.timeout.ms client.quota.callback.class
+    client.quota.callback.class
     control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
     controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name
     delete.records.purgatory.purge.interval.requests early.start.listeners

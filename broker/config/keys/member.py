@@ -37,6 +37,14 @@ MEMBER_KEYS = (
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
         "How often a member tells the active controller that it lives. When it is taken for dead is the controllers' "
         "broker.session.timeout.ms."),
+    ConfigKey("broker.session.timeout.ms", INT, 9000, between(2), MEDIUM,
+        "The session that the controllers give a member. It gives up a heartbeat without an answer after half of this, "
+        "and sends another: say the same here as at the controllers."),
+    ConfigKey("controller.socket.timeout.ms", INT, 30_000, between(1), MEDIUM,
+        "How long a member waits for a controller's answer; for that to a heartbeat at most half of "
+        "broker.session.timeout.ms. When another controller becomes active, it waits no longer for the one before."),
+    ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, between(1), MEDIUM,
+        "How long a member waits for a controller's answer when it fetches the metadata; then it asks another one."),
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,

@@ -184,11 +184,11 @@ def test_log_dirs_win_over_log_dir() -> None:
 
 def test_unknown_keys_warn_once_and_keys_without_effect_are_listed(caplog: pytest.LogCaptureFixture) -> None:
     misspelt = {"no.such.key": "1", "num.partitons": "3"}
-    config = BrokerConfig({**misspelt, "num.io.threads": "8", "controller.socket.timeout.ms": "1"})
+    config = BrokerConfig({**misspelt, "num.io.threads": "8", "control.plane.listener.name": "C"})
     with caplog.at_level(logging.INFO):
         config.log_unknown_keys()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "configuration keys without effect here: controller.socket.timeout.ms, num.io.threads"),
+        ("INFO", "configuration keys without effect here: control.plane.listener.name, num.io.threads"),
         ("WARNING", "unknown configuration key no.such.key, ignored"),
         ("WARNING", "unknown configuration key num.partitons, ignored; the nearest is num.partitions"),
     ]

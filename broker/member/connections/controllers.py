@@ -1,0 +1,46 @@
+"""Connections of a member to the active controller, which turn to another as soon as one is heard of.
+
+A controller that is frozen keeps its connections, and answers nothing. What it was asked is given up when the time is
+over, or before, when the metadata are fetched from a new leader. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from tidelog.broker.cluster.quorum import Address, QuorumView
+from tidelog.broker.member.channel import Channel
+from tidelog.broker.member.config import ControllerTimeouts
+from tidelog.broker.member.security import PeerSecurity
+
+
+class ControllerChannels:
+    """The connections of one member to controllers, each for one kind of requests."""
+
+    def __init__(self, timeouts: ControllerTimeouts, security: PeerSecurity) -> None:
+        self._timeouts = timeouts
+        self._security = security
+        self._channels: list[Channel] = []
+        self._leader: Address | None = None
+
+    def for_metadata(self) -> Channel:
+        """Return a connection for fetches of the metadata. It goes where its asker says."""
+        return Channel(self._timeouts.metadata_s, self._security)
+
+    def for_heartbeats(self) -> Channel:
+        """Return a connection for the registration and the heartbeats."""
+        return self._open(self._timeouts.heartbeat_s)
+
+    def open(self) -> Channel:
+        """Return a connection for requests of another kind."""
+        return self._open(self._timeouts.other_s)
+
+    def _open(self, timeout_s: float) -> Channel:
+        self._channels.append(Channel(timeout_s, self._security))
+        return self._channels[-1]
+
+    def follow(self, quorum: QuorumView) -> None:
+        """Turn to the leader that is known now, if it is another one."""
+        if quorum.leader_address in (None, self._leader):
+            return
+        self._leader = quorum.leader_address
+        for channel in self._channels:
+            channel.turn_to(quorum.address)
