@@ -102,10 +102,10 @@ def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS = {
-    "high watermark over the shrunk ISR before its commit": Bug(count_shrunk_isr_at_once, 0),
+    "high watermark over the shrunk ISR before its commit": Bug(count_shrunk_isr_at_once, 1),
     "no epoch entry on election": Bug(note_no_epoch_on_election, 46),
     "roles before the own registration": Bug(take_roles_of_old_images, 3),
     "truncation by high watermark": Bug(truncate_to_high_watermark, 12),
-    "append after a leader change": Bug(append_after_leader_change, 569),
-    "ISR join without broker epoch": Bug(join_without_broker_epoch, 2665),
+    "append after a leader change": Bug(append_after_leader_change, 151),
+    "ISR join without broker epoch": Bug(join_without_broker_epoch, 77),
 }

@@ -22,6 +22,9 @@ CHAOS_MS = 6000.0
 START_MS = 1500.0
 HEALING_MS = 30_000.0
 MEMORY = "/dev/shm"
+LAGS_MS = (600.0, 3000.0)
+"""Shorter than the session, and about three sessions as by Kafka's defaults: a broker may then end, return and be
+unfenced while its leader still counts what the process before had."""
 
 
 class Action(NamedTuple):
@@ -64,6 +67,7 @@ def draw(seed: int) -> Schedule:
         number = chance.randrange(settings.partitions)
         acks = chance.choice((-1, -1, 1))
         actions.append(Action(chance.uniform(START_MS, last_write_ms), "produce", (number, acks)))
+    settings = settings._replace(lag_ms=chance.choice(LAGS_MS))
     return Schedule(seed, settings, tuple(sorted(actions)))
 
 

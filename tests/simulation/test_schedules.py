@@ -12,7 +12,8 @@ import pytest
 from tests.simulation.planted import BUGS
 from tests.simulation.scenario import scenario
 from tests.simulation.schedule import Schedule, draw, explain, run, shrink, violation_of
-from tests.simulation.truth import Acknowledged, ViolationError
+from tests.simulation.truth import Acknowledged, ViolationError, is_unclean_election
+from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 
 SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("TIDELOG_SIMULATION_FIRST_SEED", "0"))
@@ -72,3 +73,18 @@ def test_a_wrong_acknowledgement_is_a_violation() -> None:
         cluster.until(lambda: write.is_acknowledged)
         with pytest.raises(ViolationError, match="acked"):
             cluster.truth.acknowledge(Acknowledged(0, 0, b"another"), 1)
+
+
+OFFLINE = PartitionState((1, 2, 3), (), NO_LEADER, leader_epoch=5, elr=(3,), is_recovering=True)
+
+
+@pytest.mark.parametrize(
+    ("leader", "is_recovering", "is_unclean"),
+    [(3, True, False), (3, False, False), (2, True, True), (NO_LEADER, True, False)],
+)
+def test_an_election_is_unclean_where_the_leader_was_not_eligible(
+    leader: int, is_recovering: bool, is_unclean: bool
+) -> None:
+    """Broker 3 was elected uncleanly, and fell out and came back before it could say that it has recovered."""
+    elected = OFFLINE._replace(leader=leader, leader_epoch=6, is_recovering=is_recovering)
+    assert is_unclean_election(OFFLINE, elected) is is_unclean

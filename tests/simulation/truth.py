@@ -77,8 +77,7 @@ class Truth:
         self._on_decision()
         for number, state in enumerate(self._states):
             old = before[number] if before else state
-            is_new = state.leader_epoch != old.leader_epoch and state.leader != NO_LEADER
-            if is_new and state.is_recovering and not (old.is_recovering and old.leader == state.leader):
+            if is_unclean_election(old, state):
                 self._note_unclean_election(number, state)
             for node_id in state.isr:
                 if self._is_current(node_id):
@@ -241,6 +240,13 @@ class Truth:
         for record in self.acknowledged:
             if self.committed[record.partition][record.offset].value != record.value:
                 raise ViolationError(f"acked => readable: {record} is lost")
+
+
+def is_unclean_election(old: PartitionState, new: PartitionState) -> bool:
+    """Return whether a new leader was neither in the ISR nor eligible. That the partition is still recovering says
+    nothing: a leader that was elected uncleanly may return from the ELR before it could say that it has recovered."""
+    is_elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
+    return is_elected and new.leader not in (*old.isr, *old.elr)
 
 
 def common_length(ours: list[Entry], theirs: list[Entry]) -> int:
