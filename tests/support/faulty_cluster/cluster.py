@@ -86,7 +86,7 @@ class FaultyCluster:
 
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is not None:
-            print("", *self.events, sep="\n")
+            print("", *self.events, *self.links.failures, sep="\n")
         for node_id in list(self.frozen):
             self.thaw(node_id)
         for node in (*self.brokers.values(), self.controller):

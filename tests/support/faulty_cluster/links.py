@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PIECE = 256 * 1024
+ACCEPT_AGAIN_S = 0.1
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 Pair = tuple[str, str]
 """Names of the one that sends and of the one that receives."""
@@ -36,6 +37,8 @@ class Links:
         self._open: dict[Pair, asyncio.Event] = {}
         self.pieces: Counter[Pair] = Counter()
         """Pieces that went over, by direction: about one for each request and answer."""
+        self.failures: list[str] = []
+        """Errors of the proxies themselves, for a run that fails."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -90,7 +93,13 @@ class Links:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failures.append(repr(error))
 
     async def _close(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -101,8 +110,15 @@ class Links:
             server.close()
 
     async def _accept(self, server: socket.socket, name: str, target_port: int) -> None:
+        """Accept for ever: a proxy that stopped at an error, such as the want of descriptors, would look like a cluster
+        whose brokers are all fenced."""
         while True:
-            client, address = await self._loop.sock_accept(server)
+            try:
+                client, address = await self._loop.sock_accept(server)
+            except OSError as error:
+                self.failures.append(f"{name}: {error}")
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
             client.setblocking(False)
             self._begin(self._serve(client, address[1], name, target_port))
 

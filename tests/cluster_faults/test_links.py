@@ -1,0 +1,82 @@
+"""The proxies between the nodes of a cluster under faults."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.faulty_cluster.links import Links
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def echo_port() -> Iterator[int]:
+    """A server that sends back what it gets from each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    client.sendall(client.recv(100))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def asked(port: int) -> bytes:
+    """Return what comes back."""
+    with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
+        client.sendall(b"question")
+        return client.recv(100)
+
+
+def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Links(dict) as links:
+        left, accept = [errno.EMFILE, errno.ECONNABORTED], links._loop.sock_accept
+
+        async def fail_first(server: socket.socket) -> tuple[socket.socket, object]:
+            if left:
+                code = left.pop()
+                raise OSError(code, os.strerror(code))
+            return await accept(server)
+
+        monkeypatch.setattr(links._loop, "sock_accept", fail_first)
+        assert asked(links.add("1", echo_port)) == b"question"
+        assert left == []
+        assert len(links.failures) == 2
+
+
+def test_bytes_of_a_cut_direction_wait(echo_port: int) -> None:
+    with Links(lambda: {os.getpid(): "client"}) as links:
+        port = links.add("1", echo_port)
+        links.cut(("1", "client"))
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
+            client.sendall(b"question")
+            sent = asyncio.run_coroutine_threadsafe(wait_for_piece(links), links._loop)
+            sent.result(LIMIT_S)
+            client.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                client.recv(100)
+            client.settimeout(LIMIT_S)
+            links.heal()
+            assert client.recv(100) == b"question"
+
+
+async def wait_for_piece(links: Links) -> None:
+    """Wait until the question has gone over."""
+    while not links.pieces["client", "1"]:
+        await asyncio.sleep(0.001)
