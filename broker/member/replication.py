@@ -78,6 +78,10 @@ class ReplicaFetcher:
             )
         self._wanted.set()
 
+    async def keep(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
+        """Fetch no others than these from now on, when what the last answer brought is done."""
+        await self.take({key: one for key, one in self._partitions.items() if partitions.get(key) == one})
+
     def _following_of(self, key: FetchKey) -> Following | None:
         """Return the follower's side of a partition; None, with a line about it, where its log cannot be opened."""
         known = self._followed.get(key)
@@ -234,7 +238,15 @@ class Replication:
         await self._take(topic.name, topic.topic_id, ())
 
     async def _take(self, name: str, topic_id: bytes, states: tuple[PartitionState, ...]) -> None:
-        for fetcher_id in sorted(self._fetchers.take_topic(name, topic_id, states)):
+        """Take partitions from their former leaders' tasks, whose work on them ends first; then give them to others.
+
+        A cut that still ran would take away what another leader counts on.
+        """
+        changed = sorted(self._fetchers.take_topic(name, topic_id, states))
+        for fetcher_id in changed:
+            if fetcher_id in self._tasks:
+                await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
+        for fetcher_id in changed:
             partitions = self._fetchers.of(fetcher_id)
             known = self._tasks.get(fetcher_id)
             if known is None:

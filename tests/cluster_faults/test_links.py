@@ -78,5 +78,5 @@ def test_bytes_of_a_cut_direction_wait(echo_port: int) -> None:
 
 async def wait_for_piece(links: Links) -> None:
     """Wait until the question has gone over."""
-    while not links.pieces["client", "1"]:
+    while not links.pieces["client", "1"]:  # noqa: ASYNC110 - a count of another task
         await asyncio.sleep(0.001)

@@ -7,7 +7,7 @@
 
 A cut begins with a lower recovery point in the checkpoint and is synced before the next append: see
 :mod:`tidelog.log.follower.truncation`. Any thread; one at a time for a partition, while the leader's side of it may
-take over in another: the log refuses what is older than its epoch.
+take over in another: neither an append nor a cut by a leader of an earlier epoch than the log's latest does anything.
 
 Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWatermark of Kafka 4.3.
 """
@@ -64,15 +64,21 @@ class Following:
         before = self.position
         if lower_recovery_point(self.log, self._end_after(work)):
             self._write_checkpoints()
+        with self.log.lock:
+            if self.log.leader_epochs.latest_epoch > work.leader_epoch:
+                return True  # this broker leads a later epoch by now
+            self._cut(work)
+        sync_cut(self.log)
+        self._write_checkpoints()
+        return self.position != before
+
+    def _cut(self, work: StartAt | TruncateTo | TruncateToEpochEnd) -> None:
         if isinstance(work, StartAt):
             self.log.truncate_fully_and_start_at(work.offset)
         elif isinstance(work, TruncateTo):
             truncate_as_follower(self.log, work.offset)
         else:
             truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
-        sync_cut(self.log)
-        self._write_checkpoints()
-        return self.position != before
 
     def _end_after(self, work: StartAt | TruncateTo | TruncateToEpochEnd) -> int:
         """Return the offset from which on this work cuts the log."""

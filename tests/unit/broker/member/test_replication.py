@@ -15,7 +15,7 @@ import pytest
 from tests.support.logs import LogBench, append, batch, read_bytes, values
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
-from tidelog.broker.cluster.fetching.work import FetcherConfig
+from tidelog.broker.cluster.fetching.work import FetcherConfig, Work
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import replication
 from tidelog.broker.member.channel import ChannelError
@@ -25,6 +25,7 @@ from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
+from tidelog.broker.replica.replication.following import Following
 from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
@@ -38,11 +39,13 @@ SETTINGS = cast(
     "MemberConfig",
     SimpleNamespace(replica_fetchers=1, replica_socket_timeout_ms=1000, broker_security=PeerSecurity("PLAINTEXT")),
 )
+NEXT_LEADER = 0
 IMAGE = EMPTY_IMAGE._replace(
     brokers={
-        LEADER: BrokerRegistration(
-            LEADER, 9, b"i" * 16, (Endpoint("PLAINTEXT", "leader", 9092, 0),), {}, None, False, False, ()
+        node: BrokerRegistration(
+            node, 9, b"i" * 16, (Endpoint("PLAINTEXT", host, 9092, 0),), {}, None, False, False, ()
         )
+        for node, host in ((LEADER, "leader"), (NEXT_LEADER, "next"))
     }
 )
 
@@ -187,6 +190,38 @@ def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:
 
     append(world.leader, batch(1))
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, lead))
+
+
+def test_a_new_leader_is_asked_when_the_work_of_the_last_one_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut that still runs would take away records of the new leader, which that one counts on by then."""
+    is_begun, may_end = threading.Event(), threading.Event()
+    do = Following.do
+
+    def wait_and_do(self: Following, work: Work) -> bool:
+        is_begun.set()
+        assert may_end.wait(60)
+        return do(self, work)
+
+    async def move(loops: Replication) -> None:
+        next_state = FOLLOWED._replace(leader=NEXT_LEADER, leader_epoch=EPOCH + 1)
+        moving = asyncio.create_task(loops.take_topic(world.topic(next_state)))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        asked = set(world.asked)
+        may_end.set()
+        await moving
+        assert asked == {Address("leader", 9092)}
+        async with asyncio.timeout(60):
+            while Address("next", 9092) not in world.asked:  # noqa: ASYNC110 - a state of a log in threads
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(replication, "IN_THREAD_BYTES", 0)
+    monkeypatch.setattr(Following, "do", wait_and_do)
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(is_begun.is_set, move))
+    assert values(world.log) == values(world.leader)
 
 
 def test_a_deleted_topic_is_fetched_no_more(world: World) -> None:

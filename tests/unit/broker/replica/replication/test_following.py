@@ -76,6 +76,21 @@ def test_a_high_watermark_comes_without_records(pair: Pair) -> None:
     assert pair.log.high_watermark == 7
 
 
+@pytest.mark.parametrize(
+    "work",
+    [TruncateToEpochEnd(KEY, EPOCH, EPOCH, 4), TruncateTo(KEY, EPOCH, 4), StartAt(KEY, EPOCH, 20)],
+    ids=["to the end of an epoch", "to an offset", "anew"],
+)
+def test_a_former_leader_cuts_nothing(pair: Pair, work: TruncateToEpochEnd | TruncateTo | StartAt) -> None:
+    """The cut waited for a thread until this broker led a later epoch, in which its records may be committed."""
+    pair.following.do(pair.work())
+    pair.log.leader_epochs.assign(EPOCH + 1, 10)
+    before = pair.following.position
+    assert pair.following.do(work)
+    assert pair.following.position == before
+    assert values(pair.log) == values(pair.leader)
+
+
 def test_a_former_leaders_high_watermark_is_not_taken(pair: Pair) -> None:
     """This broker leads by now: its watermark is its own."""
     pair.following.do(pair.work(high_watermark=5))
