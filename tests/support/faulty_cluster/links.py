@@ -110,8 +110,8 @@ class Links:
             server.close()
 
     async def _accept(self, server: socket.socket, name: str, target_port: int) -> None:
-        """Accept for ever: a proxy that stopped at an error, such as the want of descriptors, would look like a cluster
-        whose brokers are all fenced."""
+        """Accept connections until cancelled. An error, such as too few descriptors, ends nothing: without the
+        controller's proxy all brokers would be cut off."""
         while True:
             try:
                 client, address = await self._loop.sock_accept(server)
