@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import struct
@@ -21,6 +22,9 @@ from typing import Self
 API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """The smallest question every broker answers: ApiVersions v0, correlation id 1, no client id."""
 OUTPUT_TAIL_BYTES = 6000
+_PORTS = range(12_000, 32_000)
+"""Below the ports of outgoing connections: from 32,768 on in Linux, from 49,152 on in macOS."""
+_CHANCE = random.SystemRandom()
 
 
 class BrokerError(RuntimeError):
@@ -28,11 +32,16 @@ class BrokerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that was free a moment ago, and that the system gives to no outgoing connection.
+
+    The process that is to have it may start a minute later; those who choose at the same time are in other processes,
+    whose ``random`` may have the same seed.
+    """
+    while True:
+        port = _CHANCE.choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def ask_api_versions(host: str, port: int, timeout_s: float) -> bool:

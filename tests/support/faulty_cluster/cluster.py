@@ -33,6 +33,7 @@ SETTINGS = {
     "replica.socket.timeout.ms": "2000",
     "replica.fetch.backoff.ms": "200",
     "controller.socket.timeout.ms": "2000",
+    "broker.session.timeout.ms": str(int(1000 * SESSION_S)),
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.num.partitions": "1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 
@@ -26,6 +27,8 @@ from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequ
 
 SEEDS = int(os.environ.get("TIDELOG_LIFECYCLE_SEEDS", "200"))
 INTERVAL_MS = 2000.0
+MOST_ANSWERS = 30
+"""A session's end is waited for by registering each second; then catching up, getting ready and a heartbeat."""
 EPOCH = 42
 NODE = 7
 OWN = Registration(
@@ -319,6 +322,32 @@ class World:
         if current is not None and not current.is_fenced:
             unfenced_by = [one for one in self.processes if one.lifecycle.broker_epoch == current.broker_epoch]
             assert all(not one.lifecycle.wants_fence for one in unfenced_by), "unfenced before it was ready"
+
+
+def answers_until_unfenced(world: World) -> int:
+    """Return how many answers of a controller that answers each time it takes to unfence the newest process."""
+    world.is_calm = True
+    world.processes = world.processes[-1:]
+    for count in range(3 * MOST_ANSWERS):
+        (process,) = world.processes
+        registered = world.controller.brokers.get(NODE)
+        is_current = registered is not None and registered.broker_epoch == process.lifecycle.broker_epoch
+        if is_current and registered is not None and not registered.is_fenced and not process.lifecycle.is_fenced:
+            return count
+        world.step()
+    return 3 * MOST_ANSWERS
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 4))
+def test_from_any_state_a_broker_is_unfenced_within_a_few_answers(seed: int) -> None:
+    """Whatever was lost, expired or answered by a controller that is not active: nothing sticks."""
+    world = World(seed)
+    counts = []
+    for number in range(60):
+        world.step()
+        if number % 3 == 0:
+            counts.append(answers_until_unfenced(deepcopy(world)))
+    assert max(counts) <= MOST_ANSWERS
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
