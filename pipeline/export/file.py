@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions
 from tidelog.pipeline.decode.past_damage import Damage, read_past_damage
+from tidelog.pipeline.export.latest import latest_rows
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
 from tidelog.pipeline.export.parquet import RowWriter, sync_file
 from tidelog.pipeline.options.columns import Columns
@@ -38,7 +39,7 @@ class FilePlan:
 
     ``grows`` is an earlier, small file and its path: these rows are appended to its own. ``ends_in_name`` says that
     the file never grows, and its name tells where it ends. ``split_by`` hour or day makes a file of each that the rows
-    have; the rows are then held in memory.
+    have; the rows are then held in memory. ``latest``: only the last row of each key, deletes among them.
     """
 
     slices: tuple[SegmentSlice, ...]
@@ -52,6 +53,7 @@ class FilePlan:
     keep_damaged: bool = True
     fail_on_data_loss: bool = True
     split_by: str = ""
+    latest: bool = False
 
     @property
     def name(self) -> str:
@@ -107,6 +109,13 @@ class DeadLetters:
             }
         )
 
+    def add_keyless(self, batch: pa.RecordBatch) -> None:
+        """Keep the values of records that have no key."""
+        reason = "the record has no key, so it is the latest value of none"
+        for row in batch.select(["topic", "partition", "offset", "value"]).to_pylist():
+            data = row.pop("value") or b""
+            self.rows.append({**row, "file": "", "position": -1, "size": len(data), "reason": reason, "bytes": data})
+
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...]) -> str:
     """``<topic>-<topic id>-<partition>-<start>.parquet`` or ``...-<start>-<end>.parquet``, offsets in 20 digits."""
@@ -118,14 +127,17 @@ def write_file(plan: FilePlan) -> FileResult:
     """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
     letters = DeadLetters()
     lost: list[LostRange] = []
-    batches = _batches(plan, letters, lost)
+    batches, seen = _batches(plan, letters, lost), -1
+    if plan.latest:
+        rows = latest_rows(batches, letters.add_keyless)
+        batches, seen = iter(rows.batches()), rows.largest_timestamp
     files, largest = _write_split(plan, batches) if plan.split_by else _write_whole(plan, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
         _write_dead_letters(path, letters)
         dead = table_file(replace(plan, grows=None, ends_in_name=True), path, len(letters.rows))
-    return FileResult(files, dead, largest, tuple(lost))
+    return FileResult(files, dead, max(largest, seen), tuple(lost))
 
 
 def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:

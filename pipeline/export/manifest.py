@@ -36,6 +36,7 @@ DIRECTORY = "_tidelog"
 DATA = "data"
 DEAD_LETTER = "dead-letter"
 STAGING = "staging"
+APPEND, UPSERT = "append", "upsert"
 #: Versions kept; the newest holds all that older ones say.
 VERSIONS_KEPT = 100
 _NAME = re.compile(r"manifest-(\d{8})\.json")
@@ -84,7 +85,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version; version 0 is the table that has nothing yet."""
+    """One version; version 0 is the table that has nothing yet. ``mode``: the table's rows are all records
+    (``append``), or the latest of each key (``upsert``)."""
 
     version: int = 0
     run: str = ""
@@ -92,6 +94,7 @@ class Manifest:
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     files: tuple[TableFile, ...] = ()
     dead_letters: tuple[TableFile, ...] = ()
+    mode: str = APPEND
 
     def to_json(self) -> str:
         """The version as it lies on disk."""

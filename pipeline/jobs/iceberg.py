@@ -24,18 +24,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.export.file import dead_letter_schema
-from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.partitioning import settle_spec
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.options.columns import Columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot as TableSnapshot
     from pyspark.sql import SparkSession
 
@@ -75,8 +76,9 @@ def export_to_iceberg(
     JobError for what the catalog says."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
+    merger = Merger(spark, progress or Progress("export", quiet=True))
     with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
-        return _export(spark, request, target, catalog, progress or Progress("export", quiet=True))
+        return _export(request, target, catalog, merger)
 
 
 @contextlib.contextmanager
@@ -96,16 +98,14 @@ def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
         raise JobError(f"Iceberg table {target.name} in {target.catalog}: {reason}") from error
 
 
-def _export(
-    spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, catalog: Catalog, progress: Progress
-) -> ExportResult:
+def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, workers: Merger) -> ExportResult:
     columns = Columns.all(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
     request = replace(request, split_by=settle_spec(table, target.partition_by))
-    committing = _IcebergCommits(catalog, table)
+    committing = _IcebergCommits(catalog, table, workers if request.mode == UPSERT else None)
     before = committing.open()
     try:
-        return export_into(spark, request, committing, before, progress)
+        return export_into(workers.spark, request, committing, before, workers.progress)
     finally:
         committing.open()  # clears the staging away
 
@@ -121,10 +121,12 @@ class _IcebergCommits:
 
     may_grow = False
 
-    def __init__(self, catalog: Catalog, table: Table) -> None:
+    def __init__(self, catalog: Catalog, table: Table, merger: Merger | None) -> None:
+        """``merger`` of a table of latest values alone."""
         self._catalog = catalog
         self._table = table
         self._name = ".".join(table.name())
+        self._merger = merger
         self._committed: set[str] = set()
         self._area = ExportTable(table.location(), self._finish)
         os.makedirs(self._area.directory(DIRECTORY), exist_ok=True)
@@ -141,7 +143,16 @@ class _IcebergCommits:
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
         """Add one snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
         with self._area.locked():
-            _commit(self._table, before, after, self._area, staged)
+            state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
+            self._table.refresh()
+            if state_of(self._table).version != before.version:
+                raise _conflict(self._table)
+            if self._merger is None:
+                new = [file.name for file in after.files if file not in before.files]
+                _commit(self._table, state, Change(added=[(name, 0) for name in new]), self._area, staged)
+            else:
+                change = self._merger.merge(_old_files(self._table), plans, staged)
+                _commit(self._table, state, change, self._area, staged)
             self._add_dead_letters(staged.path)
         self._committed.add(staged.run)
 
@@ -316,25 +327,55 @@ def _bring_in(area: ExportTable, staging: str, folder: str, names: Iterable[str]
     return paths
 
 
-def _commit(table: Table, before: Manifest, after: Manifest, area: ExportTable, staged: StagingRun) -> None:
-    """One snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
-    from pyiceberg.exceptions import CommitFailedException, ValidationException
-
-    conflict = ConflictError(
+def _conflict(table: Table) -> ConflictError:
+    return ConflictError(
         f"another writer committed to {'.'.join(table.name())} meanwhile: this run kept what it had committed before; "
         "run it again to go on from there"
     )
-    new = [file.name for file in after.files if file not in before.files]
-    state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
-    text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
-    table.refresh()
-    if state_of(table).version != before.version:
-        raise conflict
-    paths = _bring_in(area, staged.path, DATA, new)
+
+
+def _commit(table: Table, state: Manifest, change: Change, area: ExportTable, staged: StagingRun) -> None:
+    """One snapshot with the change of files and the state. Raises ConflictError, JobError."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+    summary = {STATE_KEY: json.dumps(json.loads(state.to_json()), separators=(",", ":"))}
+    paths = _bring_in(area, staged.path, DATA, (name for name, _ in change.added))
     try:
         with table.transaction() as transaction:
-            transaction.add_files(paths, snapshot_properties={STATE_KEY: text})
+            if change.removed:
+                _replace_files(transaction, table, paths, change.removed, summary)
+            else:
+                transaction.add_files(paths, snapshot_properties=summary)
     except (CommitFailedException, ValidationException):
-        raise conflict from None
+        raise _conflict(table) from None
     except ValueError as error:
         raise JobError(f"Iceberg table {'.'.join(table.name())} does not take the files: {error}") from error
+
+
+def _replace_files(
+    transaction: Transaction, table: Table, added: list[str], removed: list[str], summary: dict[str, str]
+) -> None:
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+    known = {_local(task.file.file_path): task.file for task in table.scan().plan_files()}
+    with transaction.update_snapshot(snapshot_properties=summary).overwrite() as overwrite:
+        for path in removed:
+            overwrite.delete_data_file(known[path])
+        for path in added:
+            overwrite.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
+
+
+def _old_files(table: Table) -> list[OldFile]:
+    """The files of the newest snapshot. Raises JobError where rows in them are deleted by other files."""
+    found = []
+    for task in table.scan().plan_files():
+        if task.delete_files:
+            raise JobError(
+                f"Iceberg table {'.'.join(table.name())} has delete files: expected none, rewrite its data files first"
+            )
+        found.append(OldFile(_local(task.file.file_path), task.file.file_size_in_bytes, repr(task.file.partition)))
+    return found
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file://")

@@ -9,6 +9,7 @@ Exit codes: 0 done; 1 the job failed, an audit found something, or a table is no
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -94,6 +95,13 @@ def export_options() -> list[click.Parameter]:
             show_default=True,
             help="of a table that is a directory",
         ),
+        click.Option(
+            ["--mode"],
+            type=click.Choice(["append", "upsert"]),
+            default="append",
+            show_default=True,
+            help="a row for each record, or (Iceberg, Delta) for the latest of each key, which no value deletes",
+        ),
         *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
         click.Option(
@@ -112,6 +120,15 @@ def export_options() -> list[click.Parameter]:
         ),
         click.Option(
             ["--commit-minutes"], metavar="N", type=float, default=10, show_default=True, help="or after N minutes"
+        ),
+        click.Option(["--follow"], is_flag=True, help="go on until SIGTERM or SIGINT, with a run every --interval"),
+        click.Option(
+            ["--interval"], metavar="SECONDS", type=float, default=60, show_default=True, help="with --follow"
+        ),
+        click.Option(
+            ["--metrics"],
+            metavar="FILE",
+            help="with --follow: write commits, failures, rows, bytes and lag there after each run, for Prometheus",
         ),
         click.Option(["--no-headers"], is_flag=True, help="leave the headers column out"),
         click.Option(
@@ -307,15 +324,29 @@ def _progress(arguments: SimpleNamespace) -> Progress:
 
 
 def _export(arguments: SimpleNamespace) -> int:
-    from tidelog.pipeline.job_errors import BadRequestError
-    from tidelog.pipeline.jobs.exporting.request import ExportRequest
     from tidelog.pipeline.jobs.replay import moment
     from tidelog.pipeline.jobs.reports.export_report import completeness, report
-    from tidelog.pipeline.options.options import size_in_bytes
 
     before = arguments.complete_before
     before_ms = None if before is None else moment(before, "--complete-before")
-    request = ExportRequest(
+    request = _export_request(arguments)
+    _check_table_options(arguments)
+    if arguments.follow:
+        return _follow(arguments, request)
+    result = _exported(arguments, request, _spark(arguments))
+    print("\n".join(report(result, arguments.table)))
+    if before_ms is None:
+        return 0
+    print(completeness(result, before_ms))
+    return EXIT_FAILED if result.incomplete(before_ms) else 0
+
+
+def _export_request(arguments: SimpleNamespace) -> ExportRequest:
+    """Raises OptionError, BadRequestError."""
+    from tidelog.pipeline.jobs.exporting.request import ExportRequest
+    from tidelog.pipeline.options.options import size_in_bytes
+
+    return ExportRequest(
         source=_source(arguments),
         table=arguments.table,
         file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
@@ -325,27 +356,53 @@ def _export(arguments: SimpleNamespace) -> int:
         restart_recreated=arguments.restart_recreated,
         fail_on_data_loss=not arguments.accept_data_loss,
         keep_damaged=not arguments.fail_on_damage,
+        mode=arguments.mode,
     )
-    if arguments.warehouse is not None and arguments.catalog is None:
-        raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
-    if arguments.partition_by is not None and arguments.catalog is None:
-        raise BadRequestError(f"--partition-by {arguments.partition_by}: expected --catalog with it")
-    result = _exported(arguments, request)
-    print("\n".join(report(result, arguments.table)))
-    if before_ms is None:
-        return 0
-    print(completeness(result, before_ms))
-    return EXIT_FAILED if result.incomplete(before_ms) else 0
 
 
-def _exported(arguments: SimpleNamespace, request: ExportRequest) -> ExportResult:
-    """Export into the kind of table that the options name. Raises PipelineError."""
+def _check_table_options(arguments: SimpleNamespace) -> None:
+    """Raises BadRequestError where options do not go together."""
     from tidelog.pipeline.job_errors import BadRequestError
 
-    target = _iceberg_target(arguments)
-    if target is not None and arguments.format != "parquet":
+    has_catalog = arguments.catalog is not None
+    if arguments.warehouse is not None and not has_catalog:
+        raise BadRequestError(f"--warehouse {arguments.warehouse}: expected --catalog URI with it")
+    if arguments.partition_by is not None and not has_catalog:
+        raise BadRequestError(f"--partition-by {arguments.partition_by}: expected --catalog with it")
+    if arguments.format != "parquet" and has_catalog:
         raise BadRequestError(f"--format {arguments.format}: expected it without --catalog")
-    spark, progress = _spark(arguments), _progress(arguments)
+    if arguments.mode == "upsert" and arguments.format == "parquet" and not has_catalog:
+        raise BadRequestError("--mode upsert: expected --catalog or --format delta with it, a folder only grows")
+    if arguments.complete_before is not None and arguments.follow:
+        raise BadRequestError("--complete-before: expected it without --follow")
+    if arguments.metrics is not None and not arguments.follow:
+        raise BadRequestError(f"--metrics {arguments.metrics}: expected --follow with it")
+
+
+def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
+    """Export every so many seconds, until a signal comes; a run that is under way is finished then."""
+    from tidelog.pipeline.jobs.exporting.follow import Follower
+
+    spark = _spark(arguments)
+    follower = Follower(
+        lambda: _exported(arguments, request, spark),
+        lambda line: print(f"{arguments.table} {line}", flush=True),
+        max(0.0, arguments.interval),
+        arguments.metrics,
+    )
+    before = {number: signal.signal(number, lambda *_: follower.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        follower.follow()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _exported(arguments: SimpleNamespace, request: ExportRequest, spark: SparkSession | None) -> ExportResult:
+    """Export into the kind of table that the options name. Raises PipelineError."""
+    target = _iceberg_target(arguments)
+    progress = _progress(arguments)
     if target is not None:
         from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 

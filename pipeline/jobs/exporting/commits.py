@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.pipeline.export.file import FilePlan, write_file
 from tidelog.pipeline.export.manifest import Manifest, StagingRun, id_text
+from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
 from tidelog.pipeline.jobs.progress import Progress
@@ -83,6 +84,7 @@ def export_into(
     progress: Progress | None = None,
 ) -> ExportResult:
     """Bring a table with the state ``before`` up to date. Raises what ``export`` raises."""
+    before = _with_mode(before, request)
     looked = Look.at(request.source)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = [(plan, plan_files(plan, request, "")) for plan in plans if plan.is_new]
@@ -101,6 +103,13 @@ def export_into(
         done += _log_bytes(part)
         progress.job = f"export, {100 * done // max(total, 1)} % committed"
     return looked.result(after, (result for plan in written for result in plan.results))
+
+
+def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:
+    """The state, which has the request's mode if it is the first. Raises BadRequestError for another mode."""
+    if before.version and before.mode != request.mode:
+        raise BadRequestError(f"--mode {request.mode}: the table was made with --mode {before.mode}, expected that")
+    return replace(before, mode=request.mode)
 
 
 def _workers(spark: SparkSession | None) -> int:

@@ -21,11 +21,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, Manifest, StagingRun, TableFile
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import DELTA_INSTALL, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.options.columns import Columns
 
@@ -47,7 +48,8 @@ def export_to_delta(
         raise missing("deltalake", DELTA_INSTALL)
     from deltalake.exceptions import DeltaError
 
-    table = _DeltaCommits(request)
+    progress = progress or Progress("export", quiet=True)
+    table = _DeltaCommits(request, Merger(spark, progress) if request.mode == UPSERT else None)
     try:
         return export_into(spark, request, table, table.open(), progress)
     except DeltaError as error:
@@ -61,9 +63,11 @@ class _DeltaCommits:
 
     may_grow = False
 
-    def __init__(self, request: ExportRequest) -> None:
+    def __init__(self, request: ExportRequest, merger: Merger | None) -> None:
+        """``merger`` of a table of latest values alone."""
         self._schema = Columns.all(headers=request.headers).arrow_schema()
         self._area = ExportTable(request.table, self._finish)
+        self._merger = merger
         self._committed: set[str] = set()
 
     def open(self) -> Manifest:
@@ -87,30 +91,51 @@ class _DeltaCommits:
                 )
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             OsFileSystem().replace_file(self._state_path(after.version), state.to_json().encode())
-            new = [file for file in after.files if file not in before.files]
-            self._bring_in(staged.path, DATA, (file.name for file in new))
+            change = Change(added=[(file.name, file.rows) for file in after.files if file not in before.files])
+            if self._merger is not None:
+                change = self._merger.merge(self._files_of(table), plans, staged)
+            self._bring_in(staged.path, DATA, (name for name, _ in change.added))
             self._bring_in(staged.path, DEAD_LETTER, os.listdir(os.path.join(staged.path, DEAD_LETTER)))
-            self._add(table, new, after.version)
+            self._add(table, change, after.version)
         self._committed.add(staged.run)
 
-    def _add(self, table: DeltaTable | None, files: list[TableFile], number: int) -> None:
+    def _add(self, table: DeltaTable | None, change: Change, number: int) -> None:
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.transaction import create_table_with_add_actions
 
         properties = CommitProperties(app_transactions=[Transaction(APP_ID, number)])
-        actions = [self._action(file) for file in files]
+        added = [self._add_action(name, rows) for name, rows in change.added]
         schema: Any = Schema.from_arrow(self._schema)
         if table is None:
-            create_table_with_add_actions(self._area.path, schema, actions, commit_properties=properties)
+            create_table_with_add_actions(self._area.path, schema, added, commit_properties=properties)
         else:
+            actions = [*added, *(self._remove_action(path) for path in change.removed)]
             table.create_write_transaction(actions, "append", schema, commit_properties=properties)
 
-    def _action(self, file: TableFile) -> Any:
+    def _add_action(self, name: str, rows: int) -> Any:
         from deltalake.transaction import AddAction
 
-        modified_ms = os.stat(self._area.directory(DATA, file.name)).st_mtime_ns // 1_000_000
-        stats = json.dumps({"numRecords": file.rows})
-        return AddAction(f"{DATA}/{file.name}", file.size, {}, modified_ms, True, stats)
+        status = os.stat(self._area.directory(DATA, name))
+        stats = json.dumps({"numRecords": rows})
+        return AddAction(f"{DATA}/{name}", status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
+
+    def _remove_action(self, path: str) -> Any:
+        from deltalake.transaction import RemoveAction
+
+        name = os.path.relpath(path, self._area.path)
+        return RemoveAction(name, True, time.time_ns() // 1_000_000, os.path.getsize(path), {})
+
+    def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
+        """The files of the newest version. Raises JobError where rows in them are deleted by other files."""
+        import pyarrow as pa
+
+        if table is None:
+            return []
+        if pa.table(table.deletion_vectors()).num_rows:
+            raise JobError(f"Delta table {self._area.path} has deletion vectors: expected none, purge the table first")
+        found = pa.table(table.get_add_actions())
+        names, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
+        return [OldFile(self._area.directory(name), size) for name, size in zip(names, sizes, strict=True)]
 
     def _table(self) -> DeltaTable | None:
         from deltalake import DeltaTable

@@ -13,6 +13,7 @@ from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
 from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_slices
 from tidelog.pipeline.export.manifest import (
     DATA,
+    UPSERT,
     ExportTable,
     Manifest,
     PartitionState,
@@ -63,10 +64,11 @@ def plan_partition(
     name, number = directory.topic, directory.partition
     topic = before.topics.get(name)
     if topic is not None and topic.topic_id != id_text(directory.topic_id):
-        if not request.restart_recreated:
+        if not request.restart_recreated or request.mode == UPSERT:
             raise TopicRecreatedError(
                 f"topic {name} was deleted and created again: the table holds id {topic.topic_id}, the log has "
-                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows"
+                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows, a table "
+                "of latest values needs another name then"
             )
         topic = None
     state = None if topic is None else topic.partitions.get(number)
@@ -124,6 +126,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
             keep_damaged=request.keep_damaged,
             fail_on_data_loss=request.fail_on_data_loss,
             split_by=request.split_by,
+            latest=request.mode == UPSERT,
         )
         for number, group in enumerate(groups)
     ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tidelog.pipeline.export.file import FileResult
-from tidelog.pipeline.export.manifest import Manifest
+from tidelog.pipeline.export.manifest import APPEND, Manifest
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
 
@@ -23,7 +23,8 @@ class ExportRequest:
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
     batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit, and about
-    ``commit_minutes`` of work. ``split_by`` hour or day: no file has rows of two.
+    ``commit_minutes`` of work. ``split_by`` hour or day: no file has rows of two. ``mode``: a row for each record
+    (``append``), or for the latest of each key (``upsert``).
     """
 
     source: LogSource
@@ -36,6 +37,7 @@ class ExportRequest:
     commit_files: int = DEFAULT_COMMIT_FILES
     commit_minutes: float = DEFAULT_COMMIT_MINUTES
     split_by: str = ""
+    mode: str = APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
-    up to there, which those are not that have an open transaction.
+    up to there, which those are not that have an open transaction. ``ends``: where the logs ended then.
     """
 
     manifest: Manifest
@@ -54,6 +56,15 @@ class ExportResult:
     rows: int = 0
     size: int = 0
     dead_letters: int = 0
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """(Topic, partition) -> offsets that the log had and the table has not: of open transactions, or none."""
+        exported = self.manifest.offsets()
+        return {
+            (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))
+            for (topic, partition), end in self.ends.items()
+        }
 
     def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Topic -> partition -> (largest record time in ms, offset): every committed record below is in the table."""
@@ -93,7 +104,9 @@ class Look:
 
     def unchanged(self, manifest: Manifest) -> ExportResult:
         """The result of a run that found nothing new."""
-        return ExportResult(manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted())
+        return ExportResult(
+            manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted(), ends=self._ends()
+        )
 
     def result(self, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
         """The result of a run that committed ``after``."""
@@ -109,7 +122,11 @@ class Look:
             rows=sum(file.rows for file in files),
             size=sum(file.size for file in files),
             dead_letters=letters,
+            ends=self._ends(),
         )
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        return {(p.directory.topic, p.directory.partition): p.bounds.end for p in self.partitions}
 
     def _exhausted(self) -> frozenset[tuple[str, int]]:
         return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidelog.pipeline.audit.table import ComparePlan, IcebergRows
 from tidelog.pipeline.errors import TopicRecreatedError
-from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.export.manifest import APPEND, DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
@@ -69,6 +69,8 @@ def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     table: AuditedTable = _ParquetTable.open(name) if iceberg is None else _IcebergTable.open(iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
+    if table.manifest.mode != APPEND:
+        raise BadRequestError(f"{name} has the latest values per key: expected a table with a row for each record")
     return table
 
 

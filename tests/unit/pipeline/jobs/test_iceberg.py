@@ -189,12 +189,12 @@ def test_a_run_commits_on_its_way_and_one_that_is_killed_goes_on_there(
     fields: dict[str, Any] = {"file_bytes": 1000, "commit_files": 2}
     real, ends = iceberg_job._commit, [0]
 
-    def commit(table: Any, before: Any, after: Any, *rest: Any) -> None:
+    def commit(table: Any, state: Any, *rest: Any) -> None:
         if len(ends) % 3 == 0:
             ends.append(-1)
             raise KeyboardInterrupt
-        real(table, before, after, *rest)
-        ends.append(after.topics["orders"].partitions[0].end)
+        real(table, state, *rest)
+        ends.append(state.topics["orders"].partitions[0].end)
 
     monkeypatch.setattr(iceberg_job, "_commit", commit)
     for _ in range(20):

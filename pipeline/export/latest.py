@@ -1,0 +1,184 @@
+"""The latest record of each key of a partition: the rows of an upsert, and the files that they replace rows of.
+
+    records of a range, in order -> the last row of each key, deletes too          -> a staged file
+    staged file or table file, keys of later staged files -> its rows that stay     -> a file of the table
+
+A key belongs to its topic and partition, as for the cleaner. A record without a value deletes its key. One without a
+key goes to the dead letters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidelog.pipeline.export.parquet import RowWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows wait for so many bytes, and for twice what the last pass has left, before a pass drops superseded ones.
+PASS_BYTES = 64 * 1024 * 1024
+_IDENTITY = ("topic", "partition", "key")
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Files of which one is made: ``paths`` in the table or staged, and ``later``, the staged files that come after
+    them. ``target`` is the file to write. ``is_new``: deletes lie among the rows."""
+
+    paths: tuple[str, ...]
+    later: tuple[str, ...]
+    target: str
+    is_new: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(os.path.getsize(path) for path in self.paths)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """Result of a merge. ``is_unchanged``: the one file stays as it is, and nothing was written. Without rows, no file
+    was written either."""
+
+    is_unchanged: bool
+    rows: int
+
+
+class LatestRows:
+    """The last row of each key among the batches that were added, in the order of offsets."""
+
+    def __init__(self) -> None:
+        self.largest_timestamp = -1
+        self._batches: list[pa.RecordBatch] = []
+        self._size = 0
+        self._limit = PASS_BYTES
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows that have a key, after all rows before them."""
+        self._batches.append(batch)
+        self._size += batch.nbytes
+        if self._size >= self._limit:
+            self._reduce()
+            self._limit = max(PASS_BYTES, 2 * self._size)
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows."""
+        self._reduce()
+        return self._batches
+
+    def _reduce(self) -> None:
+        self._batches = _last_of_each_key(self._batches)
+        self._size = sum(batch.get_total_buffer_size() for batch in self._batches)
+
+
+def _last_of_each_key(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if not batches:
+        return []
+    keys = pa.chunked_array([batch.column("key") for batch in batches])
+    numbered = pa.table({"key": keys, "row": np.arange(len(keys))})
+    last = numbered.group_by("key", use_threads=False).aggregate([("row", "max")]).column("row_max").to_numpy()
+    if len(last) == len(keys):
+        return batches
+    stays = np.zeros(len(keys), np.bool_)
+    stays[last] = True
+    return [batch for batch in _chosen(batches, stays) if batch.num_rows]
+
+
+def _chosen(batches: Iterable[pa.RecordBatch], stays: Any) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    begin = 0
+    for batch in batches:
+        yield batch.filter(pa.array(stays[begin : begin + batch.num_rows]))
+        begin += batch.num_rows
+
+
+def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordBatch], None]) -> LatestRows:
+    """The last row of each key; ``keyless`` gets the rows that have none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = LatestRows()
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        latest: Any = pc.max(batch.column("timestamp").cast(pa.int64()))
+        found.largest_timestamp = max(found.largest_timestamp, latest.as_py() // 1000)
+        if batch.column("key").null_count:
+            has_key: Any = batch.column("key").is_valid()
+            keyless(batch.filter(pc.invert(has_key)))
+            batch = batch.filter(has_key)
+        found.add(batch)
+    return found
+
+
+# ---- merging
+
+
+def merge_files(plan: MergePlan) -> MergeResult:
+    """Write the rows of ``plan.paths`` that no later file has the key of. Raises JobError, OSError."""
+    gone = _keys_of(plan.later)
+    masks = [_stays(path, gone, is_new=plan.is_new) for path in plan.paths]
+    rows = int(sum(mask.sum() for mask in masks))
+    if len(plan.paths) == 1 and rows == len(masks[0]):
+        return MergeResult(is_unchanged=True, rows=rows)
+    if rows:
+        _write(plan, masks)
+    return MergeResult(is_unchanged=False, rows=rows)
+
+
+def _write(plan: MergePlan, masks: list[Any]) -> None:
+    import pyarrow.parquet as pq
+
+    first = pq.read_schema(plan.paths[0])
+    writer = RowWriter(plan.target, first, {})
+    try:
+        for path, stays in zip(plan.paths, masks, strict=True):
+            with pq.ParquetFile(path) as file:
+                writer.write(_chosen(file.iter_batches(), stays))
+    except BaseException:
+        writer.give_up()
+        raise
+    writer.close()
+
+
+def _keys_of(paths: Iterable[str]) -> dict[Place, Any]:
+    """The keys of staged files by topic and partition. Each file has rows of one partition."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found: dict[Place, list[Any]] = {}
+    for path in paths:
+        table = pq.read_table(path, columns=list(_IDENTITY), partitioning=None)
+        if table.num_rows:
+            place = table.column("topic")[0].as_py(), table.column("partition")[0].as_py()
+            found.setdefault(place, []).extend(table.column("key").chunks)
+    return {place: pa.chunked_array(keys, pa.binary()) for place, keys in found.items()}
+
+
+def _stays(path: str, gone: dict[Place, Any], *, is_new: bool) -> Any:
+    """A numpy array of booleans: true for the rows of a file that stay."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    columns = [*_IDENTITY, "value"] if is_new else list(_IDENTITY)
+    table = pq.read_table(path, columns=columns, partitioning=None)
+    stays = np.ones(table.num_rows, np.bool_)
+    if is_new:
+        stays &= table.column("value").is_valid().to_numpy()
+    for (topic, partition), keys in gone.items():
+        is_there: Any = pc.and_(pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition))
+        if pc.any(is_there).as_py():
+            has_key: Any = pc.is_in(table.column("key"), value_set=keys)
+            stays &= ~pc.and_(is_there, has_key).to_numpy()
+    return stays

@@ -1,0 +1,116 @@
+"""The export that goes on: a run every interval, until it is told to stop.
+
+    run -> one line per commit, metrics -> wait for the rest of the interval -> run ...
+
+A run that fails is told and tried again at the next interval: the store, the catalog or the broker may be away for a
+while, or another export was faster. What asks for a decision ends it: a topic that was created again, records that are
+lost, an option that cannot be. Each run begins where the table's newest commit ends, so nothing is kept in between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError, SelectionError, TopicRecreatedError
+from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
+from tidelog.pipeline.jobs.exporting.request import ExportResult
+from tidelog.protocol.errors import KafkaError
+
+DECISIONS = (BadRequestError, DataLossError, MissingPackageError, OptionError, SelectionError, TopicRecreatedError)
+"""Errors that come again until someone changes something."""
+_HELP = {
+    "commits_total": "Runs that committed something.",
+    "failures_total": "Runs that failed.",
+    "rows_total": "Rows written.",
+    "bytes_total": "Bytes of files written.",
+    "last_success_timestamp_seconds": "When the log was looked at by the last run that succeeded.",
+    "lag_records": "Offsets that the log had and the table had not, at the last run that succeeded.",
+}
+
+
+@dataclass(slots=True)
+class FollowMetrics:
+    """Sums over the runs of one process, and the lag as of the last run that succeeded."""
+
+    commits_total: int = 0
+    failures_total: int = 0
+    rows_total: int = 0
+    bytes_total: int = 0
+    last_success_timestamp_seconds: float = 0.0
+    lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def note(self, result: ExportResult) -> None:
+        """Add a run."""
+        self.commits_total += result.committed
+        self.rows_total += result.rows
+        self.bytes_total += result.size
+        self.last_success_timestamp_seconds = result.looked_ms / 1000
+        self.lag_records = result.lag()
+
+    def text(self) -> str:
+        """The metrics in Prometheus' text format."""
+        lines = []
+        for name, about in _HELP.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP tidelog_export_{name} {about}", f"# TYPE tidelog_export_{name} {kind}"]
+            value = getattr(self, name)
+            samples = {(): value} if not isinstance(value, dict) else value
+            lines += [f"tidelog_export_{name}{_labels(place)} {number}" for place, number in sorted(samples.items())]
+        return "\n".join(lines) + "\n"
+
+
+def _labels(place: tuple[str, int] | tuple[()]) -> str:
+    return f'{{topic="{place[0]}",partition="{place[1]}"}}' if place else ""
+
+
+@dataclass(slots=True)
+class Follower:
+    """A loop over runs of an export. ``told`` gets lines for people. ``metrics_path``: a file for a collector of text
+    files, replaced after each run."""
+
+    run: Callable[[], ExportResult]
+    told: Callable[[str], None]
+    interval_s: float
+    metrics_path: str | None = None
+    metrics: FollowMetrics = field(default_factory=FollowMetrics)
+    clock: Callable[[], float] = time.monotonic
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """End after the run that is under way; for signal handlers and other threads."""
+        self._stopped.set()
+
+    def follow(self) -> None:
+        """Run until stopped. Raises one of DECISIONS."""
+        while not self._stopped.is_set():
+            began = self.clock()
+            self.run_once()
+            self._stopped.wait(max(0.0, self.interval_s - (self.clock() - began)))
+
+    def run_once(self) -> None:
+        """Export what is new, and tell what came of it. Raises one of DECISIONS."""
+        try:
+            result = self.run()
+        except DECISIONS:
+            raise
+        except (PipelineError, KafkaError, OSError) as error:
+            self.metrics.failures_total += 1
+            self.told(f"{error}; it is tried again in {self.interval_s:g} s")
+        else:
+            self.metrics.note(result)
+            if result.committed:
+                self.told(_line(result))
+        if self.metrics_path is not None:
+            OsFileSystem().replace_file(os.path.abspath(self.metrics_path), self.metrics.text().encode())
+
+
+def _line(result: ExportResult) -> str:
+    return (
+        f"version {result.manifest.version}: {result.rows:,} rows in {result.files} files, {result.size:,} bytes, "
+        f"lag {sum(result.lag().values()):,} records"
+    )

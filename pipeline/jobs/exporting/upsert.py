@@ -1,0 +1,99 @@
+"""The files of a table before and after an upsert: what one commit takes out, and what it adds.
+
+    staged files     a row for the latest of each key, deletes too; the later file of a partition counts
+    table files      stay as they are where no staged row has a key of theirs; else one is written without those rows
+
+So a commit costs what the files hold that have a changed key. Small files that may lie together become one on the way.
+Files are never changed: a reader of the version before still finds its own, until the table's maintenance removes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.export.latest import MergePlan, MergeResult, merge_files
+from tidelog.pipeline.export.manifest import DATA, StagingRun
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
+from tidelog.pipeline.jobs.progress import Progress
+from tidelog.pipeline.jobs.runner import Task, run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Files below this size are put together, up to as much.
+SMALL_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class OldFile:
+    """A file of the table. ``partition``: only files of one value may become one file."""
+
+    path: str
+    size: int
+    partition: str = ""
+
+
+@dataclass(slots=True)
+class Change:
+    """Difference between two versions: paths of files that go, and names and row counts of staged files that come."""
+
+    removed: list[str] = field(default_factory=list)
+    added: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Merger:
+    """The workers of merges, and the display of their progress."""
+
+    spark: SparkSession | None
+    progress: Progress
+
+    def merge(self, old: Iterable[OldFile], plans: Sequence[PartitionPlan], staged: StagingRun) -> Change:
+        """Write what a commit adds into the staging directory. Raises JobError."""
+        folder = os.path.join(staged.path, DATA)
+        groups = [[file.name for file in result.files] for plan in plans for result in plan.results]
+        groups = [[os.path.join(folder, name) for name in group] for group in groups]
+        every = tuple(path for group in groups for path in group)
+        works = [(tuple(file.path for file in group), every, False) for group in _grouped(old)] if every else []
+        for number, group in enumerate(groups):
+            later = tuple(path for after in groups[number + 1 :] for path in after)
+            works += [((path,), later, True) for path in group]
+        targets = (os.path.join(folder, f"latest-{staged.run}-{n:06d}.parquet") for n in range(len(works)))
+        merges = [MergePlan(*work[:2], target, work[2]) for work, target in zip(works, targets, strict=True)]
+        tasks = [Task(os.path.basename(merge.target), merge.size, merge) for merge in merges]
+        return _change(merges, run_tasks(self.spark, tasks, merge_files, self.progress))
+
+
+def _grouped(files: Iterable[OldFile]) -> list[list[OldFile]]:
+    """Group small files that may lie together; another file is a group of its own."""
+    groups: list[list[OldFile]] = []
+    sizes: dict[int, int] = {}
+    open_groups: dict[str, int] = {}
+    for file in sorted(files, key=lambda file: file.path):
+        number = open_groups.get(file.partition)
+        if number is None or file.size >= SMALL_BYTES or sizes[number] + file.size > SMALL_BYTES:
+            number = len(groups)
+            groups.append([])
+            sizes[number] = 0
+            if file.size < SMALL_BYTES:
+                open_groups[file.partition] = number
+        groups[number].append(file)
+        sizes[number] += file.size
+    return groups
+
+
+def _change(merges: Sequence[MergePlan], results: Sequence[MergeResult]) -> Change:
+    change = Change()
+    for merge, result in zip(merges, results, strict=True):
+        if result.is_unchanged:
+            if merge.is_new:
+                change.added.append((os.path.basename(merge.paths[0]), result.rows))
+            continue
+        if not merge.is_new:
+            change.removed += merge.paths
+        if result.rows:
+            change.added.append((os.path.basename(merge.target), result.rows))
+    return change

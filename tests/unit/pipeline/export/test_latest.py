@@ -1,0 +1,79 @@
+"""The latest row of each key: passes over rows in memory, and merges of files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidelog.pipeline.export import latest
+from tidelog.pipeline.export.latest import MergePlan, latest_rows, merge_files
+from tidelog.pipeline.options.columns import Columns
+
+SCHEMA = Columns.all().arrow_schema()
+Rows = list[tuple[bytes | None, bytes | None]]
+
+
+def batch(rows: Rows, first: int = 0, partition: int = 0) -> pa.RecordBatch:
+    content = [
+        {"key": key, "value": value, "topic": "t", "partition": partition, "offset": first + n, "timestamp": first + n,
+         "timestampType": 0} for n, (key, value) in enumerate(rows)
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(content, SCHEMA)
+
+
+def write(path: Path, *batches: pa.RecordBatch) -> str:
+    pq.write_table(pa.Table.from_batches(batches), path)
+    return str(path)
+
+
+def rows_of(path: str) -> list[tuple[Any, ...]]:
+    return [(row["partition"], row["key"], row["value"]) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.mark.parametrize("pass_bytes", [1, 1000, 1 << 20])
+def test_the_last_row_of_each_key_stays_whatever_the_passes_are(
+    pass_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latest, "PASS_BYTES", pass_bytes)
+    chance, expected = random.Random(pass_bytes), dict[bytes, int]()
+    keyless, batches, first = [], [], 0
+    for _ in range(50):
+        rows: Rows = [
+            (None if chance.random() < 0.05 else b"%d" % chance.randrange(90), b"v")
+            for _ in range(chance.randrange(30))
+        ]
+        batches.append(batch(rows, first))
+        expected |= {key: first + n for n, (key, _) in enumerate(rows) if key is not None}
+        first += len(rows)
+    found = latest_rows(batches, keyless.append)
+    offsets = [offset for one in found.batches() for offset in one.column("offset").to_pylist()]
+    assert offsets == sorted(expected.values())
+    assert sum(one.num_rows for one in keyless) == sum(one.column("key").null_count for one in batches)
+    assert found.largest_timestamp == (first - 1) // 1000
+
+
+def test_rows_whose_key_comes_again_go_and_those_of_other_partitions_stay(tmp_path: Path) -> None:
+    old = write(tmp_path / "old", batch([(b"a", b"1"), (b"b", b"2")]), batch([(b"a", b"3")], partition=1))
+    new = write(tmp_path / "new", batch([(b"a", None), (b"c", b"4")], 9))
+    target = str(tmp_path / "target")
+    result = merge_files(MergePlan((old,), (new,), target, is_new=False))
+    assert (result.is_unchanged, result.rows) == (False, 2)
+    assert rows_of(target) == [(0, b"b", b"2"), (1, b"a", b"3")]
+    assert merge_files(MergePlan((new,), (), target, is_new=True)).rows == 1
+    assert rows_of(target) == [(0, b"c", b"4")]
+
+
+def test_a_file_that_keeps_its_rows_is_not_written_again(tmp_path: Path) -> None:
+    old = write(tmp_path / "old", batch([(b"a", b"1")]))
+    new = write(tmp_path / "new", batch([(b"b", b"2")], 9))
+    target = tmp_path / "target"
+    assert merge_files(MergePlan((old,), (new,), str(target), is_new=False)).is_unchanged
+    assert merge_files(MergePlan((old,), (old,), str(target), is_new=False)).rows == 0
+    assert not target.exists()
+    assert merge_files(MergePlan((old, new), (), str(target), is_new=False)).rows == 2
+    assert rows_of(str(target)) == [(0, b"a", b"1"), (0, b"b", b"2")]

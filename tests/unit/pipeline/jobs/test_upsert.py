@@ -1,0 +1,240 @@
+"""Export of the latest values per key, into Iceberg and Delta: the compacted log at each offset, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("polars")
+
+import polars
+
+from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
+from tidelog.pipeline.jobs import iceberg as iceberg_job
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.compact import CompactRequest, compact
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.exporting import delta, upsert
+from tidelog.pipeline.jobs.exporting.delta import export_to_delta
+from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+from tidelog.pipeline.jobs.offline_logs import Configuration
+from tidelog.protocol.record.record_batch import Record
+
+pytestmark = pytest.mark.usefixtures("catalogs")
+Latest = dict[tuple[str, int, bytes], tuple[int, bytes]]
+"""Topic, partition and key -> offset and value."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: how it is exported into and read, and the calls at which a run may be killed."""
+
+    export: Callable[[ExportRequest], ExportResult]
+    read: Callable[[], list[dict[str, Any]]]
+    kills: tuple[tuple[object, str], ...]
+
+    def latest(self) -> Latest:
+        """The table's rows, none twice."""
+        rows = self.read()
+        found = {(row["topic"], row["partition"], row["key"]): (row["offset"], row["value"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+@pytest.fixture
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with closed_catalogs(monkeypatch):
+        yield
+
+
+@pytest.fixture(params=["iceberg", "delta"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    if request.param == "delta":
+        path = str(tmp_path / "table")
+        commits = delta._DeltaCommits
+        return Kind(
+            lambda asked: export_to_delta(None, asked),
+            lambda: polars.read_delta(path).to_dicts(),
+            ((commits, "_bring_in"), (commits, "_add"), (upsert.Merger, "merge")),
+        )
+    target = target_below(tmp_path)
+    return Kind(
+        lambda asked: export_to_iceberg(None, asked, target),
+        lambda: table_of(target).scan().to_arrow().to_pylist(),
+        ((iceberg_job, "_bring_in"), (iceberg_job, "_commit"), (upsert.Merger, "merge")),
+    )
+
+
+def run(data: DataDirectory, kind: Kind, **fields: Any) -> ExportResult:
+    table = str(data.path.parent / "table")
+    return kind.export(ExportRequest(data.source(), table, mode="upsert", **fields))
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class Changelog:
+    """Random changes of few keys in two partitions, and what they come to."""
+
+    def __init__(self, data: DataDirectory, seed: int) -> None:
+        self.latest: Latest = {}
+        self._data = data
+        self._chance = random.Random(seed)
+        self._keys = [b"key %d" % number for number in range(self._chance.choice((3, 20, 200)))]
+
+    def change(self, batches: int) -> None:
+        """Write batches: values, deletes, and transactions that end either way."""
+        for _ in range(batches):
+            partition = self._chance.randrange(2)
+            log = self._data.log("users", partition)
+            records = [self._record(number) for number in range(self._chance.randint(1, 6))]
+            if (end := self._chance.choice((None, None, True, False))) is None:
+                first = write(log, records)
+            else:
+                producer = self._chance.randrange(1 << 30)
+                options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+                first = write(log, records, is_transactional=True, **options)
+                end_transaction(log, producer, commit=end)
+            for record in records if end is not False else ():
+                self._note(partition, record._replace(offset=first + record.offset))
+
+    def _record(self, number: int) -> Record:
+        value = None if self._chance.random() < 0.3 else b"%d" % self._chance.randrange(1 << 60)
+        return Record(number, NOW_MS, self._chance.choice(self._keys), value)
+
+    def _note(self, partition: int, record: Record) -> None:
+        assert record.key is not None
+        self.latest.pop(place := ("users", partition, record.key), None)
+        if record.value is not None:
+            self.latest[place] = (record.offset, record.value)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TIDELOG_UPSERT_SEEDS", "2"))))
+def test_at_every_commit_the_table_is_the_compacted_log(
+    data: DataDirectory, kind: Kind, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, changes = random.Random(seed), Changelog(data, seed)
+    monkeypatch.setattr(upsert, "SMALL_BYTES", chance.choice((1, 5000, 1 << 25)))
+    for _ in range(4):
+        before = dict(changes.latest)
+        changes.change(chance.randint(1, 12))
+        sizes = {"file_bytes": chance.choice((300, 1 << 20)), "commit_files": chance.choice((2, 64))}
+        if chance.random() < 0.4:
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(*chance.choice(kind.kills), killed)
+                run(data, kind, **sizes)
+            if before:
+                assert kind.latest() == before, "a killed run left the table as it was"
+        run(data, kind, **sizes)
+        assert kind.latest() == changes.latest
+
+
+def test_the_table_equals_the_log_that_the_cleaner_compacted(data: DataDirectory, kind: Kind) -> None:
+    changes = Changelog(data, 7)
+    changes.change(25)
+    run(data, kind, file_bytes=500)
+    data.close()
+    compacting = Configuration(overrides={"cleanup.policy": "compact", "segment.bytes": "4096"})
+    compact(None, CompactRequest(data.source(), compacting, now_ms=NOW_MS + 10 * 86_400_000))
+    assert kind.latest() == changes.latest
+    assert run(data, kind).committed is False
+
+
+def test_a_file_without_changed_keys_stays(data: DataDirectory, kind: Kind) -> None:
+    write(data.log("users"), [Record(0, NOW_MS, b"a", b"1")])
+    run(data, kind)
+    write(data.log("users", 1), [Record(0, NOW_MS, b"a", b"2")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upsert, "SMALL_BYTES", 1)
+        run(data, kind)
+    assert kind.latest() == {("users", 0, b"a"): (0, b"1"), ("users", 1, b"a"): (0, b"2")}
+
+
+def test_records_without_a_key_are_dead_letters(data: DataDirectory, kind: Kind) -> None:
+    write(data.log("users"), [Record(0, NOW_MS, None, b"1"), Record(1, NOW_MS, b"a", b"2")])
+    assert run(data, kind).dead_letters == 1
+    assert kind.latest() == {("users", 0, b"a"): (1, b"2")}
+
+
+@pytest.mark.parametrize(("first", "second"), [("append", "upsert"), ("upsert", "append")])
+def test_a_table_keeps_its_mode(data: DataDirectory, kind: Kind, first: str, second: str) -> None:
+    fill(data.log("users"), 1)
+    table = str(data.path.parent / "table")
+    kind.export(ExportRequest(data.source(), table, mode=first))
+    with pytest.raises(BadRequestError, match=f"--mode {second}: the table was made with --mode {first}"):
+        kind.export(ExportRequest(data.source(), table, mode=second))
+
+
+def test_a_recreated_topic_needs_a_new_table(data: DataDirectory, kind: Kind) -> None:
+    fill(data.log("users"), 1)
+    run(data, kind)
+    data.close()
+    os.rename(data.path / "users-0", data.path.parent / "gone")
+    fill(data.log("users", topic_id=bytes(range(1, 17))), 1)
+    with pytest.raises(TopicRecreatedError, match="needs another name then"):
+        run(data, kind, restart_recreated=True)
+
+
+def test_rows_that_another_writer_deletes_in_place_are_refused(data: DataDirectory, tmp_path: Path) -> None:
+    class Task:
+        delete_files = ("deletes",)
+
+    class Table:
+        def scan(self) -> Any:
+            return self
+
+        def plan_files(self) -> list[Task]:
+            return [Task()]
+
+        def name(self) -> tuple[str, ...]:
+            return ("lake", "events")
+
+    with pytest.raises(JobError, match=r"Iceberg table lake.events has delete files: expected none"):
+        iceberg_job._old_files(Table())  # type: ignore[arg-type]
+
+
+def test_another_writer_between_look_and_commit_is_a_conflict(
+    data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = target_below(tmp_path)
+    fill(data.log("users"), 2)
+    request = ExportRequest(data.source(), "", mode="upsert")
+    export_to_iceberg(None, request, target)
+    fill(data.log("users"), 2)
+    real = upsert.Merger.merge
+
+    def others_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(upsert.Merger, "merge", real)
+        table_of(target).delete("offset = 9")
+        return real(*arguments)
+
+    monkeypatch.setattr(upsert.Merger, "merge", others_first)
+    with pytest.raises(ConflictError):
+        export_to_iceberg(None, request, target)
+    export_to_iceberg(None, request, target)
+    assert sorted(table_of(target).scan().to_arrow()["offset"].to_pylist()) == [10, 15, 16, 17, 18, 19]
+
+
+def test_an_audit_does_not_compare_it(data: DataDirectory, tmp_path: Path) -> None:
+    target = target_below(tmp_path)
+    fill(data.log("users"), 1)
+    export_to_iceberg(None, ExportRequest(data.source(), "", mode="upsert"), target)
+    with pytest.raises(BadRequestError, match="has the latest values per key"):
+        audit(None, AuditRequest(data.source(), NAME, iceberg=target))
