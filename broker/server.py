@@ -113,10 +113,17 @@ class Server:
     """One broker in this process and loop. ``endpoints`` are the addresses bound, with the ports that were chosen."""
 
     def __init__(
-        self, config: BrokerConfig, *, time: Time | None = None, on_failure: Callable[[], object] = lambda: None
+        self,
+        config: BrokerConfig,
+        *,
+        time: Time | None = None,
+        on_failure: Callable[[], object] = lambda: None,
+        lone_role: Callable[[BrokerConfig, Time, asyncio.AbstractEventLoop], Role] | None = None,
     ) -> None:
-        """``on_failure`` is called when the broker cannot go on and has to be stopped; ``failure`` says why."""
+        """``on_failure`` is called when the broker cannot go on and has to be stopped; ``failure`` says why.
+        ``lone_role`` builds another LoneRole, for tests of its clients."""
         self.config = config
+        self._lone_role = lone_role or LoneRole
         self.failure: str | None = None
         self._on_failure = on_failure
         self._role: Role | None = None
@@ -173,7 +180,7 @@ class Server:
     def _choose_role(self, loop: asyncio.AbstractEventLoop) -> Role:
         """Return what this node is to be. Raises ConfigError."""
         if not is_member(self.config):
-            return LoneRole(self.config, self.time, loop)
+            return self._lone_role(self.config, self.time, loop)
         from tidelog.broker.member.member import Member  # a lone node imports nothing of it
 
         return Member(self.config, self.time, loop, self._fail)
@@ -266,6 +273,12 @@ class Server:
             self._acceptors.append(acceptor)
         for acceptor in self._acceptors:
             acceptor.resume()
+
+    async def catch_up(self) -> None:
+        """Fire the timers that are due by a clock that was moved ahead, and wait for the jobs among them."""
+        self.broker.timers.catch_up()
+        if self._jobs is not None:
+            await self._jobs.settle()
 
     def reload_stores(self) -> None:
         """Read the stores of keys and certificates again, for the next handshakes."""

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 LOCK_FILE = ".lock"
 RECORD_THREADS = 2
+OS_FILES = OsFileSystem()
 
 
 class ClaimedDirectories(NamedTuple):
@@ -94,12 +95,13 @@ class Foundation(NamedTuple):
     default_directory: bytes = UNASSIGNED_DIRECTORY
 
 
-async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop) -> Broker:
+async def build_broker(
+    config: BrokerConfig, time: Time, loop: AbstractEventLoop, file_system: FileSystem = OS_FILES
+) -> Broker:
     """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
     set_creation_mode(config.get_str("log.dirs.mode"))
-    file_system = OsFileSystem()
     try:
-        ground = lay_foundation(config, time, loop, claim_directories(file_system, config))
+        ground = lay_foundation(config, time, loop, claim_directories(file_system, config), file_system)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays)
         strays.note(await loop.run_in_executor(ground.executor, recovery_of(broker)))
@@ -110,7 +112,11 @@ async def build_broker(config: BrokerConfig, time: Time, loop: AbstractEventLoop
 
 
 def lay_foundation(
-    config: BrokerConfig, time: Time, loop: AbstractEventLoop, claimed: ClaimedDirectories
+    config: BrokerConfig,
+    time: Time,
+    loop: AbstractEventLoop,
+    claimed: ClaimedDirectories,
+    file_system: FileSystem = OS_FILES,
 ) -> Foundation:
     """Build threads, timers and the log manager of directories that are this node's."""
     return Foundation(
@@ -120,7 +126,7 @@ def lay_foundation(
         executor=ThreadPoolExecutor(config.get_int("background.threads"), thread_name_prefix="broker"),
         record_executor=RecordThreads(RECORD_THREADS),
         timers=TimerQueue(time.monotonic_ms, loop.call_later, TurnClock(time.monotonic_ms)),
-        log_manager=log_manager_of(config, OsFileSystem(), time, claimed),
+        log_manager=log_manager_of(config, file_system, time, claimed),
         cluster_id=claimed.cluster_id,
         locks=claimed.locks,
         metadata=claimed.metadata,

@@ -58,6 +58,11 @@ def error_for_code(code: int) -> type[KafkaError]:
     return _by_code.get(code, UnknownServerError)
 
 
+def error_classes() -> list[type[KafkaError]]:
+    """Return the classes of all codes, in the order of the codes."""
+    return [error for _, error in sorted(_by_code.items())]
+
+
 def code_for_exception(error: BaseException) -> int:
     """The code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) where none has."""
     for cls in type(error).__mro__:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from tidelog.broker_process import Broker, BrokerProcessError
     from tidelog.broker_security import Security
     from tidelog.find import Tidelog
+    from tidelog.laboratory import Laboratory, LaboratoryError
     from tidelog.pipeline.scan.scan import scan
 
-__all__ = ["Broker", "BrokerProcessError", "Security", "Tidelog", "scan"]
+__all__ = ["Broker", "BrokerProcessError", "Laboratory", "LaboratoryError", "Security", "Tidelog", "scan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -36,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from tidelog import broker_security
 
         return broker_security.Security
+    if name.startswith("Laboratory"):
+        from tidelog import laboratory
+
+        return getattr(laboratory, name)
     if name in __all__:
         from tidelog import broker_process
 

@@ -13,6 +13,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
+
+from tidelog.laboratory import LABORATORY_DEFAULTS, Laboratory
 
 if TYPE_CHECKING:
     from tidelog.broker_security import Secured, Security
@@ -47,13 +50,17 @@ class Broker:
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         security: Security | None = None,
+        lab: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         """``config`` holds keys as in server.properties; ``data_dir`` is kept when given, else made and removed.
 
-        With ``security`` there is TLS, and users and ACLs as it says; ``clients`` has the settings of clients.
+        With ``security`` there is TLS, and users and ACLs as it says; ``clients`` has the settings of clients. With
+        ``lab`` there are laboratory controls, and nothing is synced to the disk.
         """
-        self._texts = {**TEST_DEFAULTS, **{key: as_text(value) for key, value in (config or {}).items()}}
+        self._texts = {**TEST_DEFAULTS, **(LABORATORY_DEFAULTS if lab else {}), **as_texts(config or {})}
+        self._has_laboratory = lab
+        self._laboratory: Laboratory | None = None
         self._own_directory = data_dir is None
         self.data_dir: Path | None = None if data_dir is None else Path(data_dir)
         self._port = port
@@ -72,6 +79,13 @@ class Broker:
         if self._secured is None or self._bootstrap is None:
             raise BrokerProcessError("the broker is not running, or has no security")
         return self._secured
+
+    @property
+    def lab(self) -> Laboratory:
+        """The laboratory controls; there while the broker runs, if it was asked for them."""
+        if self._laboratory is None:
+            raise BrokerProcessError("the broker is not running, or has no laboratory: Broker(lab=True)")
+        return self._laboratory
 
     @property
     def bootstrap(self) -> str:
@@ -94,9 +108,13 @@ class Broker:
         if self._security is not None and self._secured is None:
             self._secured = self._secure(self._security)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
-        self._process = subprocess.Popen(
-            self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=clean_environment()
-        )
+        ours, theirs = socket.socketpair() if self._has_laboratory else (None, None)
+        try:
+            self._process = self._start_process(theirs)
+        finally:
+            if theirs is not None:
+                theirs.close()
+        self._laboratory = None if ours is None else Laboratory(ours)
         try:
             self._bootstrap = self._wait_until_ready()
             if self._secured is not None:
@@ -140,6 +158,19 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _start_process(self, control: socket.socket | None) -> subprocess.Popen[bytes]:
+        command = self._command()
+        passed = [] if control is None else [control.fileno()]
+        command += [word for descriptor in passed for word in ("--laboratory", str(descriptor))]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=clean_environment(),
+            pass_fds=passed,
+        )
 
     def _command(self) -> list[str]:
         assert self.data_dir is not None
@@ -197,6 +228,9 @@ class Broker:
         return code
 
     def _clean_up(self, process: subprocess.Popen[bytes]) -> None:
+        if self._laboratory is not None:
+            self._laboratory.close()
+            self._laboratory = None
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -220,6 +254,11 @@ def clean_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("KAFKA_", "PYTHON")) and name not in ("CLUSTER_ID", "TIDELOG_CONFIG_FILES")
     }
+
+
+def as_texts(config: Mapping[str, object]) -> dict[str, str]:
+    """Configuration values as they stand in server.properties."""
+    return {key: as_text(value) for key, value in config.items()}
 
 
 def as_text(value: object) -> str:

@@ -59,7 +59,7 @@ def describe(command: click.Command, context: click.Context) -> Iterator[str]:
         return
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"    {context.command_path} {pieces}\n"
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     is_client = {one.name for one in options} >= COMMON
     shown = [one for one in options if not (is_client and one.name in COMMON)]
     if shown:

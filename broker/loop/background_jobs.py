@@ -8,7 +8,7 @@ gone offline by itself. Loop thread only; the jobs' functions run in the executo
 from __future__ import annotations
 
 import logging
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop, Future, wait
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
@@ -46,6 +46,11 @@ class BackgroundJobs:
         """Begin with the first wait of each."""
         for job in jobs:
             self._wait(job)
+
+    async def settle(self) -> None:
+        """Wait for the rounds that run now; what fails in them is logged as ever."""
+        if self._running:
+            await wait(list(self._running.values()))
 
     async def stop(self) -> None:
         """Start no more rounds and wait for those that run."""

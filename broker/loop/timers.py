@@ -85,6 +85,12 @@ class TimerQueue:
         self._armed = None
         self._armed_deadline = float("inf")
 
+    def catch_up(self) -> None:
+        """Fire what is due by a clock that was moved ahead; the loop's own timer was armed by the clock before."""
+        if self._armed is not None:
+            self._armed.cancel()
+        self.run_due()
+
     def run_due(self) -> None:
         """Fire what is due; the loop's timer calls this."""
         self._armed = None

@@ -140,12 +140,16 @@ class Dispatcher:
 
     def _make_route(self, word: int, entry: HandlerEntry) -> Route:
         """Make the route of a pair that was not used before, whose handler is imported."""
-        module: Any = importlib.import_module(entry.module)
-        if self._broker.authorizer is not None:
-            module = self._broker.authorizer.guarded(word >> 16, module)
-        route = Route(word >> 16, word & 0xFFFF, module, self.runner)
+        route = Route(word >> 16, word & 0xFFFF, self._handler(word >> 16, entry), self.runner)
         self._routes[word] = route
         return route
+
+    def _handler(self, api_key: int, entry: HandlerEntry) -> Any:
+        """Return the handler of an API, with the checks that come before it."""
+        module: Any = importlib.import_module(entry.module)
+        if self._broker.authorizer is not None:
+            module = self._broker.authorizer.guarded(api_key, module)
+        return module
 
 
 def served(word: int) -> HandlerEntry | None:

@@ -262,6 +262,17 @@ def open_in_memory(path: str) -> OpenFile:
         return OsFile(os.memfd_create(os.path.basename(path)), path)
 
 
+def open_regular(path: str, *, create: bool, writable: bool) -> int:
+    """Return a descriptor of the regular file ``path``. Raises LogStorageError, NotRegularFileError."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
+    with _translate_errors("open", path):
+        descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularFileError(path)
+    return descriptor
+
+
 class OsFileSystem:
     """:class:`FileSystem` over the operating system's calls."""
 
@@ -272,13 +283,7 @@ class OsFileSystem:
 
         A stray link must not lead an append out of the directory, and the open of a FIFO would wait for its writer.
         """
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
-        with _translate_errors("open", path):
-            descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise NotRegularFileError(path)
-        return OsFile(descriptor, path)
+        return OsFile(open_regular(path, create=create, writable=writable), path)
 
     def read_file(self, path: str) -> bytes:
         """The whole content of a small file."""

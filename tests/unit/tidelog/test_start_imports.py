@@ -11,7 +11,13 @@ HEAVY = {"numpy", "lz4", "zstandard", "cramjam", "http", "aiohttp", "email", "xm
 #: These took 5 MB of an idle broker: the command line, a database, OpenSSL's hashes, tables of international names, and
 #: what finds resources of packages.
 UNUSED = HEAVY | {"click", "sqlite3", "hashlib", "hmac", "shutil", "tempfile", "datetime", "platform", "uuid"}
-UNUSED_MODULES = {"encodings.idna", "importlib.resources", "tidelog.client", "tidelog.broker.loop.thread_rule"}
+UNUSED_MODULES = {
+    "encodings.idna",
+    "importlib.resources",
+    "tidelog.client",
+    "tidelog.broker.loop.thread_rule",
+    "tidelog.broker.laboratory",
+}
 
 
 def test_nothing_heavy_is_imported_before_the_listener_opens() -> None:

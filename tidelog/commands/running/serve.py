@@ -33,6 +33,12 @@ from tidelog.commands.running.serve_process import LOG_LEVELS, ServeWords, envir
     help="refuse to start with a weakness of security that is a warning otherwise (docs/security.md)",
 )
 @click.option(
+    "--laboratory",
+    type=click.IntRange(0),
+    hidden=True,
+    help="the descriptor of a socket through which tests control the broker (docs/laboratory.md)",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default=environment_level,

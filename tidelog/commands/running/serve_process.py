@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+    from tidelog.broker.laboratory.server import LaboratoryServer
     from tidelog.broker.server import Server
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -48,6 +49,7 @@ class ServeWords(NamedTuple):
     until_stdin_closes: bool = False
     strict: bool = False
     log_level: str | None = None
+    laboratory: int | None = None
 
 
 VALUES = {
@@ -57,7 +59,9 @@ VALUES = {
     "--config": "config_file",
     "--override": "overrides",
     "--log-level": "log_level",
+    "--laboratory": "laboratory",
 }
+NUMBERS = ("port", "laboratory")
 FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
 
 
@@ -85,7 +89,7 @@ def _put(found: dict[str, Any], name: str, text: str) -> bool:
     """Put an option's value beside the others; returns whether it may have this value."""
     if name == "overrides":
         found[name] = (*found.get(name, ()), text)
-    elif name == "port":
+    elif name in NUMBERS:
         if not (text.isascii() and text.isdecimal()):
             return False
         found[name] = int(text)
@@ -118,7 +122,7 @@ def run(options: ServeWords) -> int:
         if options.strict:
             refuse_weaknesses(config)
         try:
-            return serve(config, until_stdin_closes=options.until_stdin_closes)
+            return serve(config, until_stdin_closes=options.until_stdin_closes, laboratory=options.laboratory)
         except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
             raise ConfigError(config.resolved.hide(error.message)) from None
     except ConfigError as error:
@@ -165,7 +169,7 @@ def configure_logging(level: str) -> None:
     )
 
 
-def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
+def serve(config: BrokerConfig, *, until_stdin_closes: bool = False, laboratory: int | None = None) -> int:
     """Run the broker until a signal. Returns the exit code."""
     import asyncio
 
@@ -175,15 +179,20 @@ def serve(config: BrokerConfig, *, until_stdin_closes: bool = False) -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_until_asked_to_stop(config, until_stdin_closes))
+            runner.run(serve_until_asked_to_stop(config, until_stdin_closes, laboratory))
     except (StartError, OSError) as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
 
-async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bool) -> None:
-    """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
+async def serve_until_asked_to_stop(
+    config: BrokerConfig, until_stdin_closes: bool, laboratory: int | None = None
+) -> None:
+    """Start, print the ready line, wait for a signal (or the end of standard input), and stop.
+
+    ``laboratory`` is the descriptor of the socket through which tests control the broker.
+    """
     import asyncio
     import logging
 
@@ -200,7 +209,11 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
             stop_asked.set()
             server.abandon_start()
 
-    server = Server(config, on_failure=stop_asked.set)
+    server: Server | LaboratoryServer
+    if laboratory is None:
+        server = Server(config, on_failure=stop_asked.set)
+    else:
+        server = open_laboratory(config, laboratory, on_failure=stop_asked.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     if until_stdin_closes:
@@ -222,7 +235,24 @@ async def serve_until_asked_to_stop(config: BrokerConfig, until_stdin_closes: bo
     logger.info("the broker has stopped")
 
 
-def announce(server: Server) -> None:
+def open_laboratory(config: BrokerConfig, descriptor: int, on_failure: Callable[[], object]) -> LaboratoryServer:
+    """Build a broker with laboratory controls, which come through a socket. Raises ConfigError."""
+    import socket
+
+    from tidelog.broker.laboratory.control import Control
+    from tidelog.broker.laboratory.server import LaboratoryServer
+    from tidelog.protocol.config_def import ConfigError
+
+    try:
+        connection = socket.socket(fileno=descriptor)
+    except OSError:
+        raise ConfigError(f"--laboratory {descriptor}: expected the descriptor of a socket") from None
+    laboratory = LaboratoryServer(config, on_failure=on_failure)
+    laboratory.begin_control(Control(laboratory).serve(connection))
+    return laboratory
+
+
+def announce(server: Server | LaboratoryServer) -> None:
     """Print the ready line; a closed standard output does not stop the broker."""
     import gc
 

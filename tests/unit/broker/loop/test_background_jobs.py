@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 
 from tests.unit.broker.data_broker import InlineLoop
 from tidelog.broker.loop.background_jobs import BackgroundJobs, Job
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
 
 
@@ -64,3 +68,19 @@ async def test_stopping_begins_no_further_round(loop: InlineLoop, jobs: Backgrou
 def test_never_is_a_round_in_a_month(loop: InlineLoop, jobs: BackgroundJobs) -> None:
     jobs.start([Job("never", 2**63 - 1, lambda: None)])
     assert len(loop.timers) == 1
+
+
+async def test_the_rounds_that_run_can_be_waited_for() -> None:
+    rounds: list[int] = []
+    loop, clock = asyncio.get_running_loop(), ManualTime()
+    timers = TimerQueue(clock.monotonic_ms, loop.call_later)
+    with ThreadPoolExecutor(1) as executor:
+        jobs = BackgroundJobs(loop, executor, timers)
+        jobs.start([Job("count", 60_000, lambda: rounds.append(1)), Job("fail", 60_000, lambda: rounds.index(7))])
+        await jobs.settle()
+        clock.advance(60_000)
+        timers.catch_up()
+        await jobs.settle()
+        assert rounds == [1]
+        await jobs.stop()
+        timers.close()

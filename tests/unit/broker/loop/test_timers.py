@@ -100,3 +100,15 @@ def test_closing_fires_nothing_any_more(loop: ManualLoop) -> None:
     loop.timers.close()
     loop.advance(100)
     assert fired == []
+
+
+def test_timers_that_a_moved_clock_made_due_fire_at_once_and_later_ones_in_their_time(loop: ManualLoop) -> None:
+    fired: list[str] = []
+    loop.timers.schedule(1_000, lambda: fired.append("moved over"))
+    loop.timers.schedule(60_000, lambda: fired.append("later"))
+    loop.time.advance(59_000)
+    loop.timers.catch_up()
+    assert fired == ["moved over"]
+    assert len(loop.later) == 1, "the loop's timer of the clock before is cancelled"
+    loop.advance(1_100)
+    assert fired == ["moved over", "later"]

@@ -1,0 +1,122 @@
+"""The control of a laboratory: one line of JSON for each command and for each answer, over a socket pair.
+
+    {"command": "advance", "ms": 45000}              -> {"result": null}
+    {"command": "restore", "snapshot": 7}            -> {"error": "snapshot 7 is not known"}
+
+The socket is inherited from the process that started the broker; its end is the end of the control, not of the broker.
+Commands are done one after the other. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.broker.laboratory.faults import Fault
+from tidelog.broker.laboratory.server import LaboratoryServer
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, error_classes
+
+logger = logging.getLogger(__name__)
+
+MAX_LINE_BYTES = 65_536
+
+
+class Control:
+    """Commands for one laboratory."""
+
+    def __init__(self, laboratory: LaboratoryServer) -> None:
+        self._laboratory = laboratory
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Answer commands until the other end closes."""
+        reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(await self.answer(json.loads(line))).encode() + b"\n")
+                await writer.drain()
+        except ConnectionError:
+            logger.info("the laboratory's control has gone")
+        finally:
+            writer.close()
+
+    async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
+        """Do one command; returns its result, or its error as a text."""
+        try:
+            return {"result": await self._do(command)}
+        except (ValueError, KafkaError, OSError) as error:
+            return {"error": str(error)}
+
+    async def _do(self, command: Mapping[str, Any]) -> object:
+        """Do a command. Raises ValueError for what it cannot mean, KafkaError, OSError."""
+        laboratory = self._laboratory
+        match command:
+            case {"command": "advance", "ms": int(milliseconds)}:
+                await laboratory.advance(milliseconds)
+            case {"command": "time"}:
+                return laboratory.time.milliseconds()
+            case {"command": "leader", "topic": str(topic), "partition": int(number), "is_away": bool(is_away)}:
+                laboratory.move_leader(topic, number, is_away=is_away)
+            case {"command": "disk", "is_full": bool(is_full)}:
+                laboratory.disk.is_full = is_full
+            case {"command": "snapshot"}:
+                return await laboratory.snapshot()
+            case {"command": "restore", "snapshot": int(number)}:
+                await laboratory.restore(number)
+            case _:
+                return self._do_with_faults(command)
+        return None
+
+    def _do_with_faults(self, command: Mapping[str, Any]) -> int | None:
+        """Do a command that sets faults or asks about them. Raises ValueError."""
+        faults = self._laboratory.faults
+        match command:
+            case {"command": "fault"}:
+                return faults.add(parse_fault(command))
+            case {"command": "met", "fault": int(number)}:
+                return faults.met(number)
+            case {"command": "requests", "api": str(api)}:
+                return faults.requests[parse_api(api)]
+            case {"command": "clear"}:
+                faults.clear()
+                return None
+        raise ValueError(f"{command!r} is not a command of a laboratory")
+
+
+def parse_fault(command: Mapping[str, Any]) -> Fault:
+    """Return the fault of a command. Raises ValueError."""
+    error, delay_ms, drops = command.get("error"), command.get("delay_ms", 0), command.get("drops", False)
+    if not (error or delay_ms > 0 or drops):
+        raise ValueError("a fault is an error, a delay or a dropped connection")
+    return Fault(
+        api_key=parse_api(str(command.get("api"))),
+        times=command.get("times", 1),
+        after=command.get("after", 0),
+        topic=command.get("topic"),
+        error=parse_error(error) if error else None,
+        delay_ms=delay_ms,
+        drops=drops,
+        is_handled=command.get("is_handled", False),
+    )
+
+
+def parse_api(name: str) -> ApiKey:
+    """Return the API of a name such as ``OffsetCommit`` or ``OFFSET_COMMIT``. Raises ValueError."""
+    wanted = name.replace("_", "").lower()
+    for api in ApiKey:
+        if api.name.replace("_", "").lower() == wanted:
+            return api
+    raise ValueError(f"{name!r} is no API of Kafka; for example Produce, Fetch, OffsetCommit")
+
+
+def parse_error(name: str) -> type[KafkaError]:
+    """Return the error of a name in Kafka's table, such as ``NOT_LEADER_OR_FOLLOWER``. Raises ValueError."""
+    wanted = name.replace("_", "").lower().removesuffix("exception")
+    for error in error_classes():
+        if error.__name__.lower().removesuffix("error") == wanted.removesuffix("error"):
+            return error
+    raise ValueError(f"{name!r} is no error of Kafka; for example NOT_LEADER_OR_FOLLOWER")

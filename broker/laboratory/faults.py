@@ -1,0 +1,215 @@
+"""Faults that a laboratory puts before the handlers of requests, and the count of requests by API.
+
+    error     the request is not handled, and answered with an error code in all of its parts
+    delay     it is handled later; the connection's next request waits for it
+    drop      the connection closes: before the request is handled, or after, in place of its answer
+
+A fault has a number of requests that it leaves alone first, and a number that it meets; then it is gone. Of several
+the first that matches is taken. A request that waits for its log to open is the same request afterwards, and meets no
+second fault. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.errors import CloseConnectionError, NotReadyError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.requests.dispatch import Dispatcher, own_frame
+from tidelog.broker.requests.route import Answer, elements_of, release_records
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.requests.registry import HandlerEntry
+
+_RECORDS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
+_NAMES = ("name", "topic", "topic_name")
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """One fault that is put before an API. ``error`` or ``drops`` end a request; ``delay_ms`` may stand alone."""
+
+    api_key: ApiKey
+    times: int = 1
+    after: int = 0
+    topic: str | None = None
+    error: type[KafkaError] | None = None
+    delay_ms: float = 0.0
+    drops: bool = False
+    is_handled: bool = False
+    """With ``drops``: the request is handled before the connection closes."""
+    met: int = 0
+    """Requests that met it."""
+
+
+class Faults:
+    """The faults that are set, and the requests that came. Loop thread only."""
+
+    def __init__(self) -> None:
+        self._faults: dict[int, Fault] = {}
+        self._set = 0
+        self._waits: dict[int, Deferred[None]] = {}
+        self.requests: Counter[int] = Counter()
+        """Requests by API key, those that met a fault among them."""
+
+    def add(self, fault: Fault) -> int:
+        """Set a fault; returns the number by which it is asked for."""
+        self._set += 1
+        self._faults[self._set] = fault
+        return self._set
+
+    def met(self, number: int) -> int:
+        """Return how many requests met a fault. Raises ValueError for one that was cleared."""
+        if number not in self._faults:
+            raise ValueError(f"fault {number} was cleared")
+        return self._faults[number].met
+
+    def clear(self) -> None:
+        """Remove all faults, and let those requests go on that are held."""
+        self._faults.clear()
+        waits, self._waits = self._waits, {}
+        for wait in waits.values():
+            wait.complete(None)
+
+    def take(self, api_key: int, topics: Callable[[], set[str]]) -> Fault | None:
+        """Count a request, and return the fault that it meets."""
+        self.requests[api_key] += 1
+        for fault in self._faults.values():
+            if fault.api_key != api_key or fault.met >= fault.times:
+                continue
+            if fault.topic is not None and fault.topic not in topics():
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            fault.met += 1
+            return fault
+        return None
+
+    def hold(self, timers: TimerQueue, delay_ms: float) -> Deferred[None]:
+        """Return what settles after a delay, or when the faults are cleared."""
+        wait: Deferred[None] = Deferred()
+        self._set += 1
+        number = self._set
+        self._waits[number] = wait
+        timers.schedule(delay_ms, lambda: self._let_go(number))
+        return wait
+
+    def _let_go(self, number: int) -> None:
+        wait = self._waits.pop(number, None)
+        if wait is not None:
+            wait.complete(None)
+
+
+class FaultyHandler:
+    """The handler of one API with the faults before it; in the place of the handler's module."""
+
+    def __init__(self, faults: Faults, api_key: int, module: Any) -> None:
+        self._faults = faults
+        self._api_key = api_key
+        self._module = module
+        self._postponed: list[Any] = []
+        self.Request: type[Any] = module.Request
+
+    def handle(self, broker: Broker, context: RequestContext, request: Any) -> Any:
+        """Handle a request, or let it meet its fault. Raises as the handler does, CloseConnectionError."""
+        fault = None if self._was_postponed(request) else self._take(broker, request)
+        if fault is None:
+            return self._proceed(broker, context, request)
+        if fault.delay_ms > 0 or (fault.drops and fault.is_handled):
+            return self._meet(fault, broker, context, request)
+        raise self._ending(fault)
+
+    def error_response(self, request: Any, error: KafkaError) -> Any:
+        """Return the handler's own error response."""
+        return self._module.error_response(request, error)
+
+    def _take(self, broker: Broker, request: Any) -> Fault | None:
+        return self._faults.take(self._api_key, lambda: topics_of(request, broker.metadata.topic_names))
+
+    def _was_postponed(self, request: Any) -> bool:
+        """Return whether this request comes again, now that its log is open."""
+        for index, each in enumerate(self._postponed):
+            if each is request:
+                del self._postponed[index]
+                return True
+        return False
+
+    def _proceed(self, broker: Broker, context: RequestContext, request: Any) -> Any:
+        try:
+            return self._module.handle(broker, context, request)
+        except NotReadyError:
+            self._postponed.append(request)
+            raise
+
+    def _meet(self, fault: Fault, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
+        """Wait as the fault says, then handle the request or end it. Raises KafkaError, CloseConnectionError."""
+        if fault.delay_ms > 0:
+            yield from settled(self._faults.hold(broker.timers, fault.delay_ms))
+        if fault.error is not None or (fault.drops and not fault.is_handled):
+            raise self._ending(fault)
+        response = yield from self._handle_whole(broker, context, request)
+        if fault.drops:
+            if self._api_key in _RECORDS and response.__class__ is not bytes:
+                release_records(response)
+            raise self._ending(fault)
+        return response
+
+    def _handle_whole(self, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
+        """Handle a request and wait for its response. Raises KafkaError, CloseConnectionError."""
+        while True:
+            try:
+                response = self._module.handle(broker, context, request)
+                if response.__class__ is GeneratorType:
+                    response = yield from response
+            except NotReadyError as error:
+                yield from settled(error.ready)
+                continue
+            return (yield from settled(response)) if response.__class__ is Deferred else response
+
+    def _ending(self, fault: Fault) -> Exception:
+        if fault.error is not None:
+            return fault.error("an error of the laboratory")
+        return CloseConnectionError("the laboratory drops this connection")
+
+
+class LaboratoryDispatcher(Dispatcher):
+    """A dispatcher whose requests meet the laboratory's faults. Loop thread only."""
+
+    __slots__ = ("_faults",)
+
+    def __init__(self, broker: Broker, faults: Faults) -> None:
+        super().__init__(broker)
+        self._faults = faults
+
+    def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
+        """Answer a request, whose frame may be kept: a delay leaves the receive buffer to others."""
+        return super().dispatch(context, own_frame(frame))
+
+    def _handler(self, api_key: int, entry: HandlerEntry) -> Any:
+        return FaultyHandler(self._faults, api_key, super()._handler(api_key, entry))
+
+
+def topics_of(request: Any, names_by_id: dict[bytes, str]) -> set[str]:
+    """Return the topics that a request names, by name or by id."""
+    found = set()
+    for elements in elements_of(request):
+        for element in elements:
+            if isinstance(element, str):
+                found.add(element)
+                continue
+            names = [getattr(element, field, None) for field in _NAMES]
+            found.update(name for name in names if isinstance(name, str) and name)
+            if (name := names_by_id.get(getattr(element, "topic_id", b""))) is not None:
+                found.add(name)
+    return found

@@ -1,0 +1,58 @@
+"""Files of a laboratory: never synced, and full when told.
+
+A laboratory is thrown away with its process, so no power loss is survived and none is waited for: starting, stopping
+and creating topics take no time of the disk. A full disk refuses whatever makes a file longer, as the kernel does.
+Any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFile, OsFileSystem, open_regular
+
+
+class Disk:
+    """The state of a laboratory's disk."""
+
+    __slots__ = ("is_full",)
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+
+class LaboratoryFile(OsFile):
+    """A file that is never synced, and takes no more bytes while the disk is full."""
+
+    __slots__ = ("_disk",)
+
+    def __init__(self, descriptor: int, path: str, disk: Disk) -> None:
+        super().__init__(descriptor, path)
+        self._disk = disk
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self._disk.is_full and position + len(data) > self.size():
+            raise LogStorageError("write", self.path, errno.ENOSPC)
+        super().write_at(data, position)
+
+    def sync(self) -> None:
+        """Do nothing: see the module."""
+
+
+class LaboratoryFileSystem(OsFileSystem):
+    """The operating system's files, none of them synced."""
+
+    __slots__ = ("disk",)
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        return LaboratoryFile(open_regular(path, create=create, writable=writable), path, self.disk)
+
+    def sync_directory(self, path: str) -> None:
+        """Do nothing: see the module."""
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        total, usable = super().disk_space(path)
+        return total, 0 if self.disk.is_full else usable

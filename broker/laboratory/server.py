@@ -1,0 +1,221 @@
+"""The server of a laboratory: a broker that starts again on another state of its files, within one process.
+
+    snapshot   the broker stops cleanly -> its directories are copied -> it starts on the same ports
+    restore    the broker stops -> the directories are what was copied -> it starts on the same ports
+
+Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each start has a server
+and a configuration of its own: nothing of the state before is left in memory. A socket that is bound, and does not
+listen, keeps each port meanwhile. Clients of the state before are disconnected. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.cluster_membership import is_member
+from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
+from tidelog.broker.laboratory.clock import LaboratoryTime
+from tidelog.broker.laboratory.faults import Faults, LaboratoryDispatcher
+from tidelog.broker.laboratory.files import Disk, LaboratoryFileSystem
+from tidelog.broker.metadata.metadata_image import NO_LEADER
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.server import LoneRole, Server
+from tidelog.broker.startup import LOCK_FILE, build_broker
+from tidelog.log.system.time import Time
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import UnknownTopicOrPartitionError
+
+
+class Snapshot(NamedTuple):
+    """Copies of the data directories, in their order, and the clock of that moment."""
+
+    copies: list[str]
+    ahead_ms: int
+
+
+class LaboratoryRole(LoneRole):
+    """A lone node whose files are not synced, and whose requests meet faults."""
+
+    def __init__(
+        self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop, *, faults: Faults, disk: Disk
+    ) -> None:
+        super().__init__(config, time, loop)
+        self._faults = faults
+        self._files = LaboratoryFileSystem(disk)
+
+    async def build(self) -> Broker:
+        """Build the parts. Raises StartError, ConfigError."""
+        return await build_broker(*self._parts, self._files)
+
+    def dispatcher(self, broker: Broker) -> Dispatcher:
+        """Return the dispatcher with the faults before its handlers."""
+        return LaboratoryDispatcher(broker, self._faults)
+
+
+class LaboratoryServer:
+    """A broker with its clock, its faults, its disk and its snapshots."""
+
+    def __init__(self, config: BrokerConfig, *, on_failure: Callable[[], object] = lambda: None) -> None:
+        """Raises ConfigError for a member of a cluster."""
+        if is_member(config):
+            raise ConfigError("--laboratory: a member of a cluster has no laboratory controls")
+        self.time = LaboratoryTime()
+        self.faults = Faults()
+        self.disk = Disk()
+        self._on_failure = on_failure
+        self._config = config
+        self._ports: list[socket.socket] = []
+        self._snapshots: list[Snapshot] = []
+        self._place = tempfile.TemporaryDirectory(prefix="tidelog-laboratory-")
+        self._control: asyncio.Task[None] | None = None
+        self._server = self._new_server(config)
+
+    @property
+    def broker(self) -> Broker:
+        """The parts of the broker that runs."""
+        return self._server.broker
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The addresses bound."""
+        return self._server.endpoints
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the broker cannot go on."""
+        return self._server.failure
+
+    def begin_control(self, control: Coroutine[Any, Any, None]) -> None:
+        """Serve the control from now on, until the broker stops."""
+        self._control = asyncio.create_task(control)
+
+    def abandon_start(self) -> None:
+        """Do nothing: a lone node waits for no other."""
+
+    def reload_stores(self) -> None:
+        """Read the stores of keys and certificates again."""
+        self._server.reload_stores()
+
+    async def start(self) -> None:
+        """Start on the files as they are. Raises as ``Server.start``."""
+        listeners = self._config.listeners
+        for index, endpoint in enumerate(listeners):
+            if not endpoint.port:
+                listeners[index] = self._keep_port(endpoint)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Stop, and remove the snapshots."""
+        if self._control is not None:
+            self._control.cancel()
+        await self._stop_broker()
+        for port in self._ports:
+            port.close()
+        self._place.cleanup()
+
+    async def advance(self, milliseconds: int) -> None:
+        """Move the clock, and do what became due. Raises ValueError for a negative span."""
+        self.time.advance(milliseconds)
+        await self._server.catch_up()
+
+    async def snapshot(self) -> int:
+        """Keep the whole state; returns the number by which it is restored. Raises OSError."""
+        await self._stop_broker()
+        number = len(self._snapshots)
+        copies = [os.path.join(self._place.name, f"{number}-{index}") for index in range(len(self._config.log_dirs))]
+        for directory, copy in zip(self._config.log_dirs, copies, strict=True):
+            copy_tree(directory, copy)
+        self._snapshots.append(Snapshot(copies, self.time.ahead_ms))
+        await self._start_again()
+        return number
+
+    async def restore(self, number: int) -> None:
+        """Return to a kept state, without faults. Raises ValueError for one that is not known, OSError."""
+        if not 0 <= number < len(self._snapshots):
+            raise ValueError(f"snapshot {number} is not known")
+        kept = self._snapshots[number]
+        await self._stop_broker()
+        for directory, copy in zip(self._config.log_dirs, kept.copies, strict=True):
+            remove_tree(directory)
+            copy_tree(copy, directory)
+        self.time.ahead_ms = kept.ahead_ms
+        self.faults.requests.clear()
+        await self._start_again()
+
+    def move_leader(self, topic: str, number: int, *, is_away: bool) -> None:
+        """Take a partition's leader away, or let it come back, in a new leader epoch; in memory alone.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        broker = self.broker
+        image = broker.metadata.topics.get(topic)
+        if image is None or not 0 <= number < len(image.partitions):
+            raise UnknownTopicOrPartitionError(f"{topic}-{number} is not known")
+        states = list(image.partitions)
+        state = states[number]
+        leader = NO_LEADER if is_away else broker.node_id
+        states[number] = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1)
+        moved = image._replace(partitions=tuple(states))
+        broker.metadata.put(moved)
+        broker.replica_manager.take_roles(moved)
+
+    async def _stop_broker(self) -> None:
+        self.faults.clear()
+        self.disk.is_full = False
+        locks = self._server.broker.locks if self._server.is_running else []
+        await self._server.stop()
+        for lock in locks:
+            lock.close()
+
+    async def _start_again(self) -> None:
+        config = BrokerConfig(self._config.static_texts, self._config.resolved)
+        config.listeners[:] = self._config.listeners
+        self._server = self._new_server(config)
+        await self._server.start()
+
+    def _new_server(self, config: BrokerConfig) -> Server:
+        return Server(
+            config,
+            time=self.time,
+            on_failure=self._on_failure,
+            lone_role=partial(LaboratoryRole, faults=self.faults, disk=self.disk),
+        )
+
+    def _keep_port(self, endpoint: Endpoint) -> Endpoint:
+        """Choose a port for an endpoint, and keep it from other processes while the broker is stopped. Raises
+        OSError."""
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        keeper = socket.socket(family)
+        self._ports.append(keeper)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind((endpoint.host or "0.0.0.0", 0))
+        return endpoint._replace(port=keeper.getsockname()[1])
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy a data directory, without its lock and without owners and times, which nothing reads. Raises OSError."""
+    os.makedirs(target, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                copy_tree(entry.path, os.path.join(target, entry.name))
+            elif entry.name != LOCK_FILE:
+                shutil.copyfile(entry.path, os.path.join(target, entry.name))
+
+
+def remove_tree(directory: str) -> None:
+    """Remove what is in a data directory. Raises OSError."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)

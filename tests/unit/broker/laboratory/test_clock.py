@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog.broker.laboratory.clock import LaboratoryTime
+from tidelog.log.system.time import ManualTime
+
+
+def test_both_clocks_run_on_from_where_they_were_moved_to() -> None:
+    base = ManualTime(1_000)
+    time = LaboratoryTime(base)
+    time.advance(5_000)
+    base.advance(7)
+    assert (time.milliseconds(), time.monotonic_ms()) == (6_007, 5_007.0)
+
+
+def test_no_clock_goes_back() -> None:
+    time = LaboratoryTime(ManualTime(1_000))
+    with pytest.raises(ValueError, match="not negative"):
+        time.advance(-1)
+    assert time.milliseconds() == 1_000

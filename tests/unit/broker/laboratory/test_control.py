@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.laboratory.control import Control, parse_api, parse_error, parse_fault
+from tidelog.broker.laboratory.server import LaboratoryServer
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, error_classes
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Iterator[LaboratoryServer]:
+    """A laboratory whose broker was not started."""
+    laboratory = LaboratoryServer(BrokerConfig({"log.dirs": str(tmp_path / "data")}))
+    yield laboratory
+    asyncio.run(laboratory.stop())
+
+
+def answer(laboratory: LaboratoryServer, **command: Any) -> dict[str, object]:
+    return asyncio.run(Control(laboratory).answer(command))
+
+
+@pytest.mark.parametrize("api", list(ApiKey))
+def test_an_api_is_known_by_both_of_its_spellings(api: ApiKey) -> None:
+    assert parse_api(api.name) is api
+    assert parse_api(api.name.title().replace("_", "")) is api
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_each_error_is_known_by_its_class_and_by_the_name_in_the_table_of_kafka(error: type[KafkaError]) -> None:
+    words = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in error.__name__).strip("_")
+    assert parse_error(words) is error
+    assert parse_error(words.removesuffix("_ERROR") + "_EXCEPTION") is error
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ({"api": "Produced", "drops": True}, "'Produced' is no API of Kafka"),
+        ({"drops": True}, "'None' is no API of Kafka"),
+        ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is no error of Kafka"),
+        ({"api": "Produce"}, "a fault is an error, a delay or a dropped connection"),
+    ],
+)
+def test_a_fault_that_means_nothing_is_refused(command: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_fault(command)
+
+
+def test_a_fault_has_what_the_command_says() -> None:
+    fault = parse_fault({"api": "Fetch", "error": "LEADER_NOT_AVAILABLE", "times": 2, "after": 3, "topic": "t"})
+    assert (fault.api_key, fault.times, fault.after, fault.topic) == (ApiKey.FETCH, 2, 3, "t")
+    assert fault.error is not None
+    assert fault.error.code == 5
+
+
+def test_commands_that_mean_nothing_are_answered_with_the_reason(laboratory: LaboratoryServer) -> None:
+    assert "is not a command" in str(answer(laboratory, command="explode")["error"])
+    assert "is not a command" in str(answer(laboratory, command="advance", ms="1")["error"])
+    assert answer(laboratory, command="restore", snapshot=3) == {"error": "snapshot 3 is not known"}
+    assert answer(laboratory, command="met", fault=3) == {"error": "fault 3 was cleared"}
+
+
+def test_faults_are_set_counted_and_cleared(laboratory: LaboratoryServer) -> None:
+    number = answer(laboratory, command="fault", api="Produce", drops=True)["result"]
+    assert answer(laboratory, command="met", fault=number) == {"result": 0}
+    assert answer(laboratory, command="requests", api="Produce") == {"result": 0}
+    assert answer(laboratory, command="clear") == {"result": None}
+    assert answer(laboratory, command="met", fault=number) == {"error": f"fault {number} was cleared"}
+
+
+def test_commands_come_line_by_line_until_the_other_end_closes(laboratory: LaboratoryServer) -> None:
+    ours, theirs = socket.socketpair()
+
+    async def talk() -> list[dict[str, object]]:
+        served = asyncio.create_task(Control(laboratory).serve(theirs))
+        reader, writer = await asyncio.open_connection(sock=ours)
+        answers = []
+        for command in ({"command": "disk", "is_full": True}, {"command": "time"}):
+            writer.write(json.dumps(command).encode() + b"\n")
+            answers.append(json.loads(await reader.readline()))
+        writer.close()
+        await served
+        return answers
+
+    done, time = asyncio.run(talk())
+    assert done == {"result": None}
+    assert laboratory.disk.is_full
+    assert isinstance(time["result"], int)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tidelog
+from tidelog.broker_process import Broker, BrokerProcessError
+from tidelog.laboratory import Laboratory, LaboratoryError
+
+
+def told(work: Callable[[Laboratory], object], *results: object) -> list[dict[str, Any]]:
+    """Run ``work`` against a broker that answers with these results. Returns the commands that it got."""
+    ours, theirs = socket.socketpair()
+    commands: list[dict[str, Any]] = []
+
+    def serve() -> None:
+        lines = theirs.makefile("rb")
+        for result in results:
+            commands.append(json.loads(lines.readline()))
+            theirs.sendall(json.dumps(result).encode() + b"\n")
+        lines.close()
+        theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    laboratory = Laboratory(ours)
+    try:
+        work(laboratory)
+    finally:
+        laboratory.close()
+        thread.join(60)
+    return commands
+
+
+def test_the_clock_is_moved_by_days_hours_minutes_and_seconds() -> None:
+    moved = told(lambda lab: lab.advance(days=1, hours=2, minutes=3, seconds=4.5), {"result": None})
+    assert moved == [{"command": "advance", "ms": 93_784_500}]
+
+
+def test_a_fault_is_asked_how_often_it_was_met() -> None:
+    met: list[int] = []
+    commands = told(lambda lab: met.append(lab.drop("Fetch", times=2).met), {"result": 7}, {"result": 1})
+    assert met == [1]
+    assert commands[0]["api"] == "Fetch"
+    assert commands[1] == {"command": "met", "fault": 7}
+
+
+def test_a_leader_comes_back_and_a_disk_has_room_again_when_the_test_fails_in_between() -> None:
+    def fail(lab: Laboratory) -> None:
+        with pytest.raises(ZeroDivisionError), lab.leader_away("orders", 2), lab.full_disk():
+            _ = 1 // 0
+
+    commands = told(fail, *[{"result": None}] * 4)
+    away = {"command": "leader", "topic": "orders", "partition": 2}
+    assert commands == [
+        {**away, "is_away": True},
+        {"command": "disk", "is_full": True},
+        {"command": "disk", "is_full": False},
+        {**away, "is_away": False},
+    ]
+
+
+def test_the_reason_of_the_broker_is_told() -> None:
+    def ask(lab: Laboratory) -> None:
+        with pytest.raises(LaboratoryError, match="no API of Kafka"):
+            lab.requests("Produced")
+
+    told(ask, {"error": "'Produced' is no API of Kafka"})
+
+
+def test_a_broker_that_has_ended_is_told() -> None:
+    def ask(lab: Laboratory) -> None:
+        with pytest.raises(LaboratoryError, match=r"ended|does not answer"):
+            lab.clear()
+
+    told(ask)
+
+
+def test_a_broker_without_laboratory_says_how_to_get_one() -> None:
+    assert tidelog.Laboratory is Laboratory
+    assert tidelog.LaboratoryError is LaboratoryError
+    with pytest.raises(BrokerProcessError, match=r"Broker\(lab=True\)"):
+        _ = Broker().lab

@@ -1,0 +1,154 @@
+"""Laboratory controls of a broker for tests: ``with Broker(lab=True) as broker: broker.lab.advance(days=8)``.
+
+The controls go through a socket pair between this process and the broker's: no network reaches them. Each call returns
+once the broker has done it. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+TIMEOUT_S = 60.0
+LABORATORY_DEFAULTS = {
+    # The clock goes forward by days: connections stay open that were quiet meanwhile.
+    "connections.max.idle.ms": "-1",
+    # Snapshots copy every partition.
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+"""Keys of a broker with laboratory controls, below those that its starter gives."""
+
+
+class LaboratoryError(Exception):
+    """A control could not be done; the message says why."""
+
+
+class Fault:
+    """A fault that is set."""
+
+    def __init__(self, laboratory: Laboratory, number: int) -> None:
+        self._laboratory = laboratory
+        self._number = number
+
+    @property
+    def met(self) -> int:
+        """Number of requests that met it. Raises LaboratoryError once the faults were cleared."""
+        return int(self._laboratory.ask("met", fault=self._number))
+
+
+class Snapshot:
+    """A state of a broker that was kept."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Laboratory:
+    """Controls of one broker that runs. All methods raise LaboratoryError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """``connection`` is this process's end of the socket pair."""
+        self._connection = connection
+        connection.settimeout(TIMEOUT_S)
+        self._lines = connection.makefile("rb")
+
+    # ---- time
+
+    def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Move the broker's clock forward, and do what became due: sessions, transactions, retention, long polls."""
+        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self.ask("advance", ms=round(span / timedelta(milliseconds=1)))
+
+    @property
+    def time_ms(self) -> int:
+        """The broker's time, in milliseconds since 1970."""
+        return int(self.ask("time"))
+
+    # ---- faults
+
+    def fail(self, api: str, error: str, *, times: int = 1, after: int = 0, topic: str | None = None) -> Fault:
+        """Answer the next ``times`` requests of an API with an error, once ``after`` were handled.
+
+        ``api`` and ``error`` are Kafka's names: ``"Produce"``, ``"NOT_LEADER_OR_FOLLOWER"``. With ``topic`` only
+        requests that name it are meant, and all of such a request is answered with the error.
+        """
+        return self._fault(api, error=error, times=times, after=after, topic=topic)
+
+    def delay(self, api: str, seconds: float, *, times: int = 1, after: int = 0, topic: str | None = None) -> Fault:
+        """Handle the next requests of an API so many seconds later, by the broker's clock."""
+        return self._fault(api, delay_ms=seconds * 1000, times=times, after=after, topic=topic)
+
+    def drop(
+        self, api: str, *, is_handled: bool = False, times: int = 1, after: int = 0, topic: str | None = None
+    ) -> Fault:
+        """Close the connections of the next requests of an API.
+
+        With ``is_handled`` the broker does first what was asked: the client alone does not know.
+        """
+        return self._fault(api, drops=True, is_handled=is_handled, times=times, after=after, topic=topic)
+
+    def clear(self) -> None:
+        """Remove all faults; delayed requests are handled now."""
+        self.ask("clear")
+
+    def requests(self, api: str) -> int:
+        """Return how many requests of an API came since the start or the last ``restore``."""
+        return int(self.ask("requests", api=api))
+
+    @contextlib.contextmanager
+    def leader_away(self, topic: str, partition: int = 0) -> Iterator[None]:
+        """Have a partition be without a leader for a while; it comes back in a new leader epoch."""
+        self.ask("leader", topic=topic, partition=partition, is_away=True)
+        try:
+            yield
+        finally:
+            self.ask("leader", topic=topic, partition=partition, is_away=False)
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Have no room left on the disk for a while."""
+        self.ask("disk", is_full=True)
+        try:
+            yield
+        finally:
+            self.ask("disk", is_full=False)
+
+    # ---- state
+
+    def snapshot(self) -> Snapshot:
+        """Keep the whole state: topics, records, offsets, configs, users, and the clock. Clients are disconnected."""
+        return Snapshot(int(self.ask("snapshot")))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to a state that was kept, without faults. Clients are disconnected, and members of groups leave."""
+        self.ask("restore", snapshot=snapshot.number)
+
+    # ---- the socket
+
+    def ask(self, command: str, **words: object) -> Any:
+        """Have the broker do one command; returns its result."""
+        try:
+            self._connection.sendall(json.dumps({"command": command, **words}).encode() + b"\n")
+            line = self._lines.readline()
+        except OSError as error:
+            raise LaboratoryError(f"the broker does not answer: {error}") from error
+        if not line:
+            raise LaboratoryError("the broker has ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise LaboratoryError(answer["error"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """End the control; the broker goes on."""
+        self._lines.close()
+        self._connection.close()
+
+    def _fault(self, api: str, **words: object) -> Fault:
+        return Fault(self, int(self.ask("fault", api=api, **words)))
