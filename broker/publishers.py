@@ -6,12 +6,12 @@
     quotas      what clients may use
     topics      names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
-Each takes (delta, image), from whichever request the records came. On a lone node that is in the turn of the commit,
-in a member of a cluster once the observer has the image. A part reads the image when it is built, and changes
-from here. Settings come first, so that a new log has them from its first record. Of topics a lone node's
-``TopicManager`` takes over at once what no client sees; ``broker/controller/topic_changes.py`` makes and removes logs
-once the records are durable, shows the topics and has the coordinators forget them. A member's MetadataPublisher does
-that for topics that are committed already.
+Each takes (delta, image), from whichever request the records came, and whatever another of them raised.
+On a lone node that is in the turn of the commit, in a member of a cluster once
+the observer has the image. A part reads the image when it is built, and changes from here. Settings come first, so that
+a new log has them from its first record. Of topics a lone node's ``TopicManager`` takes over at once what no client
+sees; ``broker/controller/topic_changes.py`` makes and removes logs once the records are durable, shows the topics and
+has the coordinators forget them. A member's MetadataPublisher does that for topics that are committed already.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """
@@ -23,10 +23,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.controller.features import show_features
+from tidelog.broker.controller.metadata_controller import Publisher
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.controller.metadata_controller import Publisher
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.metadata_image import MetadataImage
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 def subscribe_publishers(broker: Broker) -> None:
     """Have the parts of a broker follow its controller; called once, before the first request."""
     for publisher in publishers_of(broker):
-        broker.controller.subscribe(publisher)
+        broker.controller.publishers.subscribe(publisher)
 
 
 def publishers_of(broker: Broker) -> Iterator[Publisher]:
     """Yield the publishers in their order."""
     if broker.authorizer is not None:
-        yield broker.authorizer.publish
-    yield partial(publish_features, broker)
-    yield broker.configs.publish
-    yield partial(publish_quotas, broker)
-    yield broker.topics.publish
+        yield Publisher("ACLs", broker.authorizer.publish)
+    yield Publisher("features", partial(publish_features, broker))
+    yield Publisher("configs", broker.configs.publish)
+    yield Publisher("quotas", partial(publish_quotas, broker))
+    yield Publisher("topics", broker.topics.publish)
 
 
 def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -25,6 +25,8 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
     metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
     metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
     metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
+    publishers = broker.controller.publishers
+    metrics.gauge("kafka_server_broker_metadata_metrics_metadata_apply_error_count", lambda: publishers.errors_total)
     metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
     authorizer = broker.authorizer
     if authorizer is not None:

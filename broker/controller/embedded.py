@@ -12,15 +12,16 @@ Source: QuorumController of Kafka 4.3, KIP-631.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
+from tidelog.broker.controller.metadata_controller import Publishers
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.group_sync import GroupSync
 from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, read_metadata_log
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace, open_metadata_log
 from tidelog.log.system.reserve import lacks_room
 from tidelog.log.system.time import Time
@@ -34,7 +35,6 @@ from tidelog.protocol.metadata_records.records import (
 
 logger = logging.getLogger(__name__)
 
-Publisher = Callable[[MetadataDelta, MetadataImage], None]
 RECORDS_PER_BATCH = 10_000
 """Most records of one batch, as in Kafka's controller; more are appended as a transaction of several batches."""
 SNAPSHOT_BYTES = 20 * 1024 * 1024
@@ -47,8 +47,8 @@ class EmbeddedController:
     """Controller that commits records to the local metadata log and keeps their image."""
 
     __slots__ = (
-        "_deletions", "_failure", "_log", "_publishers", "_synced_end", "_syncs", "_time", "_voters",
-        "_wants_snapshot", "image", "node_id",
+        "_deletions", "_failure", "_log", "_synced_end", "_syncs", "_time", "_voters", "_wants_snapshot", "image",
+        "node_id", "publishers",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +57,7 @@ class EmbeddedController:
         self.node_id = node_id
         self._log = log
         self._time = time
-        self._publishers: list[Publisher] = []
+        self.publishers = Publishers()
         self._failure: KafkaStorageError | None = None
         self._syncs = GroupSync(self.sync, lambda: self._synced_end >= log.end_offset, threads)
         self._synced_end = -1
@@ -87,10 +87,6 @@ class EmbeddedController:
         """Ids and names of deleted topics whose logs may still be there."""
         return self._deletions
 
-    def subscribe(self, publisher: Publisher) -> None:
-        """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
-        self._publishers.append(publisher)
-
     def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Commit records, all or none of them; they are durable once ``when_synced`` or ``sync`` says so.
 
@@ -110,8 +106,7 @@ class EmbeddedController:
         self.image = image
         note_deletions(self._deletions, delta)
         self._wants_snapshot |= delta.is_unsafe_for_kafka
-        for publish in self._publishers:
-            publish(delta, self.image)
+        self.publishers.publish(delta, self.image)
 
     def when_synced(self) -> Deferred[None]:
         """Return what settles once all is durable that was committed before the call; it may fail with a KafkaError."""

@@ -2,25 +2,72 @@
 
 The embedded controller commits changes itself. In a member of a cluster the active controller is another process:
 ``image`` follows it, and ``commit`` is refused.
+
+Either tells its publishers of each change. The records are committed before that, so an error in a publisher can refuse
+nothing any more: it is logged with the publisher's name and counted, and those after it are told.
+
+Source: MetadataLoader and the fault handler "metadata publishing" of Kafka 4.3, which is not fatal either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
 
-Publisher = Callable[[MetadataDelta, MetadataImage], None]
+logger = logging.getLogger(__name__)
+
+
+class Publisher(NamedTuple):
+    """A part of the broker that follows the metadata: its name for the log, and what takes (delta, image)."""
+
+    name: str
+    publish: Callable[[MetadataDelta, MetadataImage], None]
+
+
+class Publishers:
+    """Publishers of one controller in their order, and how often one of them failed. Loop thread only."""
+
+    __slots__ = ("_listed", "errors_total")
+
+    def __init__(self) -> None:
+        self._listed: list[Publisher] = []
+        self.errors_total = 0
+        """Kafka's ``metadata-apply-error-count``."""
+
+    def subscribe(self, publisher: Publisher) -> None:
+        """Tell ``publisher`` of each change from now on, after those that subscribed before."""
+        self._listed.append(publisher)
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Tell all of a change and the image it makes."""
+        for publisher in self._listed:
+            with self.noting_errors(publisher.name, image):
+                publisher.publish(delta, image)
+
+    @contextlib.contextmanager
+    def noting_errors(self, name: str, image: MetadataImage) -> Iterator[None]:
+        """Log and count an error of the part ``name``, and let it go no further."""
+        try:
+            yield
+        except Exception as error:
+            self.errors_total += 1
+            reason = f"{type(error).__name__}: {error}"
+            logger.exception("%s: the metadata up to offset %d are not taken over: %s", name, image.offset, reason)
 
 
 class MetadataController(Protocol):
     """Source of the metadata image. Loop thread only, but for ``sync`` and ``take_snapshot``."""
 
     node_id: int
+    publishers: Publishers
+    """Parts that are told of each change."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -43,10 +90,6 @@ class MetadataController(Protocol):
     @property
     def deletions(self) -> Mapping[bytes, str]:
         """Ids and names of deleted topics whose logs may still be there."""
-        ...
-
-    def subscribe(self, publisher: Publisher) -> None:
-        """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
         ...
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidelog.broker.controller.metadata_controller import Publisher
+from tidelog.broker.controller.metadata_controller import Publishers
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
@@ -15,12 +15,12 @@ from tidelog.protocol.errors import NotControllerError
 class RemoteController:
     """The image of the quorum's committed metadata. Loop thread only."""
 
-    __slots__ = ("_publishers", "image", "node_id")
+    __slots__ = ("image", "node_id", "publishers")
 
     def __init__(self, image: MetadataImage, node_id: int) -> None:
         self.image = image
         self.node_id = node_id
-        self._publishers: list[Publisher] = []
+        self.publishers = Publishers()
 
     @property
     def epoch(self) -> int:
@@ -42,15 +42,10 @@ class RemoteController:
         """No deletions: logs of topics that went away are found by their topic id."""
         return {}
 
-    def subscribe(self, publisher: Publisher) -> None:
-        """Call ``publisher`` with each change and the image it makes, after those that subscribed before."""
-        self._publishers.append(publisher)
-
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Show the next image."""
         self.image = image
-        for publisher in self._publishers:
-            publisher(delta, image)
+        self.publishers.publish(delta, image)
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Raises NotControllerError: changes are the active controller's, and requests for them are forwarded."""

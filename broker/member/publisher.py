@@ -43,15 +43,20 @@ class MetadataPublisher:
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Publish an image, and what changed since the last one."""
         self._controller.publish(delta, image)
+        noting_errors = self._controller.publishers.noting_errors
         for topic_id, topic in delta.topics.changed.items():
             if topic is None:
-                await self._remove(topic_id)
+                with noting_errors(f"deleted topic {delta.topics.old[topic_id].name}", image):
+                    await self._remove(topic_id)
         for number, topic_id in enumerate(self._topics_to_show(delta, image)):
-            await self._show(image, image.topics[topic_id])
+            topic = image.topics[topic_id]
+            with noting_errors(f"topic {topic.name}", image):
+                await self._show(image, topic)
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
         if delta.brokers.changed:
-            self._roles.take_brokers()
+            with noting_errors("roles", image):
+                self._roles.take_brokers()
 
     def _topics_to_show(self, delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
         changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)

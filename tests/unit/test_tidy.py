@@ -36,8 +36,10 @@ WIDE_PACKAGES = {
 """Packages with more loose modules, and how many at the most: their next one needs a room."""
 # The only places that may catch everything: the dispatcher with its steps, answers and connections (unknown errors
 # become UNKNOWN_SERVER_ERROR, or close the connection) the cleaner's supervision (a dying round quarantines its
-# partition), and a follower's fetch loop (a defect fails the partition it is about, or begins the loop again).
+# partition), a follower's fetch loop (a defect fails the partition it is about, or begins the loop again), and
+# publishing of metadata (what one part raises is counted, and keeps no other part from the change).
 BROAD_EXCEPT_ALLOWED = {
+    "broker/controller/metadata_controller.py",
     "broker/loop/deferred.py",
     "broker/loop/steps.py",
     "broker/member/replication.py",

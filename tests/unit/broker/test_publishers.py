@@ -8,15 +8,54 @@ import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
+from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS, STANDARD_AUTHORIZER
+from tidelog.broker.controller.metadata_controller import Publisher
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.delta import _REPLAY, MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
-from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
 from tidelog.broker.publishers import publishers_of
 from tidelog.protocol.errors import TopicAlreadyExistsError
 from tidelog.protocol.metadata_records import records
+from tidelog.protocol.schema.fields import Message
 
 GROUP, NODE = 32, 4
+TOPIC_ID, ACL_ID = b"t" * 16, b"a" * 16
+NAMES = ["ACLs", "features", "configs", "quotas", "topics"]
+ONE_OF_EACH_KIND: list[Message] = [
+    records.TopicRecord(name="orders", topic_id=TOPIC_ID),
+    records.PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1], isr=[1], leader=1),
+    records.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1),
+    records.ClearElrRecord(topic_name="orders"),
+    records.ConfigRecord(
+        resource_type=GROUP, resource_name="readers", name="consumer.session.timeout.ms", value="46000"
+    ),
+    records.ClientQuotaRecord(
+        entity=[records.QuotaEntityData(entity_type="user", entity_name=None)], key="producer_byte_rate", value=5e6
+    ),
+    records.FeatureLevelRecord(name="metadata.version", feature_level=26),
+    records.ProducerIdsRecord(broker_id=1, next_producer_id=9000),
+    records.RegisterBrokerRecord(broker_id=9, broker_epoch=4, fenced=True),
+    records.UnfenceBrokerRecord(id=9, epoch=4),
+    records.FenceBrokerRecord(id=9, epoch=4),
+    records.BrokerRegistrationChangeRecord(broker_id=9, broker_epoch=4, fenced=-1),
+    records.UnregisterBrokerRecord(broker_id=9, broker_epoch=4),
+    records.RegisterControllerRecord(controller_id=9),
+    records.UserScramCredentialRecord(name="ann", mechanism=1, iterations=4096),
+    records.RemoveUserScramCredentialRecord(name="ann", mechanism=1),
+    records.AccessControlEntryRecord(
+        id=ACL_ID, resource_type=2, resource_name="orders", pattern_type=3, principal="User:ann", host="*",
+        operation=3, permission_type=3,
+    ),
+    records.RemoveAccessControlEntryRecord(id=ACL_ID),
+    records.DelegationTokenRecord(token_id="token", owner="User:ann"),
+    records.RemoveDelegationTokenRecord(token_id="token"),
+    records.NoOpRecord(),
+    records.ZkMigrationStateRecord(),
+    records.RemoveTopicRecord(topic_id=TOPIC_ID),
+]  # fmt: skip
 
 
 def config(kind: int, resource: str, key: str, value: str | None) -> VersionedRecord:
@@ -25,14 +64,7 @@ def config(kind: int, resource: str, key: str, value: str | None) -> VersionedRe
 
 def test_acls_come_first_and_topics_last(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {AUTHORIZER_CLASS: STANDARD_AUTHORIZER})
-    told = [getattr(publisher, "func", publisher) for publisher in publishers_of(admin.broker)]
-    assert [publisher.__qualname__ for publisher in told] == [
-        "Authorizer.publish",
-        "publish_features",
-        "ConfigManager.publish",
-        "publish_quotas",
-        "TopicManager.publish",
-    ]
+    assert [publisher.name for publisher in publishers_of(admin.broker)] == NAMES
 
 
 def test_records_alone_take_effect(tmp_path: Path) -> None:
@@ -76,3 +108,59 @@ def test_a_dynamic_value_that_is_not_accepted_leaves_the_last_one(tmp_path: Path
     admin.controller.commit([config(NODE, "", "log.retention.ms", "7")])
     admin.controller.commit([config(NODE, "", "log.retention.ms", "soon")])
     assert admin.config.values["log.retention.ms"] == 7
+
+
+class Watched:
+    """The publishers of a broker, each noted after its work; one raises in place of it."""
+
+    def __init__(self, broker: Broker, broken: str) -> None:
+        self.told: list[str] = []
+        self.publishers = [self._watched(one, is_broken=one.name == broken) for one in publishers_of(broker)]
+
+    def _watched(self, publisher: Publisher, *, is_broken: bool) -> Publisher:
+        def publish(delta: MetadataDelta, image: MetadataImage) -> None:
+            if is_broken:
+                raise RuntimeError(publisher.name)
+            publisher.publish(delta, image)
+            self.told.append(publisher.name)
+
+        return Publisher(publisher.name, publish)
+
+    def take_told(self) -> list[str]:
+        """Return who has taken over the last change."""
+        told, self.told = self.told, []
+        return told
+
+
+def test_each_kind_of_record_is_tried() -> None:
+    assert {type(record) for record in ONE_OF_EACH_KIND} == set(_REPLAY)
+
+
+@pytest.mark.parametrize("broken", NAMES)
+def test_a_publisher_that_fails_keeps_no_other_from_any_kind_of_record(tmp_path: Path, broken: str) -> None:
+    """On a lone node, where the request that committed the records goes on, too."""
+    admin = AdminBroker(tmp_path, {AUTHORIZER_CLASS: STANDARD_AUTHORIZER})
+    watched = Watched(admin.broker, broken)
+    controller = admin.controller
+    controller.publishers._listed[:] = watched.publishers
+    for number, record in enumerate(ONE_OF_EACH_KIND, start=1):
+        end = controller.end_offset
+        controller.commit([VersionedRecord(record)])
+        assert watched.take_told() == [name for name in NAMES if name != broken], record
+        assert (controller.publishers.errors_total, controller.image.offset) == (number, end)
+
+
+@pytest.mark.parametrize("broken", NAMES)
+def test_a_publisher_that_fails_keeps_no_other_of_a_member_from_any_kind_of_record(tmp_path: Path, broken: str) -> None:
+    admin = AdminBroker(tmp_path, {AUTHORIZER_CLASS: STANDARD_AUTHORIZER})
+    watched = Watched(admin.broker, broken)
+    controller = RemoteController(admin.controller.image, 1)
+    for publisher in watched.publishers:
+        controller.publishers.subscribe(publisher)
+    for number, record in enumerate(ONE_OF_EACH_KIND, start=1):
+        delta = MetadataDelta(controller.image)
+        delta.replay(record)
+        image = delta.build(100 + number, 1, 0)
+        controller.publish(delta, image)
+        assert watched.take_told() == [name for name in NAMES if name != broken], record
+        assert (controller.publishers.errors_total, controller.image) == (number, image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.kafka_directories import format_standalone
 from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.embedded import RECORDS_PER_BATCH, EmbeddedController, open_controller
+from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
@@ -80,7 +82,7 @@ def test_publishers_see_each_change_in_the_order_they_subscribed(tmp_path: Path)
         seen.append((name, delta.configs.changed, image is controller.image))
 
     for name in ("first", "second"):
-        controller.subscribe(lambda delta, image, name=name: publisher(name, delta, image))  # type: ignore[misc]
+        controller.publishers.subscribe(Publisher(name, partial(publisher, name)))
     controller.commit([config("5")])
     change = {(2, "orders"): {"retention.ms": "5"}}
     assert seen == [("first", change, True), ("second", change, True)]

@@ -1,0 +1,62 @@
+"""Publishers of the metadata one after the other: an error of one is noted, and keeps no other from the change."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tidelog.broker.controller.metadata_controller import Publisher, Publishers
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaStorageError
+
+IMAGE = EMPTY_IMAGE._replace(offset=41)
+ERRORS = [
+    ConfigError("c"),
+    KafkaStorageError("k"),
+    ValueError("v"),
+    KeyError("k"),
+    AssertionError("a"),
+    OSError(28, "o"),
+]
+
+
+def noting(told: list[str], name: str) -> Publisher:
+    return Publisher(name, lambda delta, image: told.append(name))
+
+
+def failing(name: str, error: BaseException) -> Publisher:
+    def publish(delta: MetadataDelta, image: MetadataImage) -> None:
+        raise error
+
+    return Publisher(name, publish)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("place", range(3))
+def test_those_after_a_publisher_that_fails_are_told(
+    caplog: pytest.LogCaptureFixture, error: Exception, place: int
+) -> None:
+    told: list[str] = []
+    listed = [noting(told, "first"), noting(told, "second")]
+    listed.insert(place, failing("broken", error))
+    publishers = Publishers()
+    for publisher in listed:
+        publishers.subscribe(publisher)
+    publishers.publish(MetadataDelta(EMPTY_IMAGE), IMAGE)
+    assert told == ["first", "second"]
+    assert publishers.errors_total == 1
+    (logged,) = caplog.records
+    assert (logged.levelno, logged.exc_info is not None) == (logging.ERROR, True)
+    assert logged.message.startswith("broken: the metadata up to offset 41 are not taken over: " + type(error).__name__)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_process_is_no_error(end: type[BaseException]) -> None:
+    publishers = Publishers()
+    publishers.subscribe(failing("stopping", end()))
+    with pytest.raises(end):
+        publishers.publish(MetadataDelta(EMPTY_IMAGE), IMAGE)
+    assert publishers.errors_total == 0

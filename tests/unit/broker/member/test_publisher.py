@@ -1,0 +1,147 @@
+"""Images taken over by a member: what one topic raises, at whichever step, keeps no other topic from its change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.publisher import MetadataPublisher
+from tidelog.broker.member.replication import Replication
+from tidelog.broker.member.roles import MemberRoles
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.protocol.metadata_records import records
+from tidelog.protocol.schema.fields import Message
+
+NODE = 1
+STEPS = ("take_roles", "topic_created", "topic_configs_changed", "topic_deleted")
+NAMES = ["first", "second", "third"]
+COMING = ["make_logs", "take_roles", "take_topic", "topic_created"]
+CHANGING = ["take_roles", "take_topic", "topic_configs_changed"]
+GOING = ["remove_topic", "remove_logs", "topic_deleted", "forget_topic"]
+
+
+class Parts:
+    """The parts of a member that are told of topics; one step of one topic raises."""
+
+    def __init__(self, image: MetadataImage, executor: ThreadPoolExecutor) -> None:
+        self.broken: tuple[str, str] | None = None
+        self.told: list[tuple[str, str]] = []
+        self.brokers_told = 0
+        self.metadata = MetadataCache()
+        replicas = SimpleNamespace(
+            make_logs=lambda topic, _: self.work("make_logs", topic),
+            remove_logs=lambda topic: self.work("remove_logs", topic),
+            **{name: self.step(name) for name in STEPS},
+        )
+        replication = SimpleNamespace(
+            take_topic=self.asynchronous("take_topic"), remove_topic=self.asynchronous("remove_topic")
+        )
+        services = SimpleNamespace(forget_topic=self.step("forget_topic"))
+        broker = SimpleNamespace(
+            node_id=NODE, metadata=self.metadata, replica_manager=replicas, services=services, executor=executor,
+            loop=asyncio.get_running_loop(),
+        )  # fmt: skip
+        self.controller = RemoteController(image, NODE)
+        self.publisher = MetadataPublisher(
+            cast("Broker", broker), self.controller, cast("MemberRoles", self), cast("Replication", replication)
+        )
+
+    def note(self, step: str, topic: TopicImage) -> None:
+        """Note a step, or fail it."""
+        if self.broken == (step, topic.name):
+            raise RuntimeError(step)
+        self.told.append((step, topic.name))
+
+    def step(self, name: str) -> Callable[..., None]:
+        return lambda topic, *_: self.note(name, topic)
+
+    def asynchronous(self, name: str) -> Callable[..., Any]:
+        async def take(topic: TopicImage) -> None:
+            self.note(name, topic)
+
+        return take
+
+    def work(self, name: str, topic: TopicImage) -> Callable[[], None]:
+        return lambda: self.note(name, topic)
+
+    def take_brokers(self) -> None:
+        self.brokers_told += 1
+
+    async def publish(self, *changes: Message) -> None:
+        """Publish one image with these changes."""
+        delta = MetadataDelta(self.controller.image)
+        for record in changes:
+            delta.replay(record)
+        await self.publisher.publish(delta, delta.build(self.controller.end_offset, 1, 0))
+
+
+def id_of(name: str) -> bytes:
+    return name.encode().ljust(16)
+
+
+def coming(name: str) -> list[Message]:
+    topic_id = id_of(name)
+    return [
+        records.TopicRecord(name=name, topic_id=topic_id),
+        records.PartitionRecord(partition_id=0, topic_id=topic_id, replicas=[NODE], isr=[NODE], leader=NODE),
+    ]
+
+
+def config(name: str) -> Message:
+    return records.ConfigRecord(resource_type=2, resource_name=name, name="retention.ms", value="5")
+
+
+async def publish_with_one_broken(step: str, changes: Callable[[str], list[Message]], *, is_there: bool) -> Parts:
+    with ThreadPoolExecutor(1) as executor:
+        parts = Parts(EMPTY_IMAGE, executor)
+        if is_there:
+            await parts.publish(*(record for name in NAMES for record in coming(name)))
+            parts.told.clear()
+        parts.broken = step, "second"
+        broker = records.RegisterBrokerRecord(broker_id=2, broker_epoch=1)
+        await parts.publish(*(record for name in NAMES for record in changes(name)), broker)
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "changes"),
+    [
+        *((step, COMING, coming) for step in COMING),
+        *((step, CHANGING, lambda name: [config(name)]) for step in CHANGING),
+        *((step, GOING, lambda name: [records.RemoveTopicRecord(topic_id=id_of(name))]) for step in GOING),
+    ],
+)
+def test_a_topic_that_fails_keeps_no_other_from_its_change(
+    step: str, steps: list[str], changes: Callable[[str], list[Message]]
+) -> None:
+    parts = asyncio.run(publish_with_one_broken(step, changes, is_there=steps is not COMING))
+    for name in ("first", "third"):
+        assert [told for told, topic in parts.told if topic == name] == steps
+    assert [told for told, topic in parts.told if topic == "second"] == steps[: steps.index(step)]
+    assert parts.brokers_told == 1
+    assert parts.controller.publishers.errors_total == 1
+
+
+def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
+    async def go() -> Parts:
+        with ThreadPoolExecutor(1) as executor:
+            parts = Parts(EMPTY_IMAGE, executor)
+            parts.broken = "make_logs", "second"
+            await parts.publish(*coming("second"))
+            assert "second" not in parts.metadata.topics
+            parts.broken = None
+            await parts.publish(config("second"))
+        return parts
+
+    parts = asyncio.run(go())
+    assert parts.told == [(step, "second") for step in COMING]
+    assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
