@@ -572,10 +572,11 @@ def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartitio
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
     """Make the start offsets of these logs durable, then remove what is below them; returns how many segments went.
 
-    Without a durable start offset a power loss that keeps only some of the removals would leave a gap. On a full
-    disk they go all the same: they make room.
+    Without a durable start offset a power loss that keeps only some of the removals would leave a gap: where a start
+    moves on meanwhile, the next round has the rest. On a full disk they go all the same: they make room.
     """
     count = 0
+    starts = {partition: log.log_start_offset for partition, log in logs.items()}
     if logs:
         try:
             manager.checkpoint_log_start_offsets()
@@ -586,7 +587,7 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
     for partition, log in logs.items():
         try:
             with log.lock:
-                count += 0 if log.is_closed else remove_below_start(log)
+                count += 0 if log.is_closed else remove_below_start(log, starts[partition])
         except KafkaError as error:
             logger.warning("retention of %s: %s", partition, error)
     return count

@@ -93,7 +93,7 @@ def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
     A manager of many logs makes the start offsets durable between the two halves; see the module.
     """
     move_start(log, now_ms)
-    return remove_below_start(log)
+    return remove_below_start(log, log.log_start_offset)
 
 
 def move_start(log: UnifiedLog, now_ms: int) -> bool:
@@ -110,13 +110,16 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
     except LogStorageError as error:
         log.note(error)
         raise
-    return bool(_oldest(log, _below_start(log)))
+    return bool(_oldest(log, _below(log.log_start_offset)))
 
 
-def remove_below_start(log: UnifiedLog) -> int:
-    """Remove the segments below the log start offset; returns how many went. Raises KafkaStorageError."""
+def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
+    """Remove the segments below the log start offset, as far as that is durable; returns how many went.
+
+    Raises KafkaStorageError.
+    """
     try:
-        removed = _oldest(log, _below_start(log))
+        removed = _oldest(log, _below(min(log.log_start_offset, durable_start)))
         if removed and len(removed) == len(log.segments):
             log.roll()
         remove_segments(log, removed, oldest_first=True)
@@ -129,8 +132,8 @@ def remove_below_start(log: UnifiedLog) -> int:
 Predicate = Callable[[LogSegment, int], bool]
 
 
-def _below_start(log: UnifiedLog) -> Predicate:
-    return lambda _, next_base: next_base <= log.log_start_offset
+def _below(offset: int) -> Predicate:
+    return lambda _, next_base: next_base <= offset
 
 
 def _make_expiry_test(log: UnifiedLog, now_ms: int) -> Predicate:

@@ -103,6 +103,8 @@ class LogParts(NamedTuple):
 
 
 _CLIENT = AppendOrigin.CLIENT
+UNBOUND = 2**63 - 1
+"""An offset above all others."""
 
 
 class UnifiedLog:
@@ -137,6 +139,7 @@ class UnifiedLog:
         "log_start_offset",
         "producer_state",
         "proof_lock",
+        "recovery_bound",
         "recovery_point",
         "segments",
         "tail_hint",
@@ -165,6 +168,8 @@ class UnifiedLog:
         self.leader_epochs = parts.leader_epochs
         self.log_start_offset = parts.log_start_offset
         self.recovery_point = parts.recovery_point
+        # No flush moves the recovery point beyond it: a cut that is under way may leave a gap above.
+        self.recovery_bound = UNBOUND
         self.high_watermark = self.last_stable_offset = parts.log_start_offset
         self.version = 0
         self._cuts = 0
@@ -539,7 +544,8 @@ class UnifiedLog:
             if self._cuts != cuts:
                 return False
             self.last_flushed_ms = self._time.monotonic_ms()
-            self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+            promised = min(offset, self.log_end_offset, self.recovery_bound)
+            self.recovery_point = max(self.recovery_point, promised)
             self._rolled = tuple(segment for segment in self._rolled if segment not in seen)
         return True
 

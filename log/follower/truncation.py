@@ -2,38 +2,53 @@
 
 A cut is made of several calls, of which a power loss may keep any::
 
-    1  lower_recovery_point, checkpoints written   -> the segments to be cut are recovered, and end at the first gap
-    2  segments renamed, the last one cut          -> any of it may be there
-    3  sync_cut                                    -> nothing that was cut comes back
-    4  checkpoints written                         -> high watermark and log start offset are those of what is left
+    1  recovery point lowered, checkpoints written   -> the segments to be cut are recovered, and end at the first gap
+    2  segments renamed, the last one cut            -> any of it may be there
+    3  sync_cut                                      -> nothing that was cut comes back
+    4  checkpoints written                           -> high watermark and log start offset are those of what is left
 
 With the old recovery point a gap that step 2 leaves would be that of synced records that are lost: such a log is
-refused. Any thread; each call takes the log's lock, and a caller may hold it to look at the log first. Source: KIP-101,
-KIP-279.
+refused. So no flush raises it before step 3 is done, whenever that flush began. Any thread; each call takes the log's
+lock, and a caller may hold it to look at the log first. Source: KIP-101, KIP-279.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable, Iterator
 
 from tidelog.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
 from tidelog.log.system.file_system import LogStorageError
-from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.unified_log import UNBOUND, UnifiedLog
 
 logger = logging.getLogger(__name__)
 
 
-def lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
-    """Lower the recovery point to the segment that holds ``offset``, where a cut is to be made, or to the first one if
-    it lies before that; False where it was not above, or nothing is to be cut.
+@contextlib.contextmanager
+def lowered_recovery_point(log: UnifiedLog, offset: int, write_checkpoints: Callable[[], object]) -> Iterator[None]:
+    """Steps 1 to 3 of a cut at ``offset``: the recovery point is that of the segment which holds it, or of the first
+    one if it lies before that, in the checkpoint too. A flush raises it again only later.
 
-    The checkpoint is the caller's to write. A flush raises the point again.
+    Steps 2 and 3 are the caller's. Raises what ``write_checkpoints`` raises.
     """
+    is_cut = _lower_recovery_point(log, offset)
+    try:
+        if is_cut:
+            write_checkpoints()
+        yield
+    finally:
+        log.recovery_bound = UNBOUND
+
+
+def _lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
+    """Return whether a cut at ``offset`` takes records; the recovery point stays below it then."""
     with log.lock:
-        segment = log.segments.floor(offset) or log.segments.first
-        if offset >= log.log_end_offset or log.recovery_point <= segment.base_offset:
+        if offset >= log.log_end_offset:
             return False
-        log.recovery_point = segment.base_offset
+        segment = log.segments.floor(offset) or log.segments.first
+        log.recovery_bound = segment.base_offset
+        log.recovery_point = min(log.recovery_point, segment.base_offset)
         return True
 
 

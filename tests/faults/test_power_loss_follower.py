@@ -49,6 +49,16 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(directory)
 
 
+def _within_cuts(steps: list[Step]) -> Iterator[int]:
+    """The moments of cuts, and those of retention: each loses several names."""
+    is_within = False
+    for point, step in enumerate(steps, 1):
+        if step.operation == "N":
+            is_within = step.note["what"] in ("cut", "starts at")
+        if is_within:
+            yield point
+
+
 class Trial:
     """One recording, and what is made of its crashes."""
 
@@ -61,7 +71,9 @@ class Trial:
         """Find the first of so many crashes that a start does not survive, with as few losses as can be."""
         chance = random.Random(seed)
         disk, story, position = Disk(), FollowerStory(), 0
-        for point in sorted(chance.randrange(1, len(self._steps) + 1) for _ in range(count)):
+        points = [chance.randrange(1, len(self._steps) + 1) for _ in range(count - count // 2)]
+        points += chance.choices(list(_within_cuts(self._steps)), k=count // 2)
+        for point in sorted(points):
             for step in self._steps[position:point]:
                 story.take(step.note) if step.operation == "N" else disk.step(step)
             position = point

@@ -21,12 +21,14 @@ from tidelog.broker.replica.group_flush import NEVER
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.follower.truncation import (
     end_of_epoch,
-    lower_recovery_point,
+    lowered_recovery_point,
     sync_cut,
     truncate_as_follower,
     truncate_to_epoch_end,
 )
 from tidelog.log.unified_log import UnifiedLog
+
+Cut = StartAt | TruncateTo | TruncateToEpochEnd
 
 
 class Following:
@@ -62,25 +64,28 @@ class Following:
         if isinstance(work, Append):
             return self._append(work)
         before = self.position
-        if lower_recovery_point(self.log, self._end_after(work)):
-            self._write_checkpoints()
-        with self.log.lock:
-            if self.log.leader_epochs.latest_epoch > work.leader_epoch:
-                return True  # this broker leads a later epoch by now
-            self._cut(work)
-        sync_cut(self.log)
+        with lowered_recovery_point(self.log, self._end_after(work), self._write_checkpoints):
+            if not self._cut(work):
+                return True  # this broker leads by now: what it has is asked for in its own epoch
+            sync_cut(self.log)
         self._write_checkpoints()
         return self.position != before
 
-    def _cut(self, work: StartAt | TruncateTo | TruncateToEpochEnd) -> None:
-        if isinstance(work, StartAt):
-            self.log.truncate_fully_and_start_at(work.offset)
-        elif isinstance(work, TruncateTo):
-            truncate_as_follower(self.log, work.offset)
-        else:
-            truncate_to_epoch_end(self.log, work.epoch, work.end_offset)
+    def _cut(self, work: Cut) -> bool:
+        """Cut the log; False where it has a later epoch than the work, whose leader has no say over it any more."""
+        log = self.log
+        with log.lock:
+            if work.leader_epoch < log.leader_epochs.latest_epoch:
+                return False
+            if isinstance(work, StartAt):
+                log.truncate_fully_and_start_at(work.offset)
+            elif isinstance(work, TruncateTo):
+                truncate_as_follower(log, work.offset)
+            else:
+                truncate_to_epoch_end(log, work.epoch, work.end_offset)
+            return True
 
-    def _end_after(self, work: StartAt | TruncateTo | TruncateToEpochEnd) -> int:
+    def _end_after(self, work: Cut) -> int:
         """Return the offset from which on this work cuts the log."""
         if isinstance(work, StartAt):
             return -1

@@ -12,6 +12,7 @@ import random
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.segment.segment import SNAPSHOT_SUFFIX
+from tidelog.log.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
@@ -49,11 +50,67 @@ def config_of(*, durable: bool) -> LogConfig:
     return LogConfig({**SMALL, **({"flush.messages": 1} if durable else {})})
 
 
-def new_manager(directory: Path, config: LogConfig) -> LogManager:
-    manager = LogManager([str(directory)], OsFileSystem(), ManualTime(NOW_MS), config, reserve_bytes=NO_ROOM_KEPT)
+class BusyManager(LogManager):
+    """The manager of a broker whose other threads work ``meanwhile``: each time a log start has become durable."""
+
+    meanwhile: Callable[[], object] = bool
+
+    def checkpoint_log_start_offsets(self) -> None:
+        super().checkpoint_log_start_offsets()
+        self.meanwhile()
+
+
+def new_manager(directory: Path, config: LogConfig) -> BusyManager:
+    manager = BusyManager([str(directory)], OsFileSystem(), ManualTime(NOW_MS), config, reserve_bytes=NO_ROOM_KEPT)
     manager.startup(topic_ids={PARTITION.topic: TOPIC_ID})
     OsFileSystem().sync_directory(str(directory.parent))  # as a broker does before it serves
     return manager
+
+
+class SlowFlush(threading.Thread):
+    """A flush in a thread of its own that stops after some of its syncs, until it is let go on."""
+
+    def __init__(self, log: UnifiedLog, syncs: int) -> None:
+        super().__init__()
+        self._log = log
+        self._syncs_left = syncs
+        self._may_go_on = threading.Event()
+        self._is_away = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._log.flush()
+        finally:
+            self._is_away.set()
+
+    def begin(self) -> None:
+        """Start the flush, and wait until it has stopped or ended."""
+        self.start()
+        self._is_away.wait()
+
+    def synced(self) -> None:
+        """Count a sync of records that is done."""
+        self._syncs_left -= 1
+        if self._syncs_left == 0:
+            self._is_away.set()
+            self._may_go_on.wait()
+
+    def finish(self) -> None:
+        self._may_go_on.set()
+        self.join()
+
+
+def stop_flushes() -> None:
+    """Have each :class:`SlowFlush` of this process count its syncs of records: those hold no lock."""
+    sync = os.fdatasync
+
+    def count(descriptor: int) -> None:
+        sync(descriptor)
+        thread = threading.current_thread()
+        if isinstance(thread, SlowFlush) and os.readlink(f"/proc/self/fd/{descriptor}").endswith(LOG_SUFFIX):
+            thread.synced()
+
+    os.fdatasync = count  # type: ignore[assignment]
 
 
 class Follower:
@@ -67,12 +124,14 @@ class Follower:
         self._config = config_of(durable=durable)
         self._epoch = 0
         self._serial = 0
+        self._flush: SlowFlush | None = None
+        stop_flushes()
         self._open()
 
     def _open(self) -> None:
         self._manager = new_manager(self._directory, self._config)
         self._log = self._manager.get_or_create_log(PARTITION, TOPIC_ID, self._config)
-        self._following = Following(self._log, partial(write_checkpoints, self._manager))
+        self._following = Following(self._log, self._write_checkpoints)
 
     def _note(self, what: str, **arguments: Any) -> None:
         append_note(self._trace, {"what": what, **arguments})
@@ -80,12 +139,38 @@ class Follower:
     def run(self) -> None:
         steps: list[Callable[[], None]] = [
             *[self.append] * 6, *[self.cut] * 3, self.start_elsewhere, self.flush, self.checkpoint, self.delete_records,
-            self.restart,
+            self.restart, *[self.begin_flush] * 3,
         ]  # fmt: skip
         for _ in range(STEPS):
             self._chance.choice(steps)()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._finish_flush()
         self._manager.shutdown()
         self._note("synced")
+
+    # ---- other threads
+
+    def begin_flush(self) -> None:
+        """Begin a flush that ends within another step."""
+        self._finish_flush()
+        self._flush = SlowFlush(self._log, self._chance.randrange(1, 4))
+        self._flush.begin()
+
+    def _finish_flush(self) -> None:
+        if self._flush is not None:
+            self._flush.finish()
+        self._flush = None
+
+    def _write_checkpoints(self) -> None:
+        """Write what a cut asks for; then other threads flush, and write the checkpoints again."""
+        write_checkpoints(self._manager)
+        work: list[Callable[[], object]] = [bool, bool, self._finish_flush, self._log.flush]
+        for _ in range(2):
+            self._chance.choice(work)()
+            if self._chance.random() < 0.5:
+                write_checkpoints(self._manager)
 
     # ---- steps
 
@@ -141,13 +226,19 @@ class Follower:
         """Take over the leader's log start offset; retention removes the segments below it."""
         end = self._log.log_end_offset
         offset = self._chance.randrange(self._log.log_start_offset, end + 1)
-        self._note("starts at", offset=offset)
-        self._do(Append(KEY, self._epoch, end, memoryview(b""), end, offset))
+        later = self._chance.randrange(offset, end + 1)
+        self._note("starts at", offset=later)
+        self._start_at(offset)
+        self._manager.meanwhile = partial(self._start_at, later)  # the leader's start moves on while retention works
         self._manager.run_retention(NOW_MS)
+        self._manager.meanwhile = bool
+
+    def _start_at(self, offset: int) -> None:
+        end = self._log.log_end_offset
+        self._do(Append(KEY, self._epoch, end, memoryview(b""), end, offset))
 
     def restart(self) -> None:
-        self._manager.shutdown()
-        self._note("synced")
+        self._stop()
         self._open()
 
 

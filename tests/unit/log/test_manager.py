@@ -243,6 +243,30 @@ def test_retention_of_a_member_goes_no_further_than_what_is_committed(tmp_path: 
     assert found.log_start_offset > 0
 
 
+def test_retention_removes_no_more_than_lies_below_the_start_that_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeleteRecords moves the start on meanwhile: a power loss that lost some of the renames would leave a gap."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    for _ in range(200):
+        append(log, batch(1))
+    log.update_high_watermark(200)
+    first, later = log.segments[1].base_offset, log.segments[3].base_offset
+    log.maybe_increment_log_start_offset(first)
+    write = manager.checkpoint_log_start_offsets
+
+    def write_and_move() -> None:
+        write()
+        log.maybe_increment_log_start_offset(later)
+
+    monkeypatch.setattr(manager, "checkpoint_log_start_offsets", write_and_move)
+    assert manager.run_retention(NOW_MS) == 1
+    assert log.segments.first.base_offset == first
+    assert manager.run_retention(NOW_MS) == 2
+    assert log.segments.first.base_offset == later
+
+
 def test_rolled_segments_are_flushed(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)

@@ -12,7 +12,7 @@ from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, TruncateToEpochEnd
 from tidelog.broker.replica.replication.following import Following
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 
 KEY = FetchKey(b"t" * 16, 0)
 EPOCH = 3
@@ -149,3 +149,33 @@ def test_with_flush_messages_an_append_is_synced(tmp_path: Path) -> None:
     assert pair.following.is_synced_at_once
     pair.following.do(pair.work())
     assert pair.log.recovery_point == 10
+
+
+def test_a_checkpoint_that_could_not_be_written_is_written_before_the_cut(pair: Pair) -> None:
+    pair.following.do(pair.work())
+    pair.log.flush()
+    written: list[tuple[int, int]] = []
+    full = [KafkaStorageError("no room")]
+
+    def write() -> None:
+        if full:
+            raise full.pop()
+        written.append((pair.log.log_end_offset, pair.log.recovery_point))
+
+    following = Following(pair.log, write)
+    with pytest.raises(KafkaStorageError):
+        following.do(TruncateTo(KEY, EPOCH, 4))
+    assert following.do(TruncateTo(KEY, EPOCH, 4))
+    assert written == [(10, 0), (4, 0)]
+
+
+def test_no_flush_raises_the_recovery_point_within_a_cut(pair: Pair) -> None:
+    pair.following.do(pair.work())
+    points: list[int] = []
+
+    def write() -> None:
+        pair.log.flush()
+        points.append(pair.log.recovery_point)
+
+    Following(pair.log, write).do(TruncateTo(KEY, EPOCH, 4))
+    assert points == [0, 4], "before the cut, and once it was durable"
