@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms authorization-oracle client-matrix power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -85,6 +85,10 @@ soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletio
 REQUESTS ?= 1000
 authorization-oracle: $(VENV)/.test $(EXTENSIONS) ## random ACLs and REQUESTS random requests beside Apache Kafka's authorizer
 	TIDELOG_ORACLE_REQUESTS=$(REQUESTS) $(BIN)/pytest tests/contract/test_authorization_oracle.py -p no:randomly
+
+kerberos: $(VENV)/.test $(EXTENSIONS) ## clients with tickets of a KDC; needs krb5-kdc and its neighbours, and builds gssapi
+	$(BIN)/python -m pip install --quiet --editable '.[kerberos]'
+	$(BIN)/pytest tests/clients/test_kerberos.py -p no:randomly
 
 client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
 	TIDELOG_CLIENT_MATRIX=1 $(BIN)/pytest tests/clients/test_secured_languages.py tests/clients/test_sasl.py tests/clients/test_tls.py -p no:randomly

@@ -20,7 +20,13 @@ from tidelog.broker.config.keys.broker import (
     TRANSACTION_KEYS,
 )
 from tidelog.broker.config.keys.member import MEMBER_KEYS
-from tidelog.broker.config.keys.security import AUTHENTICATION_KEYS, OAUTHBEARER_KEYS, SASL_KEYS, TLS_KEYS
+from tidelog.broker.config.keys.security import (
+    AUTHENTICATION_KEYS,
+    KERBEROS_KEYS,
+    OAUTHBEARER_KEYS,
+    SASL_KEYS,
+    TLS_KEYS,
+)
 from tidelog.broker.config.keys.token import TOKEN_KEYS
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, GROUP_CONFIG_DEF
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF
@@ -89,6 +95,7 @@ def page() -> str:
         table("Listeners that encrypt", TLS_KEYS, PER_LISTENER),
         table("Listeners that authenticate", SASL_KEYS, PER_LISTENER),
         table("Bearer tokens (OAUTHBEARER)", OAUTHBEARER_KEYS, PER_LISTENER),
+        table("Kerberos (GSSAPI)", KERBEROS_KEYS, PER_LISTENER),
         table("Clients that are not authenticated yet", AUTHENTICATION_KEYS),
         table("Topics, logs and fetching", TOPIC_KEYS),
         table("Times of logs in several units", LOG_TIME_KEYS),

@@ -21,6 +21,7 @@ from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
 from tidelog.broker.config.keys.broker import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
 from tidelog.broker.config.keys.security import (
     AUTHENTICATION_KEYS,
+    KERBEROS_KEYS,
     OAUTHBEARER_KEYS,
     SASL_KEYS,
     TLS_KEYS,
@@ -49,6 +50,7 @@ BROKER_CONFIG_DEF = ConfigDef(
         *TLS_KEYS,
         *SASL_KEYS,
         *OAUTHBEARER_KEYS,
+        *KERBEROS_KEYS,
         *AUTHENTICATION_KEYS,
         *TOKEN_KEYS,
     )

@@ -359,7 +359,8 @@ NO_EFFECT = frozenset(
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.socket.receive.buffer.bytes
     replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
-    server.max.startup.time.ms share.coordinator.
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.ticket.renew.jitter
+    sasl.kerberos.ticket.renew.window.factor server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
     ssl.protocol
     transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable

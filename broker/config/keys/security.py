@@ -93,11 +93,12 @@ TLS_KEYS = (
 
 SASL_KEYS = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), None, HIGH,
-        "The mechanisms of a listener that authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's "
-        "default, GSSAPI, is not here, so that each such listener names its own."),
+        "The mechanisms of a listener that authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, and "
+        "GSSAPI, which is Kerberos and needs pip install tidelog[kerberos]."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM,
         "The JAAS text of one mechanism; its key has the prefix listener.name.NAME.MECHANISM. in lower case. PLAIN's "
-        "users are its options user_NAME=\"PASSWORD\"; SCRAM and OAUTHBEARER need none."),
+        "users are its options user_NAME=\"PASSWORD\", GSSAPI's keytab and principal those of Krb5LoginModule; SCRAM "
+        "and OAUTHBEARER need none."),
     ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, one_of(None, *HANDLERS), LOW,
         "The way to check what a client shows, by the name of Kafka's class. OAUTHBEARER needs it: "
         "OAuthBearerValidatorCallbackHandler for signed tokens, OAuthBearerUnsecuredValidatorCallbackHandler for "
@@ -141,6 +142,14 @@ OAUTHBEARER_KEYS = (
         "Likewise for the paths of files."),
 )
 
+KERBEROS_KEYS = (
+    ConfigKey("sasl.kerberos.service.name", STRING, None, None, MEDIUM,
+        "The service that clients ask a ticket for: the first part of this broker's Kerberos principal."),
+    ConfigKey("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), None, MEDIUM,
+        "Rules that make a user's name of a Kerberos principal: DEFAULT and RULE:[n:format](pattern)s/old/new/g, the "
+        "first that applies."),
+)
+
 AUTHENTICATION_KEYS = (
     ConfigKey("max.unauthenticated.connections", INT, 1000, between(1), MEDIUM,
         "The most connections that are not authenticated yet; one more closes the oldest of them. Tidelog's own key."),
@@ -152,14 +161,14 @@ AUTHENTICATION_KEYS = (
 )
 # fmt: on
 
-LISTENER_CONFIG_DEF = ConfigDef((*TLS_KEYS, *SASL_KEYS, *OAUTHBEARER_KEYS))
+LISTENER_CONFIG_DEF = ConfigDef((*TLS_KEYS, *SASL_KEYS, *OAUTHBEARER_KEYS, *KERBEROS_KEYS))
 """Keys that a listener may have values of its own for."""
 MECHANISM_KEYS = frozenset(
     {
         "sasl.jaas.config",
         "sasl.server.callback.handler.class",
         "connections.max.reauth.ms",
-        *(key.name for key in OAUTHBEARER_KEYS if key.name.startswith("sasl.")),
+        *(key.name for key in (*OAUTHBEARER_KEYS, *KERBEROS_KEYS) if key.name.startswith("sasl.")),
     }
 )
 """Keys that each mechanism of a listener may have values of its own for."""

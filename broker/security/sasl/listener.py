@@ -10,6 +10,7 @@ from tidelog.broker.config.broker_config import Endpoint
 from tidelog.broker.config.keys.security import PLAIN_HANDLER, listener_prefix, listener_values, mechanism_values
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
+from tidelog.broker.security.sasl.kerberos.server import GSSAPI
 from tidelog.broker.security.sasl.mechanism import Mechanism
 from tidelog.broker.security.sasl.oauth.server import OAUTHBEARER, OAuthBearerServer
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
@@ -45,8 +46,8 @@ class SaslListener:
         """``tokens`` finds the credentials of delegation tokens. Raises ConfigError."""
         values = listener_values(texts, name)
         mechanisms = list(values["sasl.enabled.mechanisms"])
-        if not mechanisms or mechanisms == ["GSSAPI"]:
-            raise _refuse(name, ",".join(mechanisms), "at least one; Kafka's default, GSSAPI, is not here")
+        if not mechanisms:
+            raise _refuse(name, "", "at least one")
         self.name = name
         self.limits = SaslLimits(
             values["sasl.server.max.receive.size"],
@@ -84,6 +85,10 @@ class SaslListener:
             bearer_tokens = build_tokens(self.name, self._texts)
             self._bearer_tokens = bearer_tokens
             return partial(OAuthBearerServer, bearer_tokens.validate)
+        if mechanism == GSSAPI:
+            from tidelog.broker.security.sasl.kerberos.keytab import build_server  # the others need none of it
+
+            return build_server(self.name, self._texts)
         check_handler(self.name, mechanism, self._texts)
         module = module_of(self.name, mechanism, self._texts)
         if mechanism in SCRAM_MECHANISMS:
@@ -91,7 +96,7 @@ class SaslListener:
                 raise _refuse_module(mechanism, SCRAM_MODULE)
             return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens))
         if mechanism != PLAIN:
-            raise _refuse(self.name, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)))
+            raise _refuse(self.name, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER, GSSAPI)))
         if module is None or module.name != PLAIN_MODULE:
             raise _refuse_module(mechanism, f'{PLAIN_MODULE} required user_NAME="PASSWORD";')
         return partial(PlainServer, plain_users(module))

@@ -3,17 +3,16 @@
     DEFAULT                          the subject as it is
     RULE:pattern/replacement/[LU]    if the pattern matches the whole subject: it is replaced, then lower or upper case
 
-The first rule that matches wins; a subject that none matches is refused. Patterns are run by RE2, in linear time, since
-their input comes from a client's certificate. Source: Kafka's SslPrincipalMapper.
+The first rule that matches wins; a subject that none matches is refused. Source: Kafka's SslPrincipalMapper.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from tidelog.broker.security.patterns import compile_pattern, replace
 from tidelog.protocol.config_def import ConfigError
 
 DEFAULT_RULE = "DEFAULT"
@@ -21,7 +20,6 @@ RULES_KEY = "ssl.principal.mapping.rules"
 _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<new>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*"
 )
-_REFERENCE = re.compile(r"\\(?P<literal>.)|\$(?P<group>\d+)", re.DOTALL)
 
 
 class NoRuleMatchesError(Exception):
@@ -42,24 +40,8 @@ class Rule(NamedTuple):
             return subject
         if self.pattern.fullmatch(subject) is None:
             return None
-        name: str = self.pattern.sub(self._expand, subject)
+        name = replace(self.pattern, self.replacement, subject)
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
-
-    def _expand(self, match: Any) -> str:
-        """The replacement with the groups of a match put in; a reference to a group that is not there stays."""
-
-        def expand_one(reference: re.Match[str]) -> str:
-            if reference["literal"] is not None:
-                return reference["literal"]
-            number = reference["group"]
-            taken = len(number)
-            while taken > 1 and int(number[:taken]) > match.re.groups:
-                taken -= 1
-            if int(number[:taken]) > match.re.groups:
-                return reference[0]
-            return (match.group(int(number[:taken])) or "") + number[taken:]
-
-        return _REFERENCE.sub(expand_one, self.replacement)
 
 
 class PrincipalRules:
@@ -85,20 +67,12 @@ def parse_rules(text: str) -> list[Rule]:
         match = _RULE.match(text, position)
         if match is None or (match.end() < len(text) and text[match.end()] != ","):
             raise _refuse(text[position:], "DEFAULT and RULE:pattern/replacement/[LU], separated by commas")
-        rules.append(Rule() if match["default"] else _compile_rule(match))
+        if match["default"]:
+            rules.append(Rule())
+        else:
+            rules.append(Rule(compile_pattern(match["pattern"], RULES_KEY), match["new"], match["case"]))
         position = match.end() + 1
     return rules
-
-
-def _compile_rule(match: re.Match[str]) -> Rule:
-    re2: Any = import_module("re2")  # 40 ms, which DEFAULT does not need
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        pattern = re2.compile(match["pattern"], options)
-    except re2.error as error:
-        raise _refuse(match["pattern"], "a pattern that RE2 knows: no look-around, no back reference") from error
-    return Rule(pattern, match["new"], match["case"])
 
 
 def _refuse(value: str, allowed: str) -> ConfigError:

@@ -1,0 +1,116 @@
+"""GSSAPI (RFC 4752): the server's side. Kerberos proves who the client is, then both agree on no further layer.
+
+    client  AP-REQ, the ticket with a proof     server  AP-REP, or, where the client asks for no proof, the offer
+    client  nothing                             server  the offer: no security layer (TLS is one), signed
+    client  the choice, signed, and a name      the exchange is complete
+
+The name that the client wants to act as is not looked at: the user is the ticket's principal, by the listener's rules.
+Each token is evaluated in a thread: it reads the keytab and writes the cache of tickets that were shown already.
+Source of the checks: Kafka's SaslServerAuthenticator with Java's GssKrb5Server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.kerberos.rules import KerberosRules, NoRuleAppliesError
+from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
+
+GSSAPI = "GSSAPI"
+NO_LAYER = 1
+OFFER = bytes((NO_LAYER, 0, 0, 0))
+"""The layers that are offered, and the largest wrapped message, which without a layer is 0."""
+REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism GSSAPI"
+"""All that a client is told of a ticket that is not good; the log has the reason."""
+
+
+class SecurityContext(Protocol):
+    """A context of GSS-API that accepts one client. Any thread, one at a time."""
+
+    def accept(self, token: bytes, /) -> bytes:
+        """Take the client's next token, and return the answer, which may be empty. Raises RefusedTicketError."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the client is proved to be the initiator."""
+        ...
+
+    @property
+    def initiator(self) -> str:
+        """The client's principal, with its realm."""
+        ...
+
+    def wrap(self, message: bytes, /) -> bytes:
+        """The message, signed. Raises RefusedTicketError."""
+        ...
+
+    def unwrap(self, message: bytes, /) -> bytes:
+        """The client's message, whose signature is good. Raises RefusedTicketError."""
+        ...
+
+
+class RefusedTicketError(Exception):
+    """A token that GSS-API refuses; the text is its reason, for the log alone."""
+
+
+class KerberosServer:
+    """One exchange by GSSAPI."""
+
+    def __init__(self, begin: Callable[[], SecurityContext], rules: KerberosRules) -> None:
+        """``begin`` makes the context; it is called in a thread."""
+        self._begin = begin
+        self._rules = rules
+        self._context: SecurityContext | None = None
+        self._step: Callable[[bytes], Reply] = self._accept
+        self.claimed = ""
+
+    def evaluate(self, token: bytes, /) -> Evaluation:
+        """The work on the client's next token."""
+        return partial(self._take, token)
+
+    def _take(self, token: bytes) -> Reply:
+        """Answer a token. Any thread. Raises InvalidTokenError, AuthenticationFailedError."""
+        try:
+            return self._step(token)
+        except RefusedTicketError as error:
+            raise AuthenticationFailedError(REFUSED, f"{REFUSED}: {error}") from None
+
+    def _accept(self, token: bytes) -> Reply:
+        """Take a token of Kerberos itself."""
+        context = self._context
+        if context is None:
+            context = self._context = self._begin()
+        answer = context.accept(token)
+        if not context.is_complete:
+            return Reply(answer)
+        self.claimed = context.initiator
+        if not answer:
+            return self._offer(b"")
+        self._step = self._offer
+        return Reply(answer)
+
+    def _offer(self, token: bytes) -> Reply:
+        """Offer the layers, once the client has seen the proof of this broker."""
+        if token:
+            raise InvalidTokenError("a token follows the last one of Kerberos")
+        self._step = self._finish
+        return Reply(self._proved().wrap(OFFER))
+
+    def _finish(self, token: bytes) -> Reply:
+        """Check the client's choice."""
+        context = self._proved()
+        choice = context.unwrap(token)
+        if len(choice) < len(OFFER) or choice[0] != NO_LAYER:
+            raise InvalidTokenError("the client chose a security layer that was not offered")
+        try:
+            return Reply(b"", self._rules.name_of(context.initiator))
+        except NoRuleAppliesError as error:
+            raise AuthenticationFailedError(REFUSED, f"{REFUSED}: {error}") from None
+
+    def _proved(self) -> SecurityContext:
+        assert self._context is not None
+        return self._context
