@@ -7,7 +7,6 @@ everything that was acknowledged before and after is there. ``TIDELOG_ALL_DISK_E
 from __future__ import annotations
 
 import errno
-import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -83,6 +82,7 @@ class World:
         """Everything acknowledged is there on a disk that works."""
         with suppress(KafkaStorageError):
             self.data.broker.controller.close()
+        self.disk.kill()
         data = DataBroker(self.directory, self.texts)
         try:
             assert not data.log_manager.refused
@@ -114,13 +114,12 @@ WORKS: dict[str, Work] = {
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Refused requests are reported at length; brokers that were killed leave their files to the collector."""
+    """Refused requests are reported at length."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with suspended():
         yield
     logging.disable(before)
-    gc.collect()
 
 
 def calls_of(directory: Path, texts: dict[str, str], work: Work) -> int:

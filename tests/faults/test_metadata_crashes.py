@@ -123,6 +123,7 @@ def test_a_start_finds_all_that_was_answered(tmp_path: Path, kind: str) -> None:
 
 def crash(disk: FaultyFileSystem, kind: str) -> None:
     if kind == "killed":  # the page cache outlives the process
+        disk.kill()
         disk.kill_at = None
         disk.calls.clear()
         disk.adopt()

@@ -52,6 +52,7 @@ def run_and_kill(directory: Path, number: int | None) -> int:
     with contextlib.suppress(Killed):
         life_of_topics(data)
         data.broker.controller.close()
+    disk.kill()
     return len(disk.calls) - before
 
 

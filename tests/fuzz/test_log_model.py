@@ -130,6 +130,7 @@ class Model:
 
     def op_kill(self) -> None:
         start, point = self.log.log_start_offset, self.log.recovery_point
+        self.disk.kill()
         if self.random.random() < 0.5:
             with open(self.log.segments.active.records.path, "ab") as file:
                 file.write(self.random.randbytes(self.random.randrange(1, 100)))

@@ -99,8 +99,8 @@ class Disk:
         """End the process: what it wrote stays, and its descriptors are free again."""
         for log in self._logs.values():
             log.abandon()
-            log.release_files()
         self._logs.clear()
+        self._files.kill()
         self._files.fail_operation.clear()
 
     def lose_power(self) -> None:

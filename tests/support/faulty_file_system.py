@@ -8,6 +8,8 @@ its journal).
 ``fail_at`` makes the N-th mutating call fail with an errno; ``kill_at`` makes it, and every later call, raise
 :class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so
 that a test can go through them all; with ``counts_reads`` those that open, read and list as well.
+
+``kill`` closes what is open, as the system does when a process ends; at the end of a test that happens to all.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from weakref import WeakSet
 
 from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
 
@@ -82,6 +85,15 @@ class FaultyFile:
         self._inner.close()
 
 
+_ALIVE: WeakSet[FaultyFileSystem] = WeakSet()
+
+
+def kill_all() -> None:
+    """Close what every faulty file system of this process has open."""
+    for file_system in list(_ALIVE):
+        file_system.kill()
+
+
 class FaultyFileSystem:
     """:class:`tidelog.log.system.file_system.FileSystem` over ``root``. One thread at a time."""
 
@@ -97,7 +109,9 @@ class FaultyFileSystem:
         """Reads and listings are steps too: they fail as writes do."""
         self._inodes: dict[str, _Inode] = {}
         self._durable: dict[str, dict[str, _Inode | None]] = {}
-        self._open: list[FaultyFile] = []
+        self._open: WeakSet[FaultyFile] = WeakSet()
+        """Not kept alive: the files of a log that is dropped are closed at once."""
+        _ALIVE.add(self)
         self.adopt()
 
     def adopt(self) -> None:
@@ -133,11 +147,15 @@ class FaultyFileSystem:
         if self.counts_reads:
             self.step(operation, path)
 
-    def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
-        """Close everything and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
-        for file in self._open:
+    def kill(self) -> None:
+        """Close everything, as the system does when a process ends: what was written stays."""
+        for file in list(self._open):
             file.close()
         self._open.clear()
+
+    def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
+        """Close everything and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
+        self.kill()
         if keep_names:
             images = {
                 path: self._image(path, inode, torn) for path, inode in self._inodes.items() if os.path.exists(path)
@@ -196,9 +214,11 @@ class FaultyFileSystem:
         else:
             self.read("open", path)
         inner = self._os.open_file(path, create=create, writable=writable)
-        inode = self._inodes.setdefault(path, _Inode(b""))
-        file = FaultyFile(self, inner, inode)
-        self._open.append(file)
+        return self._opened(inner, path)
+
+    def _opened(self, inner: OpenFile, path: str) -> OpenFile:
+        file = FaultyFile(self, inner, self._inodes.setdefault(path, _Inode(b"")))
+        self._open.add(file)
         return file
 
     def read_file(self, path: str) -> bytes:
@@ -270,4 +290,5 @@ class FaultyFileSystem:
         self._os.link_file(path, new)
 
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
-        return self._os.lock_file(path, shared=shared)
+        inner = self._os.lock_file(path, shared=shared)
+        return None if inner is None else self._opened(inner, path)

@@ -1,4 +1,4 @@
-"""What tests leave in their process: a lower priority, open descriptors. The next test of the process would pay for it.
+"""Checks of the process that runs tests: its priority, its open descriptors. The next test would pay for a change.
 
 A worker runs a thousand tests, and every broker and JVM that they start inherits the priority of its main thread: one
 test that lowered it made all later ones of its worker wait for those of the others. Descriptors from 1,024 on are more
@@ -16,6 +16,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.faulty_file_system import kill_all
+
 MOST_DESCRIPTORS = 512
 """Open descriptors after a module; the parts of Spark, librdkafka and duckdb that stay are about a hundred."""
 _OPEN = "/proc/self/fd"
@@ -31,6 +33,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Fail a test that lowered the priority of its process, and a module that left too many descriptors open."""
     result = yield
+    kill_all()
     before, now = item.config.stash[_NICENESS], main_thread_niceness()
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"

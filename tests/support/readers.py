@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import aiokafka
 import confluent_kafka
 
+from tests.support.aiokafka_client import aiokafka
 from tests.support.kafka_python import kafka
 from tests.support.requirements import require_tool
 

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiokafka
-import aiokafka.errors
-import aiokafka.helpers
 from confluent_kafka import Consumer, KafkaError, Producer
 
+from tests.support.aiokafka_client import aiokafka
 from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_tool
 from tests.support.certificates import Pair
 from tests.support.requirements import require_tool

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import aiokafka
-import aiokafka.errors
 from confluent_kafka import KafkaException, Producer
 
 from tests.support.admin import Admin
+from tests.support.aiokafka_client import aiokafka
 from tests.support.soak.party import PATIENCE_S, Party, World
 from tests.support.soak.reading import committed, numbers_of, read_all, value_of
 from tests.support.soak.writers import QUICK, PlainWriter

@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import aiokafka
-import aiokafka.errors
 from confluent_kafka import KafkaException, Producer
 
 from tests.support.admin import Admin
+from tests.support.aiokafka_client import aiokafka
 from tests.support.kafka_python import kafka
 from tests.support.soak.ledger import Ledger
 from tests.support.soak.party import PATIENCE_S, Party, World
