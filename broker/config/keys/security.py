@@ -146,8 +146,8 @@ KERBEROS_KEYS = (
     ConfigKey("sasl.kerberos.service.name", STRING, None, None, MEDIUM,
         "The service that clients ask a ticket for: the first part of this broker's Kerberos principal."),
     ConfigKey("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), None, MEDIUM,
-        "Rules that make a user's name of a Kerberos principal: DEFAULT and RULE:[n:format](pattern)s/old/new/g, the "
-        "first that applies."),
+        "Rules that make a user's name of a Kerberos principal, in Kafka's form; the first that applies. DEFAULT: the "
+        "principal's first part, if its realm is the default one."),
 )
 
 AUTHENTICATION_KEYS = (
