@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -99,6 +99,9 @@ login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong p
 tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is installed below build/
 	TIDELOG_TLS_SCAN=1 $(BIN)/pytest tests/clients/test_tls_scan.py -p no:randomly
 
+monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Prometheus (Debian's package, 100 MB)
+	TIDELOG_MONITORING=1 $(BIN)/pytest tests/clients/test_monitoring.py -p no:randomly
+
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000
 	TIDELOG_POWER_STATES=$(STATES) $(BIN)/python -m pytest tests/faults/test_power_loss.py -p no:randomly
@@ -152,10 +155,11 @@ load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="-
 churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that come and go badly, with 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
-docs: $(VENV)/.test $(EXTENSIONS) ## rebuild docs/configuration.md and docs/command-line.md from the declarations
+docs: $(VENV)/.test $(EXTENSIONS) ## rebuild configuration.md, command-line.md and metrics.md from the declarations
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
 	$(BIN)/python -m tidelog.command_page > docs/command-line.md
 	$(BIN)/python -m tidelog.broker.security.authorization.table > docs/internals/authorization.md
+	$(BIN)/python -m tidelog.broker.metrics.families > docs/metrics.md
 
 image: $(VENV)/.test ## build the container image without a Docker engine and try it (root, buildah, mmdebstrap, kcat)
 	PYTHON=$(abspath $(BIN)/python) docker/verify.sh

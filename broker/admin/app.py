@@ -3,7 +3,7 @@
 GET  /healthz                      200 while the process answers
 GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
                                    with the reasons, for those who have logged in where that is asked for
-GET  /metrics                      Prometheus text
+GET  /metrics                      Prometheus text; ?internal=1 has internal topics, too
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON reports when done
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
@@ -118,12 +118,16 @@ def failures_of(manager: LogManager) -> list[str]:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Counters, gauges and summaries of the broker and of its cleaner."""
+    """Counters, gauges and histograms of the broker and of its cleaner."""
+    try:
+        with_internal = parse_switch(read_parameters(request.query.items(), ("internal",)), "internal")
+    except ValueError as error:
+        return web.json_response({"error": str(error)}, status=400)
     broker = request.app[BROKER]
     cleaner, turns = cleaner_of(broker), broker.timers.turns
     began = broker.time.monotonic_ms()
     turns.begin(began)
-    taken = snapshot(broker)
+    taken = snapshot(broker, with_internal=with_internal)
     turns.end(began, broker.time.monotonic_ms(), "GET /metrics")
     text = await broker.loop.run_in_executor(None, rest, taken, cleaner)
     response = web.Response(text=text)

@@ -1,8 +1,8 @@
 """Samples of ``/metrics`` beyond the broker's own counters and gauges, and the Prometheus text.
 
-Names follow Kafka's MBeans in lower case with underscores (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``).
-Values that belong to the loop thread are taken there (``snapshot``); logs and cleaner are read in a worker
-(``rest``), without locks: ten thousand partitions must not stop the loop.
+Names, types and units outside are those of ``tidelog.broker.metrics.families``. Values that belong to the loop thread
+are taken there (``snapshot``); logs and cleaner are read in a worker (``rest``), without locks: ten thousand
+partitions must not stop the loop.
 """
 
 from __future__ import annotations
@@ -11,18 +11,36 @@ import dataclasses
 import os
 import resource
 from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.metrics.families import FAMILIES, HISTOGRAM, Family
 from tidelog.broker.metrics.registry import Sample
 from tidelog.cleaner.cleaner_manager import PartitionStatus
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.engine import IS_COMPILED
 from tidelog.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.route import Route
     from tidelog.cleaner.log_cleaner import LogCleaner
+
+
+MOST_COMMITS = 2_000
+"""Groups and topics whose lag is told: more would hold the loop, and are more labels than such servers take well."""
+
+
+class Commits(NamedTuple):
+    """The offsets that a group has committed for a topic, by partition."""
+
+    group: str
+    topic: str
+    partitions: dict[int, OffsetAndMetadata]
 
 
 class Snapshot(NamedTuple):
@@ -32,18 +50,22 @@ class Snapshot(NamedTuple):
     shared: Iterable[Sample]
     """Values for any thread; asked for one by one."""
     partitions: list[Partition]
+    commits: list[Commits]
 
 
-def snapshot(broker: Broker) -> Snapshot:
-    """Counters, gauges, coordinators and the list of partitions. Loop thread."""
+def snapshot(broker: Broker, *, with_internal: bool = False) -> Snapshot:
+    """Counters, gauges, coordinators, and the list of partitions, of internal topics if asked. Loop thread."""
     samples = [*broker.metrics.collect(), *coordinator_samples(broker)]
-    return Snapshot(samples, broker.metrics.collect_shared(), list(broker.replica_manager.known_partitions()))
+    known = broker.replica_manager.known_partitions()
+    partitions = [partition for partition in known if with_internal or not partition.is_internal]
+    return Snapshot(samples, broker.metrics.collect_shared(), partitions, group_commits(broker))
 
 
 def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
     """The page: ``taken``, and what may be read by any thread."""
     samples = [*taken.samples, *taken.shared, *process_samples(), *topic_samples(taken.partitions)]
-    samples += [*log_samples(taken.partitions), *cleaner_samples(cleaner), *partition_samples(cleaner.status())]
+    samples += [*log_samples(taken.partitions), *lag_samples(taken.commits, taken.partitions)]
+    samples += [*cleaner_samples(cleaner), *partition_samples(cleaner.status())]
     return render(samples)
 
 
@@ -79,6 +101,36 @@ def coordinator_samples(broker: Broker) -> Iterator[Sample]:
         yield Sample("kafka_coordinator_transaction_transactionalids", "gauge", {}, count)
 
 
+def group_commits(broker: Broker) -> list[Commits]:
+    """Copy what the loaded groups have committed, of at most MOST_COMMITS groups and topics. Loop thread."""
+    coordinators = broker.services.coordinators.made
+    groups = None if coordinators is None else coordinators.made_groups
+    if groups is None:
+        return []
+    found = (
+        Commits(group, topic, partitions.copy())
+        for _, shard in groups.runtime.loaded
+        for group in shard.groups
+        for topic, partitions in shard.offsets.of_group(group).items()
+    )
+    return list(islice(found, MOST_COMMITS))
+
+
+def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> Iterator[Sample]:
+    """Records after each committed offset, of logs that are open. Any thread."""
+    ends = {}
+    for partition in partitions:
+        metrics = partition.log_metrics()
+        if metrics is not None:
+            ends[partition.topic_partition] = metrics.logendoffset
+    for group, topic, committed in commits:
+        for number, commit in committed.items():
+            end = ends.get(TopicPartition(topic, number))
+            if end is not None:
+                labels = {"group": group, "topic": topic, "partition": str(number)}
+                yield Sample("tidelog_group_lag_records", "gauge", labels, max(0, end - commit.offset))
+
+
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
     """Sizes and offsets of the logs that something has touched since the start: the others are not opened for it."""
     for partition in partitions:
@@ -92,17 +144,35 @@ def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 def process_samples() -> Iterator[Sample]:
     """Memory and processor time of this process, under the names every Prometheus client uses, and how it was built."""
-    yield Sample("tidelog_build_info", "gauge", {"compiled": "yes" if IS_COMPILED else "no"}, 1)
+    labels = {"compiled": "yes" if IS_COMPILED else "no", "version": _version()}
+    yield Sample("tidelog_build_info", "gauge", labels, 1)
+    yield Sample("process_max_fds", "gauge", {}, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield Sample("process_cpu_seconds_total", "counter", {}, used.ru_utime + used.ru_stime)
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[1])
-        descriptors = len(os.listdir("/proc/self/fd"))
+        descriptors, started_s = len(os.listdir("/proc/self/fd")), start_time_s()
     except OSError:  # no /proc here
         return
     yield Sample("process_resident_memory_bytes", "gauge", {}, pages * os.sysconf("SC_PAGE_SIZE"))
     yield Sample("process_open_fds", "gauge", {}, descriptors)
+    yield Sample("process_start_time_seconds", "gauge", {}, started_s)
+
+
+@cache
+def _version() -> str:
+    """Return the version that is installed; it is looked up once."""
+    return metadata.version("tidelog")
+
+
+def start_time_s() -> float:
+    """Return the Unix time at which this process started. Raises OSError without /proc."""
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])  # field 22 of proc(5)
+    with open("/proc/stat", "rb") as file:
+        (booted,) = (int(line.split()[1]) for line in file if line.startswith(b"btime "))
+    return booted + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
@@ -145,21 +215,25 @@ def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Prometheus text: the samples of one family stand together, below its type."""
+    """Prometheus text: the samples of one family stand together, below what it tells and its type."""
     families: dict[str, list[Sample]] = {}
     for sample in samples:
         families.setdefault(_family(sample), []).append(sample)
     lines = []
-    for family, members in families.items():
-        kind = members[0].kind
-        lines.append(f"# TYPE {family} {'summary' if kind == 'histogram' else kind}")
-        lines += [f"{sample.name}{_labels(sample)} {_number(sample.value)}" for sample in members]
+    for source, members in families.items():
+        family = FAMILIES.get(source) or Family(source, members[0].kind, "Not declared.")
+        lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
+        for sample in members:
+            name = family.name + sample.name.removeprefix(source)
+            lines.append(f"{name}{_labels(sample)} {_number(sample.value * family.scale)}")
     return "\n".join(lines) + "\n"
 
 
 def _family(sample: Sample) -> str:
-    """Count and sum of a histogram belong to its quantiles."""
-    return sample.name.removesuffix("_count").removesuffix("_sum") if sample.kind == "histogram" else sample.name
+    """Buckets, count and sum of a histogram belong together."""
+    if sample.kind != HISTOGRAM:
+        return sample.name
+    return sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
 
 
 def _labels(sample: Sample) -> str:

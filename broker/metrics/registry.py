@@ -1,10 +1,12 @@
 """Counters, gauges and histograms with Kafka's names, in plain Python: an integer add on the hot path, no more.
 
 A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are asked only when
-they are read. A histogram keeps power-of-two buckets: recording is one ``bit_length`` and one list add. Names follow
-Kafka's MBeans in short form (``BytesInPerSec`` is the counter ``kafka_server_brokertopicmetrics_bytesin_total``);
-an exporter (``/metrics``) walks :meth:`Metrics.collect` on the loop, and :meth:`Metrics.collect_shared` in a worker:
-what takes time for each log or index belongs there. Loop thread only.
+they are read. A histogram of times keeps power-of-two buckets: recording is one ``bit_length`` and one list add.
+
+Names follow Kafka's MBeans in short form: ``BytesInPerSec`` is the counter
+``kafka_server_brokertopicmetrics_bytesin_total``. An exporter (``/metrics``) walks :meth:`Metrics.collect` on the
+loop, and :meth:`Metrics.collect_shared` in a worker: what takes time for each log or index belongs there. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+MICROSECONDS = 1_000_000
 _BUCKETS = 64
+_FIRST_SHOWN, _LAST_SHOWN = 7, 25
+"""Powers of two of the bounds that are shown: 128 µs to 34 s."""
 
 
 class Sample(NamedTuple):
@@ -34,7 +39,8 @@ class Counter:
 
 
 class Histogram:
-    """Counts of values by power of two: bucket ``i`` holds the values below ``2**i`` that no lower bucket holds."""
+    """Counts of microseconds by power of two: bucket ``i`` holds the values below ``2**i`` that no lower bucket
+    holds."""
 
     __slots__ = ("buckets", "count", "total")
 
@@ -44,20 +50,18 @@ class Histogram:
         self.total = 0
 
     def record(self, value: int) -> None:
-        """Add a non-negative value; the unit is the one in the histogram's name."""
+        """Add a non-negative number of microseconds."""
         self.buckets[min(value.bit_length(), _BUCKETS - 1)] += 1
         self.count += 1
         self.total += value
 
-    def quantile(self, share: float) -> int:
-        """An upper bound of the given quantile, 0 when nothing was recorded."""
-        wanted = share * self.count
-        seen = 0
-        for power, count in enumerate(self.buckets):
-            seen += count
-            if count and seen >= wanted:
-                return (1 << power) - 1
-        return 0
+    def bounds(self) -> Iterator[tuple[str, int]]:
+        """Yield upper bounds in seconds, as Prometheus writes them, each with the count of values up to it."""
+        seen = sum(self.buckets[:_FIRST_SHOWN])
+        for power in range(_FIRST_SHOWN, _LAST_SHOWN + 1):
+            seen += self.buckets[power]
+            yield repr((1 << power) / MICROSECONDS), seen
+        yield "+Inf", self.count
 
 
 class Metrics:
@@ -110,15 +114,15 @@ class Metrics:
             yield from read_all()
 
     def collect(self) -> Iterator[Sample]:
-        """Every value of the loop thread as it stands now; histograms as count, sum and three quantiles."""
+        """Every value of the loop thread as it stands now; histograms as buckets, count and sum, in seconds."""
         for (name, labels), counter in self._counters.items():
             yield Sample(name, "counter", dict(labels), counter.count)
         for (name, labels), read in self._gauges.items():
             yield Sample(name, "gauge", dict(labels), read())
         for (name, labels), histogram in self._histograms.items():
+            for bound, count in histogram.bounds():
+                yield Sample(f"{name}_bucket", "histogram", {**dict(labels), "le": bound}, count)
             yield Sample(f"{name}_count", "histogram", dict(labels), histogram.count)
-            yield Sample(f"{name}_sum", "histogram", dict(labels), histogram.total)
-            for share in (0.5, 0.99, 0.999):
-                yield Sample(name, "histogram", {**dict(labels), "quantile": str(share)}, histogram.quantile(share))
+            yield Sample(f"{name}_sum", "histogram", dict(labels), histogram.total / MICROSECONDS)
         for read_all in self._sources:
             yield from read_all()

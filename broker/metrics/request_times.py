@@ -13,6 +13,8 @@ from collections.abc import Callable
 from tidelog.broker.metrics.registry import Histogram
 from tidelog.protocol.api_keys import ApiKey
 
+NAME = "kafka_network_requestmetrics_totaltime_seconds"
+
 
 class RequestTimes:
     """One histogram of microseconds for each API."""
@@ -30,5 +32,5 @@ class RequestTimes:
         found = self._of_api.get(api_key)
         if found is None:
             name = "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
-            found = self._of_api[api_key] = self._histogram("kafka_network_requestmetrics_totaltimeus", request=name)
+            found = self._of_api[api_key] = self._histogram(NAME, request=name)
         found.record(max(0, int(milliseconds * 1000)))

@@ -99,7 +99,7 @@ def test_health_readiness_and_metrics_are_served(broker: TidelogProcess) -> None
     assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) > 1000
     assert page.value("kafka_log_log_logendoffset", topic=TOPIC, partition="0") > 0
     assert page.value("kafka_log_logmanager_offlinelogdirectorycount") == 0
-    assert page.value("tidelog_log_damaged_batches") == 0
+    assert page.value("tidelog_log_damaged_batches_total") == 0
     produced = [v for (name, labels), v in page.samples.items() if ("request", "Produce") in labels]
     assert sum(produced) > 0
 

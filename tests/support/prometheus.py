@@ -8,7 +8,8 @@ from typing import NamedTuple
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
 _SAMPLE = re.compile(rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? (\S+)")
-_TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|summary|histogram|untyped)")
+_HELP = re.compile(rf"# HELP ({_NAME}) \S.*")
+_TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|histogram)")
 _ONE_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 Labels = frozenset[tuple[str, str]]
@@ -31,11 +32,16 @@ def parse(text: str) -> Page:
         raise ValueError("the last line does not end")
     page = Page({}, {})
     finished: set[str] = set()
-    family = ""
+    family = told = ""
     for line in text.splitlines():
+        if help_line := _HELP.fullmatch(line):
+            told = help_line[1]
+            continue
         if declared := _TYPE.fullmatch(line):
             finished.add(family)
             family, kind = declared.groups()
+            if told != family:
+                raise ValueError(f"{family} has no help")
             if family in finished or family in page.types:
                 raise ValueError(f"{family} comes twice")
             page.types[family] = kind
@@ -44,12 +50,17 @@ def parse(text: str) -> Page:
         if found is None:
             raise ValueError(f"not a sample: {line!r}")
         name, labels, value = found.groups()
-        if name != family and name.removesuffix("_count").removesuffix("_sum") != family:
-            raise ValueError(f"{name} stands in the family {family}")
-        if page.types.get(family) == "counter" and not name.endswith("_total"):
-            raise ValueError(f"the counter {name} is not called _total")
+        check_name(page, family, name)
         key = name, frozenset(_ONE_LABEL.findall(labels or ""))
         if key in page.samples:
             raise ValueError(f"{line!r} comes twice")
         page.samples[key] = float(value)
     return page
+
+
+def check_name(page: Page, family: str, name: str) -> None:
+    """Raises ValueError for a sample that does not belong where it stands."""
+    if name != family and re.sub("_(count|sum|bucket)$", "", name) != family:
+        raise ValueError(f"{name} stands in the family {family}")
+    if page.types.get(family) == "counter" and not name.endswith("_total"):
+        raise ValueError(f"the counter {name} is not called _total")

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,12 +24,14 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.prometheus import request_samples
 from tidelog.broker.cleaning import cleaner_of
+from tidelog.broker.coordinator.group.offsets import OffsetStore
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.thread_rule import suspended
+from tidelog.broker.metrics.request_times import NAME as TIMES
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.coordinator_records.group import OffsetCommitKey, OffsetCommitValue
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -196,12 +199,14 @@ async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> N
         page = await pages.metrics()
 
         labels = {"topic": TOPIC, "partition": "0"}
-        assert page.value("kafka_log_log_size", **labels) == log.size_bytes > 0
+        assert page.value("kafka_log_log_size_bytes", **labels) == log.size_bytes > 0
         assert page.value("kafka_log_log_logendoffset", **labels) == 2
         assert page.value("kafka_log_log_numlogsegments", **labels) == 1
         assert page.value("kafka_server_topicmetrics_bytesin_total", topic=TOPIC) == log.size_bytes
         assert page.value("process_resident_memory_bytes") > 1e7
-        assert page.value("tidelog_build_info", compiled="yes" if IS_COMPILED else "no") == 1
+        assert (
+            page.value("process_start_time_seconds") <= time.time() <= page.value("process_start_time_seconds") + 86_400
+        )
         assert page.value("kafka_log_logcleaner_live_threads") == 1
         assert page.value("kafka_log_logcleaner_partition_quarantined", **labels) == 0
         assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"
@@ -215,19 +220,37 @@ async def test_log_nobody_touched_is_not_opened_for_metrics(tmp_path: Path) -> N
         page = await pages.metrics()
 
         assert partition.is_open is before
-        known = ("kafka_log_log_size", frozenset({"topic": TOPIC, "partition": "1"}.items()))
+        known = ("kafka_log_log_size_bytes", frozenset({"topic": TOPIC, "partition": "1"}.items()))
         assert (known in page.samples) == before
 
 
-async def test_counts_of_a_histogram_are_a_summary(tmp_path: Path) -> None:
+async def test_a_histogram_has_buckets_in_seconds(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
-        pages.parts.broker.metrics.histogram("kafka_some_time_us", request="Fetch").record(5)
+        pages.parts.broker.metrics.histogram(TIMES, request="Fetch").record(500)
 
         page = await pages.metrics()
 
-        assert page.types["kafka_some_time_us"] == "summary"
-        assert page.value("kafka_some_time_us_count", request="Fetch") == 1
-        assert page.value("kafka_some_time_us", request="Fetch", quantile="0.5") == 7
+        assert page.types[TIMES] == "histogram"
+        assert page.value(f"{TIMES}_count", request="Fetch") == 1
+        assert page.value(f"{TIMES}_bucket", request="Fetch", le="0.000256") == 0
+        assert page.value(f"{TIMES}_bucket", request="Fetch", le="0.000512") == 1
+        assert page.value(f"{TIMES}_sum", request="Fetch") == 0.0005
+
+
+async def test_every_metric_is_declared(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.produce((b"key", b"value"))
+        assert "Not declared" not in (await pages.get("/metrics"))[1]
+
+
+async def test_internal_topics_are_told_if_asked(tmp_path: Path) -> None:
+    async with admin(tmp_path) as pages:
+        pages.parts.make_internal_topics("__consumer_offsets")
+        pages.parts.replica_manager.partition("__consumer_offsets", 0).open()
+        labels = frozenset({"topic": "__consumer_offsets", "partition": "0"}.items())
+        assert ("kafka_log_log_logendoffset", labels) not in (await pages.metrics()).samples
+        assert ("kafka_log_log_logendoffset", labels) in parse((await pages.get("/metrics?internal=1"))[1]).samples
+        assert (await pages.get("/metrics?internal=perhaps"))[0] == 400
 
 
 async def test_requests_are_counted_by_api_and_version(tmp_path: Path) -> None:
@@ -248,10 +271,16 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
     async with admin(tmp_path) as pages:
         name = "kafka_coordinator_group_groupmetadatamanager_numgroups"
         assert name not in (await pages.metrics()).types
+        pages.produce((b"key", b"value"), (b"key", b"other"))
+        offsets = OffsetStore()
+        for partition, offset in ((0, 1), (7, 1)):
+            key = OffsetCommitKey(group="a", topic=TOPIC, partition=partition)
+            offsets.replay(key, OffsetCommitValue(offset=offset), record_offset=0, producer_id=-1)
         pages.parts.broker.services.coordinators.made = cast(
             Any,
             SimpleNamespace(
-                made_groups=loaded(groups={"a": 1, "b": 2}), made_transactions=loaded(transactions={"t": 1})
+                made_groups=loaded(groups={"a": 1, "b": 2}, offsets=offsets),
+                made_transactions=loaded(transactions={"t": 1}),
             ),
         )
 
@@ -259,6 +288,8 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
 
         assert page.value(name) == 2
         assert page.value("kafka_coordinator_transaction_transactionalids") == 1
+        lags = {labels: value for (name, labels), value in page.samples.items() if name == "tidelog_group_lag_records"}
+        assert lags == {frozenset({"group": "a", "topic": TOPIC, "partition": "0"}.items()): 1}
 
 
 async def test_label_values_are_escaped(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tidelog.broker.metrics.registry import Histogram, Metrics, Sample
 
 
@@ -25,21 +27,35 @@ def test_shared_sources_are_asked_apart_from_what_is_the_loops() -> None:
     assert shared not in list(metrics.collect())
 
 
-def test_a_histogram_bounds_its_quantiles() -> None:
+def bounds(*values: int) -> dict[str, int]:
     histogram = Histogram()
-    for value in [1] * 99 + [1000]:
+    for value in values:
         histogram.record(value)
-    assert histogram.quantile(0.5) == 1
-    assert 1000 <= histogram.quantile(1.0) < 2048
-    assert Histogram().quantile(0.5) == 0
+    return dict(histogram.bounds())
 
 
-def test_histograms_are_collected_as_count_sum_and_quantiles() -> None:
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 129, 1_000_000, 2**25, 2**25 + 1, 2**80])
+def test_a_value_is_counted_from_the_first_bound_that_is_not_below_it(value: int) -> None:
+    """A bound may hold a value that lies at most one power of two further down."""
+    found = bounds(value)
+    counted = [float(bound) for bound, count in found.items() if count]
+    assert list(found.values()) == sorted(found.values()), "buckets are cumulative"
+    assert found["+Inf"] == 1
+    assert min(counted) * 1_000_000 >= value
+    if 128 <= value < 2**25:
+        assert min(counted) * 1_000_000 <= 2 * value
+
+
+def test_histograms_are_collected_in_seconds() -> None:
     metrics = Metrics()
-    metrics.histogram("h").record(7)
+    for microseconds in (500, 2_000_000):
+        metrics.histogram("h", request="Fetch").record(microseconds)
     samples = {
-        (sample.name, sample.labels.get("quantile")): sample.value
+        (sample.name, sample.labels.get("le")): sample.value
         for sample in metrics.collect()
         if sample.kind == "histogram"
     }
-    assert samples == {("h_count", None): 1, ("h_sum", None): 7, ("h", "0.5"): 7, ("h", "0.99"): 7, ("h", "0.999"): 7}
+    assert samples["h_count", None] == 2
+    assert samples["h_sum", None] == 2.0005
+    assert samples["h_bucket", "0.000512"] == 1
+    assert samples["h_bucket", "+Inf"] == 2

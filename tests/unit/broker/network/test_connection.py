@@ -573,8 +573,8 @@ def test_the_loop_sleeps_between_the_requests_of_a_slower_client(fixture: Fixtur
 def times_of(fixture: Fixture, name: str) -> tuple[int, int]:
     """Count and microseconds of the requests that were recorded."""
     samples = {sample.name: sample.value for sample in fixture.metrics.collect() if sample.labels == {"request": name}}
-    prefix = "kafka_network_requestmetrics_totaltimeus"
-    return int(samples.get(f"{prefix}_count", 0)), int(samples.get(f"{prefix}_sum", 0))
+    prefix = "kafka_network_requestmetrics_totaltime_seconds"
+    return int(samples.get(f"{prefix}_count", 0)), round(samples.get(f"{prefix}_sum", 0) * 1_000_000)
 
 
 def test_times_of_requests_are_sampled_by_api(fixture: Fixture) -> None:

@@ -1,0 +1,190 @@
+"""The families of metrics: each name with its type, its unit and what it tells.
+
+One row declares a metric for ``/metrics`` and for docs/metrics.md (``make docs``). Names follow Kafka's MBeans in lower
+case (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size_bytes``), with the base unit at the end; Tidelog's own
+begin with ``tidelog_``. A part of the broker gives its samples under ``source``, in the unit that it has; the row says
+what they are called outside and by what they are multiplied. Imported with the admin interface, never before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+MS = 0.001
+
+
+class Family(NamedTuple):
+    """One metric. ``source`` is the name inside the broker where it differs, ``scale`` what makes it the base unit."""
+
+    name: str
+    kind: str
+    help: str
+    source: str = ""
+    scale: float = 1.0
+
+
+def _cleaner(name: str, kind: str, told: str, source: str = "", scale: float = 1.0) -> Family:
+    prefix = "kafka_log_logcleaner_partition_"
+    return Family(prefix + name, kind, f"{told}, of a compacted partition.", source and prefix + source, scale)
+
+
+_ROWS = (
+    # clients
+    Family("kafka_server_brokertopicmetrics_bytesin_total", COUNTER, "Bytes of records that clients produced."),
+    Family("kafka_server_brokertopicmetrics_bytesout_total", COUNTER, "Bytes of records that consumers fetched."),
+    Family("kafka_server_brokertopicmetrics_messagesin_total", COUNTER, "Records that clients produced."),
+    Family("kafka_server_topicmetrics_bytesin_total", COUNTER, "Bytes of records that clients produced, by topic."),
+    Family(
+        "kafka_server_socket_connections", GAUGE, "Open connections of clients.", "kafka_server_socket_connection_count"
+    ),
+    Family(
+        "kafka_network_socketserver_memorypoolused_bytes", GAUGE, "Memory of requests that were received in part.",
+        "kafka_network_socketserver_memorypoolused",
+    ),
+    Family("kafka_network_requestmetrics_requests_total", COUNTER, "Requests, by API and version."),
+    Family(
+        "kafka_network_requestmetrics_totaltime_seconds", HISTOGRAM,
+        "Time from a request's arrival to its answer, by API. Short ones are sampled, at most one a millisecond.",
+    ),
+    Family("kafka_server_socket_successful_authentication_total", COUNTER, "Logins of clients that succeeded."),
+    Family("kafka_server_socket_failed_authentication_total", COUNTER, "Logins of clients that failed."),
+    Family("kafka_server_socket_successful_reauthentication_total", COUNTER, "Further logins on open connections."),
+    Family("kafka_server_socket_failed_reauthentication_total", COUNTER, "Further logins that failed."),
+    Family(
+        "kafka_server_socket_expired_connections_killed_total", COUNTER,
+        "Connections that ended because their login had expired.",
+    ),
+    Family("kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE, "Requests that wait for records or time."),
+    Family(
+        "kafka_server_delayedoperationpurgatory_expired_total", COUNTER, "Waiting requests whose time was over.",
+        "kafka_server_delayedoperationpurgatory_expired",
+    ),
+    Family("kafka_server_fetchsessioncache_sessions", GAUGE, "Incremental fetch sessions."),
+    Family("kafka_server_fetchsessioncache_partitions", GAUGE, "Partitions in fetch sessions."),
+    Family(
+        "kafka_server_fetchsessioncache_evictions_total", COUNTER, "Fetch sessions that gave way to others.",
+        "kafka_server_fetchsessioncache_evictions",
+    ),
+    Family("kafka_server_clientquotas_throttled_total", COUNTER, "Requests that waited for a client quota."),
+    Family("kafka_server_clientquotas_throttle_seconds_total", COUNTER, "Time that requests waited for quotas."),
+    Family("kafka_server_clientquotas_queue_size", GAUGE, "Clients that wait for a client quota now."),
+    Family(
+        "kafka_server_authorizer_acls", GAUGE, "Access control lists.", "kafka_server_authorizer_acls_total_count"
+    ),
+    Family("kafka_server_authorizer_authorization_denied_total", COUNTER, "Operations that were not allowed."),
+    # topics and logs
+    Family("kafka_controller_globaltopiccount", GAUGE, "Topics, internal ones among them."),
+    Family("kafka_server_replicamanager_partitioncount", GAUGE, "Partitions of this broker."),
+    Family("kafka_log_log_size_bytes", GAUGE, "Bytes of a log's segments.", "kafka_log_log_size"),
+    Family("kafka_log_log_numlogsegments", GAUGE, "Segments of a log."),
+    Family("kafka_log_log_logstartoffset", GAUGE, "First offset of a log."),
+    Family("kafka_log_log_logendoffset", GAUGE, "Offset after the last record of a log."),
+    Family("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that cannot be used."),
+    Family("tidelog_log_full_directories", GAUGE, "Log directories without room."),
+    Family("tidelog_log_refused_partitions", GAUGE, "Partitions whose log is refused."),
+    Family("tidelog_log_refused", GAUGE, "1 for each partition whose log is refused, with the reason."),
+    Family(
+        "tidelog_log_damaged_batches_total", COUNTER, "Batches below the recovery point that recovery found damaged.",
+        "tidelog_log_damaged_batches",
+    ),
+    Family(
+        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that met a batch header that cannot be.",
+        "tidelog_log_damaged_reads",
+    ),
+    Family(
+        "tidelog_log_rebuilt_indices_total", COUNTER, "Segments whose index contradicted the records.",
+        "tidelog_log_rebuilt_indices",
+    ),
+    Family("tidelog_log_cut_bytes_total", COUNTER, "Bytes cut from unsynced ends of logs.", "tidelog_log_cut_bytes"),
+    Family("tidelog_index_lag_records", GAUGE, "Records that key and tag indices do not have yet."),
+    Family("tidelog_index_partition_lag_records", GAUGE, "Records that the indices of a partition do not have yet."),
+    Family("tidelog_index_logs", GAUGE, "Partitions with a key or tag index."),
+    Family("tidelog_index_rebuilds_total", COUNTER, "Indices that were rebuilt."),
+    Family("tidelog_index_thread_restarts_total", COUNTER, "Restarts of the thread that indexes."),
+    # groups and transactions
+    Family("kafka_coordinator_group_groupmetadatamanager_numgroups", GAUGE, "Groups whose coordinator this is."),
+    Family("kafka_coordinator_transaction_transactionalids", GAUGE, "Transactional ids whose coordinator this is."),
+    Family("tidelog_group_lag_records", GAUGE, "Records after a group's committed offset, by group and partition."),
+    # replication
+    Family("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "Led partitions with too small an ISR."),
+    Family("kafka_server_replicamanager_underminisrpartitioncount", GAUGE, "Led partitions below the min ISR."),
+    Family("kafka_server_replicamanager_atminisrpartitioncount", GAUGE, "Led partitions at the min ISR."),
+    Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Replicas that left an ISR."),
+    Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Replicas that joined an ISR."),
+    Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Most records that a followed partition is behind."),
+    Family("kafka_server_replicafetchermanager_failedpartitionscount", GAUGE, "Partitions that cannot be followed."),
+    Family("kafka_server_brokertopicmetrics_replicationbytesin_total", COUNTER, "Bytes fetched from leaders."),
+    Family(
+        "kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total", COUNTER,
+        "Batches from leaders whose checksum was wrong.",
+    ),
+    # the cleaner
+    Family("kafka_log_logcleaner_rounds_total", COUNTER, "Rounds of cleaning."),
+    Family("kafka_log_logcleaner_failed_rounds_total", COUNTER, "Rounds of cleaning that failed."),
+    Family("kafka_log_logcleaner_dead_threads_total", COUNTER, "Cleaner threads that died."),
+    Family("kafka_log_logcleaner_bytes_read_total", COUNTER, "Bytes that cleaning read."),
+    Family("kafka_log_logcleaner_bytes_written_total", COUNTER, "Bytes that cleaning wrote."),
+    Family("kafka_log_logcleaner_records_read_total", COUNTER, "Records that cleaning read."),
+    Family("kafka_log_logcleaner_records_dropped_total", COUNTER, "Records that cleaning dropped."),
+    Family("kafka_log_logcleaner_unreadable_batches_total", COUNTER, "Batches that cleaning could not read."),
+    Family("kafka_log_logcleaner_live_threads", GAUGE, "Cleaner threads that live."),
+    Family("kafka_log_logcleanermanager_max_dirty_percent", GAUGE, "The dirtiest log's dirty share, in percent."),
+    Family(
+        "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE, "Time by which a log is overdue for cleaning.",
+        "kafka_log_logcleaner_max_compaction_delay_secs",
+    ),
+    _cleaner("cleanable_ratio", GAUGE, "Dirty share"),
+    _cleaner("dirty_bytes", GAUGE, "Bytes that were not cleaned yet"),
+    _cleaner("first_dirty_offset", GAUGE, "First offset that was not cleaned yet"),
+    _cleaner("compaction_lag_seconds", GAUGE, "Age of the oldest record that was not cleaned", "compaction_lag_ms", MS),
+    _cleaner("quarantined", GAUGE, "1 while cleaning leaves it alone after a failure"),
+    _cleaner("failures", GAUGE, "Rounds that failed in a row"),
+    _cleaner("last_round_timestamp_seconds", GAUGE, "Unix time of the last round", "last_round_timestamp_ms", MS),
+    _cleaner("last_round_duration_seconds", GAUGE, "Duration of the last round", "last_round_duration_ms", MS),
+    _cleaner("last_round_bytes_before", GAUGE, "Bytes before the last round"),
+    _cleaner("last_round_bytes_after", GAUGE, "Bytes after the last round"),
+    _cleaner("last_round_records_before", GAUGE, "Records before the last round"),
+    _cleaner("last_round_records_after", GAUGE, "Records after the last round"),
+    _cleaner("map_utilization", GAUGE, "Share of the offset map that the last round used"),
+    _cleaner("collision_rate", GAUGE, "Collisions in the offset map of the last round, for each look-up"),
+    _cleaner("unreadable_batches", GAUGE, "Batches that the last round could not read"),
+    # the process
+    Family("tidelog_loop_longest_turn_since_read_cpu_seconds", GAUGE, "Longest turn since the last reading, CPU time."),
+    Family("tidelog_loop_longest_turn_cpu_seconds", GAUGE, "Longest turn of the loop since the start, CPU time."),
+    Family("tidelog_loop_longest_turn_seconds", GAUGE, "Longest turn of the loop since the start, wall time."),
+    Family("tidelog_loop_long_turns_total", COUNTER, "Turns of the loop of 50 ms and more, by what took them."),
+    Family("tidelog_tls_certificate_expiry_seconds", GAUGE, "Unix time at which a listener's certificate expires."),
+    Family("tidelog_build_info", GAUGE, "1, with the version and whether modules are compiled."),
+    Family("process_start_time_seconds", GAUGE, "Unix time at which the process started."),
+    Family("process_cpu_seconds_total", COUNTER, "CPU time of the process."),
+    Family("process_resident_memory_bytes", GAUGE, "Memory of the process."),
+    Family("process_open_fds", GAUGE, "Open file descriptors."),
+    Family("process_max_fds", GAUGE, "Most file descriptors that may be open."),
+)  # fmt: skip
+
+FAMILIES: Mapping[str, Family] = {row.source or row.name: row for row in _ROWS}
+"""Families by the names of their samples inside the broker."""
+
+
+def page(rows: Iterable[Family] = _ROWS) -> str:
+    """Return the page of the documentation that lists the metrics."""
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics` of the [admin interface](operations.md) in the format of Prometheus. `?internal=1` tells of",
+        "internal topics, too. [monitoring.md](monitoring.md) has a dashboard and alerts.",
+        "",
+        "Rebuilt by `make docs` from `broker/metrics/families.py`.",
+        "",
+        "| metric | type | |",
+        "|---|---|---|",
+        *(f"| `{row.name}` | {row.kind} | {row.help} |" for row in rows),
+    ]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
