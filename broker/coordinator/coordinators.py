@@ -126,6 +126,7 @@ class Coordinators:
             log=InternalTopicLog(broker, GROUP_METADATA_TOPIC, config.offsets_topic_num_partitions),
             serde=GroupRecordSerde(),
             new_shard=new_shard,
+            close=GroupShard.close,
             time=broker.time,
             call_soon=broker.timers.turns.measure_callbacks("coordinator", broker.loop.call_soon),
             call_later=broker.timers.schedule,

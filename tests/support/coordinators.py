@@ -153,6 +153,7 @@ class GroupWorld:
             log=self.log,
             serde=GroupRecordSerde(),
             new_shard=self._new_shard,
+            close=GroupShard.close,
             time=self.time,
             call_soon=self.loop.call_soon,
             call_later=self.loop.call_later,

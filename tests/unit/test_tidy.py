@@ -40,6 +40,8 @@ WIDE_PACKAGES = {
 # publishing of metadata (what one part raises is counted, and keeps no other part from the change).
 BROAD_EXCEPT_ALLOWED = {
     "broker/controller/metadata_controller.py",
+    "broker/coordinator/runtime/runtime.py",
+    "broker/coordinator/transaction/coordinator.py",
     "broker/loop/deferred.py",
     "broker/loop/steps.py",
     "broker/member/replication.py",

@@ -11,8 +11,12 @@ which clients retry. A small partition loads within the first request's turn, so
 The topic is created with its first record: reading what is not there needs no topic. Records are replayed when they are
 appended, and what was decided stands; no client is told of it before the high watermark has passed them, neither by
 an answer to a change nor by one to a read. With one replica that is at once, or after the sync that ``flush.messages``
-asks for. If an append fails nothing is replayed:
-the state is what the log says. One thread: the loop's.
+asks for. If an append fails nothing is replayed: the state is what the log says.
+
+An unexpected error (MemoryError, a mistake of ours) between an append and the end of what it changes leaves a state
+that may not be the log's. The shard is given up then: all who wait for it, and all who come within ``RETRY_MS``, are
+told NOT_COORDINATOR; after that it is loaded again from the log. A load that ends so is tried again, later and later.
+One thread: the loop's.
 
 Source: KIP-848 (coordinator runtime).
 """
@@ -31,7 +35,7 @@ from tidelog.broker.coordinator.runtime.replay import (
     replay_control,
     replay_result,
 )
-from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts, TimerResult
+from tidelog.broker.coordinator.runtime.result import AppendCallback, CoordinatorResult, Parts, TimerResult
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.errors import NotReadyError
 from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
@@ -42,6 +46,7 @@ from tidelog.protocol.errors import (
     KafkaError,
     KafkaStorageError,
     NotCoordinatorError,
+    UnknownServerError,
 )
 from tidelog.protocol.record.record_batch import RecordBatch
 
@@ -50,7 +55,9 @@ logger = logging.getLogger(__name__)
 LOAD_CHUNK_BYTES = 128 * 1024
 """Read per turn of the loop: about 1,500 offset commits, 15 ms of work."""
 RETRY_MS = 1_000
-"""A partition whose log is refused is tried again after this time."""
+"""A partition whose log is refused, or that was given up, is tried again after this time."""
+MAX_RETRY_MS = 60_000
+"""The longest pause between two loads that end with an unexpected error; each is twice the one before."""
 FIRST_TURN_CHUNKS = 4
 """What the first request of a partition waits for before it is told to come again."""
 
@@ -123,7 +130,9 @@ class CoordinatorRuntime(Generic[S]):
         time: Time,
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], object],
+        close: Callable[[S], object] = bool,
     ) -> None:
+        """``close`` answers all who wait within a shard that is given up."""
         self._name = name
         self._log = log
         self._serde = serde
@@ -131,6 +140,7 @@ class CoordinatorRuntime(Generic[S]):
         self._time = time
         self._call_soon = call_soon
         self._call_later = call_later
+        self._close = close
         self._shards: dict[int, S] = {}
         self._loading: dict[int, _Loading[S]] = {}
         self._opening: dict[int, Deferred[None]] = {}
@@ -138,6 +148,8 @@ class CoordinatorRuntime(Generic[S]):
         self._empty: set[int] = set()
         """Partitions whose logs held nothing when they were opened, and that were not asked for since."""
         self._failed: dict[int, KafkaError] = {}
+        self._pauses: dict[int, float] = {}
+        """Pauses in milliseconds after the last unexpected error of a load, until one goes well."""
         self._reported: dict[int, str] = {}
         """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
         self.steps = StepRunner(call_soon, time.monotonic_ms)
@@ -220,7 +232,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def resign_lost(self) -> list[S]:
         """Forget the partitions that this broker does not lead any more; returns the shards of those."""
-        for known in (self._loading, self._failed, self._reported, self._when_loaded):
+        for known in (self._loading, self._failed, self._reported, self._when_loaded, self._pauses):
             for partition in [one for one in known if not self._log.is_led(one)]:
                 del known[partition]
         lost = [one for one in self._shards if not self._log.is_led(one)]
@@ -232,6 +244,7 @@ class CoordinatorRuntime(Generic[S]):
         self._loading.clear()
         self._empty.clear()
         self._failed.clear()
+        self._pauses.clear()
         self._opening.clear()
         self._when_loaded.clear()
         self._partition_of.clear()
@@ -249,14 +262,21 @@ class CoordinatorRuntime(Generic[S]):
     def execute_in(self, partition: int, result: CoordinatorResult[T]) -> Deferred[T]:
         """``execute`` for a known partition, which is loaded."""
         if result.records or result.on_append is not None:
-            self.write(partition, self._shards[partition], result)
+            self.write(partition, self._served(partition), result)
         return self._committed(partition, result.response)
+
+    def _served(self, partition: int) -> S:
+        """Raises NotCoordinatorError where the shard that decided was given up meanwhile."""
+        shard = self._shards.get(partition)
+        if shard is None:
+            raise NotCoordinatorError
+        return shard
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
         """``execute`` for an answer that others complete later: then it waits for what was appended by then."""
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
-            self.write(partition, self._shards[partition], result)
+            self.write(partition, self._served(partition), result)
         answer = result.response
         if answer.done and self._log.uncommitted(partition) is None:
             return answer
@@ -310,21 +330,32 @@ class CoordinatorRuntime(Generic[S]):
         return waiting.then(lambda _: answer).otherwise(refuse_uncommitted)
 
     def write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> None:
-        """Append, replay and settle soft state for a known partition. Raises as ``execute``."""
+        """Append, replay and settle soft state for a known partition. Raises as ``execute``; NotCoordinatorError for
+        an unexpected error, and for a shard that was given up."""
+        if not self._is_current(partition, shard):
+            raise NotCoordinatorError
+        try:
+            refusal = self._write(partition, shard, result)
+        except Exception as error:
+            self._give_up(partition)
+            raise NotCoordinatorError from error
+        if refusal is not None:
+            raise refusal
+
+    def _write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> KafkaError | None:
+        """Return the error of the append, where no callback is told of it, or else what the callback raises for it."""
         if result.records:
             try:
                 batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
                 first_offset = self._log.append(partition, batch)
             except KafkaError as error:
                 logger.warning("%s-%d: append failed: %s", self._name, partition, error)
-                if result.on_append is None:
-                    raise
-                result.on_append(error)
-                return
+                return error if result.on_append is None else _refusal_of(result.on_append, error)
             if result.replay:
                 replay_result(shard, result, first_offset)
         if result.on_append is not None:
             result.on_append(None)
+        return None
 
     def execute_in_all(self, decide: Callable[[S, int], Parts]) -> Deferred[None]:
         """Have each shard decide and execute it, part by part; those of partitions that are not loaded do so before
@@ -357,7 +388,10 @@ class CoordinatorRuntime(Generic[S]):
         self._log.append(partition, batch)
         shard = self._shards.get(partition)
         if shard is not None:
-            replay_control(shard, marker)
+            try:
+                replay_control(shard, marker)
+            except Exception:  # noqa: BLE001 - logged there; the marker stands in the log, and is loaded from it
+                self._give_up(partition)
         return self._committed(partition, None)
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -441,20 +475,28 @@ class CoordinatorRuntime(Generic[S]):
         loading = self._loading.get(partition)
         if loading is None:
             return True
+        try:
+            return self._replay_chunk_of(loading)
+        except KafkaError as error:
+            self._fail(partition, error)
+        except Exception:  # noqa: BLE001 - logged there
+            self._give_up(partition)
+        return True
+
+    def _replay_chunk_of(self, loading: _Loading[S]) -> bool:
+        """Return whether the partition is loaded. Raises KafkaError."""
+        partition = loading.partition
         if loading.next_offset < loading.end_offset:
-            try:
-                chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
-                replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
-            except KafkaError as error:
-                self._fail(partition, error)
-                return True
+            chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
+            replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
             # A compacted tail may hold nothing more below the end: then the log is read.
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
         if loading.next_offset >= loading.end_offset and self._log.exists():
             loading.end_offset = self._log.end_offset(partition)  # markers may have come while it was read
         if loading.next_offset < loading.end_offset or self._execute_part(loading):
             return False
-        self._loaded(loading)
+        if self._is_current(partition, loading.shard):  # its last part may have made it give up
+            self._loaded(loading)
         return True
 
     def _execute_part(self, loading: _Loading[S]) -> bool:
@@ -482,6 +524,9 @@ class CoordinatorRuntime(Generic[S]):
         self._reported.pop(partition, None)
         for result in shard.on_loaded():
             execute_for_clock(self, partition, shard, result)
+        if not self.is_served(partition, shard):
+            return
+        self._pauses.pop(partition, None)
         shard.timer.wake_up = lambda deadline: self._arm(partition, shard, deadline)
         deadline_ms = shard.timer.next_deadline_ms()
         if deadline_ms is not None:
@@ -494,18 +539,41 @@ class CoordinatorRuntime(Generic[S]):
         self._loading.pop(partition, None)
         self._failed[partition] = error
         if isinstance(error, KafkaStorageError):  # the log may be served again: its disk was full
+            self._try_again_later(partition, RETRY_MS)
 
-            def try_again() -> None:
-                if self._failed.pop(partition, None) is not None:
-                    self._load_next(iter((partition,)))
+    def _try_again_later(self, partition: int, delay_ms: float) -> None:
+        def try_again() -> None:
+            if self._failed.pop(partition, None) is not None:
+                self._load_next(iter((partition,)))
 
-            self._call_later(RETRY_MS, try_again)
+        self._call_later(delay_ms, try_again)
+
+    def _give_up(self, partition: int) -> None:
+        """After an unexpected error, in its handler: forget the shard, whose state may not be the log's, and load it
+        again later. See the module."""
+        logger.exception("%s-%d is given up, and loaded again", self._name, partition)
+        shard, loading = self._shards.pop(partition, None), self._loading.pop(partition, None)
+        self._failed[partition] = UnknownServerError()
+        pause_ms = self._pauses.get(partition, RETRY_MS)
+        if loading is not None:
+            self._pauses[partition] = min(2 * pause_ms, MAX_RETRY_MS)
+        self._try_again_later(partition, pause_ms)
+        if shard is not None:
+            try:
+                self._close(shard)
+            except Exception:
+                logger.exception("%s-%d: some who wait for it cannot be told", self._name, partition)
 
     # -- clocks -------------------------------------------------------------------------------------------------
 
     def is_served(self, partition: int, shard: S) -> bool:
         """Return whether this is still the partition's shard."""
         return self._shards.get(partition) is shard
+
+    def _is_current(self, partition: int, shard: S) -> bool:
+        """Return whether this is still the partition's shard, or will be."""
+        loading = self._loading.get(partition)
+        return self.is_served(partition, shard) or (loading is not None and loading.shard is shard)
 
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
         """Let the loop call back at the deadline, unless it does so earlier already: that call arms the next."""
@@ -520,10 +588,22 @@ class CoordinatorRuntime(Generic[S]):
         if not self.is_served(partition, shard):
             return  # unloaded meanwhile
         shard.timer.armed.pop()
-        shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
+        try:
+            shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
+        except Exception:  # noqa: BLE001 - logged there
+            self._give_up(partition)
         deadline_ms = shard.timer.next_deadline_ms()
-        if deadline_ms is not None:
+        if deadline_ms is not None and self.is_served(partition, shard):
             self._arm(partition, shard, deadline_ms)
+
+
+def _refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
+    """Tell of an append that failed; return what the request is to be refused with, if it is."""
+    try:
+        on_append(error)
+    except KafkaError as refusal:
+        return refusal
+    return None
 
 
 def refuse_uncommitted(_error: KafkaError) -> NoReturn:

@@ -15,7 +15,7 @@ Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +23,7 @@ from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PREPARED, PartitionKey, Transaction
-from tidelog.broker.loop.deferred import Deferred, error_of, when_all, when_all_done
+from tidelog.broker.loop.deferred import Deferred, completed, error_of, when_all, when_all_done
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -156,7 +156,7 @@ class TransactionCoordinator:
 
         ``marked`` are the markers that were appended before."""
         decided = self.runtime.when_committed(transaction.transactional_id, None)
-        decided.on_done(partial(self._mark, transaction, marked))
+        self._after(decided, transaction, partial(self._mark, transaction, marked))
 
     def _mark(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
         """The decision is committed: write the markers, once the logs of the next partitions are open."""
@@ -164,7 +164,8 @@ class TransactionCoordinator:
             return
         found = [self._markers.opening(partition) for partition in next_unmarked(transaction)]
         openings = [opening for opening in found if opening is not None]
-        when_all_done(openings, lambda: self._mark_open(transaction, marked, decided))
+        opened = when_all_done(openings, lambda: None) or completed(None)
+        self._after(opened, transaction, lambda _: self._mark_open(transaction, marked, decided))
 
     def _mark_open(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
         """Write markers into partitions whose logs are open, or could not be opened."""
@@ -175,7 +176,7 @@ class TransactionCoordinator:
         if transaction.unmarked:
             self._finish_later(transaction, delay_ms, marked)
         else:
-            when_all(marked, None).on_done(partial(self._complete, transaction))
+            self._after(when_all(marked, None), transaction, partial(self._complete, transaction))
 
     def _complete(self, transaction: Transaction, marked: Deferred[None]) -> None:
         """The markers are committed: write the complete record."""
@@ -186,6 +187,21 @@ class TransactionCoordinator:
             self.runtime.execute(transaction.transactional_id, shard.complete(transaction))
         except KafkaError:
             self._finish_later(transaction, RETRY_MS, ())
+
+    def _after(
+        self, waited_for: Deferred[None], transaction: Transaction, step: Callable[[Deferred[None]], None]
+    ) -> None:
+        """Go on with ``step``; what an unexpected error ends begins again later, with all markers that are due."""
+
+        def guarded(done: Deferred[None]) -> None:
+            try:
+                step(done)
+            except Exception:
+                logger.exception("the end of the transaction of %s is tried again", transaction.transactional_id)
+                transaction.unmarked = set(transaction.partitions)
+                self._finish_later(transaction, RETRY_MS, ())
+
+        waited_for.on_done(guarded)
 
     def _is_due(self, transaction: Transaction, committed: Deferred[None]) -> bool:
         """Return whether the transaction is still to be ended here. After a failed sync the next load ends it."""
@@ -221,7 +237,10 @@ class TransactionCoordinator:
         return delay_ms, written
 
     def _finish_later(self, transaction: Transaction, delay_ms: float, marked: Sequence[Deferred[None]]) -> None:
-        shard = self.runtime.shard_for(transaction.transactional_id)
+        try:
+            shard = self.runtime.shard_for(transaction.transactional_id)
+        except KafkaError:
+            return  # the next load ends it
 
         def retry() -> TimerResult:
             if shard.transactions.get(transaction.transactional_id) is transaction and transaction.state in PREPARED:
