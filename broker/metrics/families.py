@@ -121,6 +121,11 @@ _ROWS = (
         "kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total", COUNTER,
         "Batches from leaders whose checksum was wrong.",
     ),
+    Family(
+        "kafka_server_broker_metadata_metrics_metadata_apply_errors_total", COUNTER,
+        "Changes of metadata that a part of the broker could not apply.",
+        "kafka_server_broker_metadata_metrics_metadata_apply_error_count",
+    ),
     # the cleaner
     Family("kafka_log_logcleaner_rounds_total", COUNTER, "Rounds of cleaning."),
     Family("kafka_log_logcleaner_failed_rounds_total", COUNTER, "Rounds of cleaning that failed."),
