@@ -1,14 +1,22 @@
-"""Other brokers of the cluster, as this one asks them about transactions; a lone node has none."""
+"""Other brokers of the cluster, as this one asks them about transactions and share groups; a lone node has none."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
 
 
 class Peers(Protocol):
     """Coordinators and leaders on other brokers. Loop thread only."""
+
+    @property
+    def share_states(self) -> ShareStates:
+        """States of share partitions, by whichever broker keeps them."""
+        ...
 
     def write_marker(
         self, partition: tuple[str, int], producer: tuple[int, int], *, commit: bool, coordinator_epoch: int

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.group.share.members import ShareMembers
     from tidelog.broker.coordinator.group.streams.members import StreamsMembers
-    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, ShareStates
     from tidelog.broker.share.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,12 @@ class Coordinators:
     def share(self) -> ShareCoordinator:
         """The share coordinator, built with the first share group."""
         return self._share.get()
+
+    @property
+    def share_states(self) -> ShareStates:
+        """States of share partitions, of which other brokers may be the coordinators."""
+        peers = self._broker.peers
+        return self.share if peers is None else peers.share_states
 
     @property
     def share_members(self) -> ShareMembers:
@@ -166,7 +172,7 @@ class Coordinators:
         from tidelog.broker.coordinator.group.share.members import ShareMembers
 
         return ShareMembers(
-            self.groups.runtime, self.share, self._broker.metadata, self._broker.replica_manager.partition
+            self.groups.runtime, self.share_states, self._broker.metadata, self._broker.replica_manager.partition
         )
 
     def _build_streams_members(self) -> StreamsMembers:
@@ -177,7 +183,7 @@ class Coordinators:
     def _build_share_groups(self) -> ShareGroups:
         from tidelog.broker.share.share_groups import ShareGroups
 
-        return ShareGroups(self._broker, lambda: self.share)
+        return ShareGroups(self._broker, lambda: self.share_states)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
         """Release what the member held; without members the group's places are in the store alone."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog.broker.metadata.metadata_image import BrokerRegistration, PartitionState
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
 from tidelog.broker.nodes import Node
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.errors import CoordinatorNotAvailableError
@@ -89,3 +90,14 @@ def address_on(broker: BrokerRegistration | None, listener_name: str) -> Address
     """Return where to reach a broker on a listener, None where that is not known."""
     node = None if broker is None else node_on(broker, listener_name)
     return None if node is None else Address(node.host, node.port)
+
+
+def peer_address(image: MetadataImage, node_id: int, listener_name: str) -> Address:
+    """Return where to reach another broker. Raises ChannelError unless it is alive and has that listener."""
+    broker = image.brokers.get(node_id)
+    if broker is None or broker.is_fenced:
+        raise ChannelError(f"broker {node_id} is not alive")
+    address = address_on(broker, listener_name)
+    if address is None:
+        raise ChannelError(f"broker {node_id} has no listener {listener_name}")
+    return address

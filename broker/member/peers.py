@@ -1,4 +1,4 @@
-"""Connections of a member to other brokers, for transactions: their markers, and leave to write into them.
+"""Connections of a member to other brokers: for markers of transactions, and leave to write into them; share groups.
 
 One connection for each broker, one request at a time. Markers for one broker that wait are sent together, and again
 until the partition's leader has taken them: a transaction whose marker is lost never ends. Loop thread only.
@@ -19,8 +19,9 @@ from tidelog.broker.coordinator.runtime.runtime import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.share_states import MemberShareStates
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.nodes import address_on
+from tidelog.broker.member.nodes import peer_address
 from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from tidelog.protocol.errors import (
@@ -71,6 +72,8 @@ class MemberPeers:
         self._start = start
         self._peers: dict[int, _Peer] = {}
         self._verifications = Verifications()
+        self.share_states = MemberShareStates(broker, controller, security, start)
+        """States of share partitions, by whichever broker keeps them."""
 
     # ---- leave to write
 
@@ -210,13 +213,9 @@ class MemberPeers:
 
     async def _ask(self, node_id: int | None, request: Message, response_type: type[Response]) -> Response:
         """Ask a broker. Raises ChannelError."""
-        broker = self._controller.image.brokers.get(-1 if node_id is None else node_id)
-        if broker is None or broker.is_fenced:
-            raise ChannelError(f"broker {node_id} is not alive")
-        address = address_on(broker, self._security.listener_name)
-        if address is None:
-            raise ChannelError(f"broker {node_id} has no listener {self._security.listener_name}")
-        peer = self._peer(broker.broker_id)
+        number = -1 if node_id is None else node_id
+        address = peer_address(self._controller.image, number, self._security.listener_name)
+        peer = self._peer(number)
         async with peer.lock:
             return await peer.channel.ask(address, request, response_type)
 

@@ -13,6 +13,7 @@ released. The number of sessions is limited; a member too many waits and is refu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -69,6 +70,7 @@ class ShareSessions:
         self._max_sessions = max_sessions
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._of_connection: dict[object, dict[SessionKey, None]] = {}
+        self._of_group: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -80,6 +82,7 @@ class ShareSessions:
             raise ShareSessionLimitReachedError
         session = self._sessions[key] = ShareSession(partitions, connection)
         self._of_connection.setdefault(connection, {})[key] = None
+        self._of_group[key.group_id] += 1
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -102,7 +105,14 @@ class ShareSessions:
             del keys[key]
             if not keys:
                 del self._of_connection[session.connection]
+            self._of_group[key.group_id] -= 1
+            if not self._of_group[key.group_id]:
+                del self._of_group[key.group_id]
         return session
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a member of the group has a session."""
+        return group_id in self._of_group
 
     def of_connection(self, connection: object) -> list[SessionKey]:
         """The sessions that end with a connection."""

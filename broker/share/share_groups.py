@@ -6,8 +6,13 @@
 
 Every change of a share partition goes one way: work it out, write it to ``__share_group_state``, take it over, wake
 the fetches that wait. Clients are told of it when what was written is committed. Fetches wait under ``wake_key`` and
-under the partition they read. When a group has no members any more its share partitions are forgotten: what counts is
-in the store, and offsets may then be reset. Loop thread only. Source: KIP-932.
+under the partition they read. Loop thread only.
+
+What counts is in the store. A share partition is forgotten when a change was not stored, when another leader epoch
+begins, and when its group has no members any more: the next fetch reads the store. A member of a cluster forgets it
+with the group's last session here; offsets may then be reset.
+
+Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
-from tidelog.broker.loop.deferred import Deferred, completed, when_all
+from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
@@ -32,14 +37,17 @@ from tidelog.broker.share.share_partition import (
 )
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
+    FencedLeaderEpochError,
+    FencedStateEpochError,
     InvalidRequestError,
     KafkaError,
+    NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.coordinator.share_state.coordinator import ShareStateStore
+    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
     from tidelog.broker.loop.timers import Timer
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.context import RequestContext
@@ -47,23 +55,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FENCED = (FencedLeaderEpochError, FencedStateEpochError)
+"""Refusals of a change: another leader has read the state, or the group was reset."""
+
 
 class ServedPartition:
     """A share partition that is in use, and the timer of its locks."""
 
-    __slots__ = ("key", "leader_epoch", "partition", "timer")
+    __slots__ = ("key", "leader_epoch", "partition", "replica", "state_epoch", "timer")
 
-    def __init__(self, key: StateKey, partition: SharePartition, leader_epoch: int) -> None:
+    def __init__(self, key: StateKey, partition: SharePartition, replica: Partition, state_epoch: int) -> None:
         self.key = key
         self.partition = partition
-        self.leader_epoch = leader_epoch
+        self.replica = replica
+        self.leader_epoch = replica.leader_epoch
+        self.state_epoch = state_epoch
         self.timer: Timer | None = None
+
+    @property
+    def is_led(self) -> bool:
+        """True as long as this broker leads the partition in the epoch in which the state was read."""
+        return self.replica.is_leader and self.replica.leader_epoch == self.leader_epoch
 
 
 class ShareGroups:
     """All share partitions of a broker."""
 
-    def __init__(self, broker: Broker, store: Callable[[], ShareStateStore]) -> None:
+    def __init__(self, broker: Broker, store: Callable[[], ShareStates]) -> None:
         self._broker = broker
         self._store = store
         self.configs = ShareConfigs(broker)
@@ -77,44 +95,47 @@ class ShareGroups:
     # -- share partitions ---------------------------------------------------------------------------------------
 
     def opening(self, key: StateKey) -> Deferred[None] | None:
-        """Begin to open the log of a share partition's state; None where it is open, or is served already."""
-        return None if key in self._served else self._store().opening(key)
+        """Begin to make a share partition's state readable; None where it is, or is served already."""
+        if self._find(key) is not None:
+            return None
+        try:
+            replica = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
+        except KafkaError:
+            return None  # ``serve`` tells it
+        return self._store().opening(key, replica.leader_epoch) if replica.is_leader else None
+
+    def _find(self, key: StateKey) -> ServedPartition | None:
+        """The share partition that is served; one of a leader epoch that is over is forgotten."""
+        found = self._served.get(key)
+        if found is not None and not found.is_led:
+            self._forget([key])
+            return None
+        return found
 
     def serve(self, key: StateKey) -> ServedPartition:
         """The share partition, loaded now if it was not yet.
 
         Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.
         """
-        found = self._served.get(key)
+        found = self._find(key)
         if found is not None:
             return found
         partition = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
         partition.check_leader()
         try:
-            state = self._store().read(key)
+            state = self._store().read(key, partition.leader_epoch)
+        except NotLeaderOrFollowerError:
+            raise
         except KafkaError as error:
             raise CoordinatorNotAvailableError(f"the state of the share partition: {error}") from error
         if state is None:
             raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
-        start_offset = self._start_offset(key.group_id, state, partition)
-        found = ServedPartition(key, SharePartition(start_offset, state.batches), partition.leader_epoch)
+        reset = self.config(key.group_id).auto_offset_reset
+        start_offset = start_offset_of(state, reset, partition, self._broker.time.milliseconds())
+        found = ServedPartition(key, SharePartition(start_offset, state.batches), partition, state.state_epoch)
         found.partition.log_start_moved(partition.log_start_offset)
         self._served[key] = found
         return found
-
-    def _start_offset(self, group_id: str, state: ShareState, partition: Partition) -> int:
-        """Return the group's start offset; a group without a place begins where it is configured to."""
-        if state.start_offset != UNINITIALIZED_OFFSET:
-            return state.start_offset
-        reset = self.config(group_id).auto_offset_reset
-        if reset == EARLIEST:
-            return partition.log_start_offset
-        if reset.startswith(BY_DURATION):
-            back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
-            limit = partition.high_watermark
-            found = partition.offset_for(self._broker.time.milliseconds() - back_ms, limit).offset
-            return limit if found < 0 else found
-        return partition.high_watermark
 
     def forget_group(self, group_id: str) -> None:
         """The group has no members: its places are in the store alone from now on."""
@@ -145,7 +166,7 @@ class ShareGroups:
 
         Raises UnknownTopicOrPartitionError for a partition without readers, and as ``SharePartition.acknowledge``.
         """
-        served = self._served.get(key)
+        served = self._find(key)
         if served is None:
             raise UnknownTopicOrPartitionError
         now_ms = self._broker.time.monotonic_ms()
@@ -163,7 +184,11 @@ class ShareGroups:
     def release_session(self, session_key: SessionKey) -> Deferred[None]:
         """End a session, if there is one: what its member holds is available again. Settles when that is committed."""
         session = self.sessions.close(session_key)
-        return when_all([] if session is None else self._release(session_key, session.partitions), None)
+        written = [] if session is None else self._release(session_key, session.partitions)
+        is_last = session is not None and not self.sessions.has_group(session_key.group_id)
+        if is_last and self._broker.peers is not None:  # the group's coordinator does not tell that it is empty
+            self.forget_group(session_key.group_id)
+        return when_all(written, None)
 
     def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> list[Deferred[None]]:
         limits = self.config(session_key.group_id).limits
@@ -205,8 +230,25 @@ class ShareGroups:
         return written
 
     def _write(self, served: ServedPartition, change: Change) -> Deferred[None]:
-        written = Written(change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches)
-        return self._store().write(served.key, written)
+        written = Written(
+            change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches, served.state_epoch
+        )
+
+        def forget_unstored(done: Deferred[None]) -> None:
+            if not done.has_value and self._served.get(served.key) is served:
+                self._forget([served.key])  # the next fetch reads what the store has
+
+        try:
+            done = self._store().write(served.key, written)
+        except FENCED as error:
+            forget_unstored(failed(error))
+            raise
+        if done.has_value:
+            return done
+        done.on_done(forget_unstored)
+        told: Deferred[None] = Deferred()  # a client that goes away does not abandon the change
+        done.pass_to(told)
+        return told
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -236,3 +278,17 @@ class ShareGroups:
 def wake_key(key: StateKey) -> tuple[str, StateKey]:
     """Return the key under which fetches of a share partition wait."""
     return ("share", key)
+
+
+def start_offset_of(state: ShareState, reset: str, partition: Partition, now_ms: float) -> int:
+    """Return the group's start offset; a group without a place begins where it is configured to."""
+    if state.start_offset != UNINITIALIZED_OFFSET:
+        return state.start_offset
+    if reset == EARLIEST:
+        return partition.log_start_offset
+    if reset.startswith(BY_DURATION):
+        back_ms = duration_ms(reset.removeprefix(BY_DURATION)) or 0
+        limit = partition.high_watermark
+        found = partition.offset_for(int(now_ms) - back_ms, limit).offset
+        return limit if found < 0 else found
+    return partition.high_watermark

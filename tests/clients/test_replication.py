@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -17,12 +18,19 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import run_tool
 from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, values
+from tests.support.jvm import java_program
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.broker.config.keys.member import RACK_AWARE
 from tidelog.client import Client
 from tidelog.protocol.errors import NotEnoughReplicasError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -40,7 +48,12 @@ QUICK = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "group.initial.rebalance.delay.ms": "0",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
 }
+SHARE_PROGRAM = Path(__file__).parent / "java" / "Share.java"
+GROUP_RESOURCE = 32
 
 
 def in_rack(node_id: int) -> dict[str, str]:
@@ -253,3 +266,51 @@ def test_groups_and_transactions_outlive_their_coordinators(cluster: Cluster) ->
         assert consumer.committed(offsets, WAIT_S)[0].offset == turn + 1
     consumer.close()
     assert values(cluster.bootstrap, "sums") == [b"0", b"1"]
+
+
+def read_from_the_earliest(node: BrokerProcess, group: str) -> None:
+    """A share group begins at the first record."""
+    config = AlterableConfig(name="share.auto.offset.reset", value="earliest")
+    resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
+    with Client(node.bootstrap) as client:
+        answer = client.call(IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse)
+    assert [one.error_code for one in answer.responses] == [0]
+
+
+def test_share_groups_outlive_the_coordinator_of_their_states(cluster: Cluster) -> None:
+    """Each broker leads a partition, and one of them keeps the states: it is killed, and another one goes on."""
+    admin = AdminClient({"bootstrap.servers": cluster.java.bootstrap})
+    turns = [ALL, [SECOND, JAVA, MEMBER], [JAVA, MEMBER, SECOND]]
+    (made,) = admin.create_topics([NewTopic("shared", 3, replica_assignment=turns)]).values()
+    made.result()
+    read_from_the_earliest(cluster.member, "sharing")
+    words = {"bootstrap": cluster.bootstrap, "group": "sharing", "topic": "shared", "members": 2, "count": 120,
+             "idle_ms": 1000, "limit_ms": 200_000}  # fmt: skip
+    program = [*java_program(SHARE_PROGRAM), *(f"{key}={value}" for key, value in words.items())]
+    events: list[list[str]] = []
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as members:
+        assert members.stdout is not None
+        for half in (1, 2):
+            produce_to_each(cluster.bootstrap, "shared", ["accept", "again"] * 10)
+            while sum(event[0] == "done" and event[4] == "accept" for event in events) < 60 * half:
+                line = members.stdout.readline()
+                assert line, events
+                events += [line.split()] if line.startswith(("got ", "done ")) else []
+            if half == 1:
+                cluster.change_leader("__share_group_state")
+        events += [line.split() for line in members.stdout if line.startswith(("got ", "done "))]
+    accepted: set[tuple[str, str]] = set()
+    for what, _, partition, offset, more in events:
+        assert (partition, offset) not in accepted, "what was acknowledged does not come again"
+        if (what, more) == ("done", "accept"):
+            accepted.add((partition, offset))
+    assert len(accepted) == 120
+
+
+def produce_to_each(bootstrap: str, topic: str, texts: list[str]) -> None:
+    """These records in each of three partitions, acknowledged by all in-sync replicas."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for partition in range(3):
+        for text in texts:
+            producer.produce(topic, text, partition=partition)
+    assert producer.flush(WAIT_S) == 0

@@ -172,6 +172,14 @@ def acl_filter(names: Names) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
+    """A call of the share coordinator about partition 0."""
+    return lambda names: {
+        "group_id": names.group,
+        "topics": [{"topic_id": names.topic_id, "partitions": [{"partition": 0, **fields}]}],
+    }
+
+
 class Asking(NamedTuple):
     """A question of one API, which its versions have since ``since``."""
 
@@ -308,6 +316,11 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
     ("share_acknowledge", share),
     ("streams_group_heartbeat", streams_heartbeat),
     ("streams_group_describe", lambda names: {"group_ids": [names.group]}),
+    ("initialize_share_group_state", share_state(state_epoch=1, start_offset=0)),
+    ("read_share_group_state", share_state(leader_epoch=0)),
+    ("write_share_group_state", share_state(state_epoch=1, leader_epoch=0, start_offset=0, state_batches=[])),
+    ("delete_share_group_state", share_state()),
+    ("read_share_group_state_summary", share_state(leader_epoch=-1)),
     ("describe_share_group_offsets", share_offsets),
     (
         "alter_share_group_offsets",

@@ -165,7 +165,8 @@ class CoordinatorRuntime(Generic[S]):
             if len(self._partition_of) >= MAX_REMEMBERED_KEYS:
                 self._partition_of.clear()
             partition = java_string_hash(key) % self._log.partition_count()
-            self._partition_of[key] = partition
+            if self._log.exists():  # the topic may get another number of partitions than is planned here
+                self._partition_of[key] = partition
         return partition
 
     def is_here(self, key: str) -> bool:

@@ -5,8 +5,9 @@ changed (ShareUpdate) in between. So the log below the oldest snapshot still in 
 ``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always. So one that has been
 quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it.
 
-Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. The leader
-epoch of the partition is kept for readers; with one node no leader can be fenced by it.
+Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. A leader of
+the partition that reads the state leaves its leader epoch there: from then on the leaders before it are fenced, as is
+one that read the state before the group was reset.
 
 Decisions return records, ``replay`` takes them over. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
 """
@@ -29,7 +30,7 @@ from tidelog.protocol.coordinator_records.share import (
     ShareUpdateValue,
     StateBatch,
 )
-from tidelog.protocol.errors import InvalidRequestError, KafkaError
+from tidelog.protocol.errors import FencedLeaderEpochError, FencedStateEpochError, InvalidRequestError, KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
@@ -41,6 +42,9 @@ UPDATES_PER_SNAPSHOT = 500
 PRUNE_INTERVAL_MS = 300_000
 COLD_AFTER_MS = 300_000
 MAX_SNAPSHOTS_PER_PRUNE = 1_000
+UNCHANGED_OFFSET = -1
+NO_EPOCH = -1
+"""Of one who does not say its epoch, and is not fenced."""
 KEYS_PER_PART = 128
 """States that are looked at before others are served, where a topic is deleted."""
 
@@ -76,6 +80,7 @@ class Written(NamedTuple):
     delivery_complete_count: int
     leader_epoch: int
     batches: Iterable[Span]
+    state_epoch: int = NO_EPOCH
 
 
 class _Held:
@@ -118,9 +123,24 @@ class ShareStateShard:
 
     # -- deciding -----------------------------------------------------------------------------------------------
 
-    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
-        """Create the state, or replace it where the group was reset."""
+    def read_as_leader(self, key: StateKey, leader_epoch: int) -> CoordinatorResult[ShareState]:
+        """Read a state, and keep the epoch of the leader that asked. Raises InvalidRequestError where there is none,
+        FencedLeaderEpochError."""
         held = self._held.get(key)
+        if held is None:
+            raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
+        state = held.state
+        check_epoch(leader_epoch, state.leader_epoch, FencedLeaderEpochError)
+        if leader_epoch in (NO_EPOCH, state.leader_epoch):
+            return CoordinatorResult(state, [])
+        news = Written(UNCHANGED_OFFSET, state.delivery_complete_count, leader_epoch, ())
+        return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, news).records)
+
+    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
+        """Create the state, or replace it where the group was reset. Raises FencedStateEpochError."""
+        held = self._held.get(key)
+        if held is not None:
+            check_epoch(state_epoch, held.state.state_epoch, FencedStateEpochError)
         state = ShareState(
             start_offset,
             delivery_complete_count=-1 if start_offset < 0 else 0,
@@ -131,10 +151,13 @@ class ShareStateShard:
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
-        """Take a change over. Raises InvalidRequestError where there is no state."""
+        """Take a change over. Raises InvalidRequestError where there is no state, FencedLeaderEpochError,
+        FencedStateEpochError."""
         held = self._held.get(key)
         if held is None:
-            raise InvalidRequestError(f"share partition {key.topic_id.hex()}-{key.partition} has no state to write to")
+            raise InvalidRequestError("Write operation on uninitialized share partition not allowed.")
+        check_epoch(written.leader_epoch, held.state.leader_epoch, FencedLeaderEpochError)
+        check_epoch(written.state_epoch, held.state.state_epoch, FencedStateEpochError)
         if held.updates < self._updates_per_snapshot:
             value = ShareUpdateValue(
                 snapshot_epoch=held.state.snapshot_epoch,
@@ -230,9 +253,15 @@ class ShareStateShard:
         return []
 
 
+def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
+    """Raises ``error`` for an epoch that is older than the known one."""
+    if epoch != NO_EPOCH and epoch < known:
+        raise error
+
+
 def apply_update(state: ShareState, written: Written) -> ShareState:
     """The state with a change laid over it; -1 means that the start offset or leader epoch has not changed."""
-    start_offset = state.start_offset if written.start_offset == -1 else written.start_offset
+    start_offset = state.start_offset if written.start_offset == UNCHANGED_OFFSET else written.start_offset
     spans = overlay(list(state.batches), written.batches)
     return replace(
         state,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.security.authorization.authorizer import Authorizer
 
 READ, WRITE, DELETE, ALTER = AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER
-DESCRIBE = AclOperation.DESCRIBE
+DESCRIBE, CLUSTER_ACTION = AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION
 GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
@@ -208,6 +208,11 @@ ROWS: dict[ApiKey, Row] = {
         READ, topics.topics_need(READ, answer="responses", refused=records.refuse_acknowledgements),
         and_topics="; READ T", refused="; 29 for the partitions",
     ),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
+    ApiKey.READ_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
+    ApiKey.WRITE_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
+    ApiKey.DELETE_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: on_cluster(CLUSTER_ACTION),
     ApiKey.STREAMS_GROUP_HEARTBEAT: on_group(
         READ, groups.streams_heartbeat, refused="; 29; topics that it may not create: a status of the group",
         and_topics="; DESCRIBE of each T of its topology; to create internal ones CREATE C or CREATE T",

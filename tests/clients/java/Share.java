@@ -15,14 +15,14 @@ import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 /**
  * Members of a share group that acknowledge each record by what it says.
  *
- * Words: bootstrap=, group=, topic=, members=, count=, idle_ms=, and mode= record_limit. A record's text begins with what is
+ * Words: bootstrap=, group=, topic=, members=, count=, idle_ms=, mode= record_limit, limit_ms=. A record's text begins with what is
  * done to it: accept, reject, release (always), again (released once, then accepted), renew (its lock is renewed, then it
  * is accepted), hold (nothing, until its lock runs out; accepted when it comes back). It ends once so many records are
  * settled for good and nothing has come for a while. Lines: "got member partition offset deliveries",
  * "done member partition offset type", the second when the broker has confirmed it.
  */
 public class Share {
-    static final long TIMEOUT_MS = 70000;
+    static final String TIMEOUT_MS = "70000";
     static final AtomicInteger settled = new AtomicInteger();
     static final AtomicLong lastSeen = new AtomicLong(System.currentTimeMillis());
 
@@ -50,7 +50,7 @@ public class Share {
         settings.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
         int count = Integer.parseInt(options.get("count"));
         long idle = Long.parseLong(options.get("idle_ms"));
-        long deadline = System.currentTimeMillis() + TIMEOUT_MS;
+        long deadline = System.currentTimeMillis() + Long.parseLong(options.getOrDefault("limit_ms", TIMEOUT_MS));
         try (KafkaShareConsumer<byte[], String> consumer = new KafkaShareConsumer<>(settings)) {
             consumer.subscribe(List.of(options.get("topic")));
             Set<Long> renewed = new HashSet<>();  // poll() gives them again

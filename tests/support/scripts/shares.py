@@ -453,3 +453,126 @@ def delete(broker: Broker, version: int) -> None:
     again = Reader(broker, name, name)
     again.fetch(1, quiet=True, max_records=0)
     again.fetch(1, max_records=1)
+
+
+# -- the share coordinator, as other brokers ask it ------------------------------------------------------------------
+
+
+class States:
+    """Calls of the share coordinator about a group that has no members."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        reader = prepared(broker, name, 3)  # the coordinator is there once a member has an assignment
+        reader.fetch(1, quiet=True, max_records=1)
+        self.broker, self.group, self.topic_id = broker, f"{name}-states", reader.topic_id
+
+    def ask(self, what: str, version: int, topic_id: bytes | None = None, **fields: Any) -> Any:
+        """One call about partition 0."""
+        partitions = [{"partition": 0, **fields}]
+        topics = [{"topic_id": self.topic_id if topic_id is None else topic_id, "partitions": partitions}]
+        return self.broker.ask(what, version, group_id=self.group, topics=topics)
+
+    def initialize(self, state_epoch: int, start_offset: int, **fields: Any) -> Any:
+        """InitializeShareGroupState."""
+        named = {"state_epoch": state_epoch, "start_offset": start_offset, **fields}
+        return self.ask("initialize_share_group_state", 0, **named)
+
+    def read(self, leader_epoch: int, **fields: Any) -> Any:
+        """ReadShareGroupState."""
+        return self.ask("read_share_group_state", 0, leader_epoch=leader_epoch, **fields)
+
+    def write(
+        self,
+        version: int,
+        epochs: tuple[int, int],
+        start_offset: int,
+        *batches: tuple[int, int, int, int],
+        **fields: Any,
+    ) -> Any:
+        """WriteShareGroupState by a leader of these state and leader epochs."""
+        names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+        named = {
+            "state_epoch": epochs[0],
+            "leader_epoch": epochs[1],
+            "start_offset": start_offset,
+            "state_batches": [dict(zip(names, one, strict=True)) for one in batches],
+            **fields,
+        }
+        return self.ask("write_share_group_state", version, **named)
+
+    def summary(self, version: int = 1, **fields: Any) -> Any:
+        """ReadShareGroupStateSummary."""
+        return self.ask("read_share_group_state_summary", version, leader_epoch=-1, **fields)
+
+
+@share_script("initialize_share_group_state")
+def states_are_made(broker: Broker, version: int) -> None:
+    states = States(broker, "sm")
+    for state_epoch, start_offset in ((3, 5), (3, 7), (2, 9), (4, -1)):
+        states.initialize(state_epoch, start_offset)
+        states.summary()
+        states.read(0)
+    states.initialize(1, 1, topic_id=UNKNOWN_ID)
+    states.initialize(1, 1, partition=7)
+
+
+@share_script("read_share_group_state")
+def states_are_read(broker: Broker, version: int) -> None:
+    states = States(broker, "sr")
+    states.read(0)
+    states.initialize(1, 0)
+    for leader_epoch in (0, 2, 2, 1):
+        states.read(leader_epoch)
+    states.summary()
+    states.write(1, (1, 1), 3)
+    states.write(1, (1, 2), 3)
+    states.read(1)
+    states.read(3)
+    states.read(0, topic_id=UNKNOWN_ID)
+    states.read(0, partition=7)
+
+
+@share_script("write_share_group_state")
+def states_are_written(broker: Broker, version: int) -> None:
+    states = States(broker, f"sw{version}")
+    states.write(version, (0, 0), 0)
+    states.initialize(2, 0)
+    states.read(1)
+    states.write(version, (2, 1), 0, (0, 4, 0, 1), (7, 9, 2, 1), delivery_complete_count=3)
+    states.read(1)
+    states.write(version, (2, 1), 5, (5, 8, 0, 2), delivery_complete_count=1)
+    states.read(1)
+    states.summary()
+    states.write(version, (1, 1), 9)
+    states.write(version, (2, 0), 9)
+    states.write(version, (3, 2), -1, (6, 6, 4, 3))
+    states.read(2)
+    states.write(version, (2, 2), 0, topic_id=UNKNOWN_ID)
+    states.write(version, (2, 2), 0, partition=7)
+
+
+@share_script("delete_share_group_state")
+def states_are_deleted(broker: Broker, version: int) -> None:
+    states = States(broker, "sd")
+    states.ask("delete_share_group_state", 0)
+    states.initialize(1, 5)
+    states.ask("delete_share_group_state", 0)
+    states.read(0)
+    states.summary()
+    states.initialize(0, 2)
+    states.read(0)
+    states.ask("delete_share_group_state", 0, topic_id=UNKNOWN_ID)
+
+
+@share_script("read_share_group_state_summary")
+def summaries_are_read(broker: Broker, version: int) -> None:
+    states = States(broker, f"ss{version}")
+    states.summary(version)
+    states.initialize(4, 6)
+    states.summary(version)
+    states.read(2)
+    states.summary(version)
+    states.write(1, (4, 2), 8, (9, 9, 2, 1), delivery_complete_count=1)
+    states.summary(version)
+    states.summary(version, topic_id=UNKNOWN_ID)
+    states.summary(version, partition=7)

@@ -8,6 +8,7 @@ are appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
@@ -35,7 +36,7 @@ from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatR
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
     from tidelog.broker.metadata.image import MetadataCache, TopicImage
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.context import RequestContext
@@ -51,7 +52,7 @@ class ShareMembers:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        share: ShareCoordinator,
+        share: ShareStates,
         metadata: MetadataCache,
         partition: Callable[[str, int], Partition],
     ) -> None:
@@ -141,29 +142,26 @@ class ShareMembers:
                 wanted = self._all_topics(request.group_id)
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
-            for name, partitions in wanted:
-                yield from self._until_open(request.group_id, name, partitions)
-            response.topics = [self._describe_topic(request.group_id, *topic) for topic in wanted]
-            yield None
-            keys = [
-                StateKey(request.group_id, topic.topic_id, partition.partition_index)
-                for topic in response.topics
-                for partition in topic.partitions
-            ]
-            yield from self._share.wait_until_committed(keys)
+            keys = [key for topic in wanted for key in self._keys_of(request.group_id, *topic)]
+            yield from self._until_open(keys)
+            states = yield from self._share.summaries(keys)
+            response.topics = [self._describe_topic(request.group_id, *topic, states) for topic in wanted]
             yield from self._runtime.wait_until_committed((request.group_id,))
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
         return response
 
-    def _until_open(self, group_id: str, name: str, partitions: Iterable[int]) -> Steps[None]:
-        """Wait until the logs are open that the description of these partitions looks at."""
+    def _keys_of(self, group_id: str, name: str, partitions: Iterable[int]) -> list[StateKey]:
         image = self._metadata.find(name)
-        if image is not None:
-            for partition in partitions:
-                if 0 <= partition < image.partition_count:
-                    yield self._partition(name, partition).opening()
-                yield self._share.opening(StateKey(group_id, image.topic_id, partition))
+        return [] if image is None else [StateKey(group_id, image.topic_id, partition) for partition in partitions]
+
+    def _until_open(self, keys: Iterable[StateKey]) -> Steps[None]:
+        """Wait until the logs are open whose ends the description of these share partitions looks at."""
+        for key in keys:
+            image = self._metadata.topic_by_id(key.topic_id)
+            if image is not None and 0 <= key.partition < image.partition_count:
+                with suppress(KafkaError):  # another broker has it
+                    yield self._partition(image.name, key.partition).opening()
 
     def _all_topics(self, group_id: str) -> list[tuple[str, list[int]]]:
         group = self._runtime.shard_for(group_id).groups.get(group_id)
@@ -176,22 +174,26 @@ class ShareMembers:
         ]
 
     def _describe_topic(
-        self, group_id: str, name: str, partitions: Iterable[int]
+        self, group_id: str, name: str, partitions: Iterable[int], states: Mapping[StateKey, ShareState | None]
     ) -> offsets.DescribeShareGroupOffsetsResponseTopic:
         image = self._metadata.find(name)
         topic = offsets.DescribeShareGroupOffsetsResponseTopic(topic_name=name)
         if image is not None:
             topic.topic_id = image.topic_id
-        topic.partitions = [self._describe_partition(group_id, image, partition) for partition in partitions]
+        topic.partitions = [
+            self._describe_partition(
+                image, partition, None if image is None else states.get(StateKey(group_id, image.topic_id, partition))
+            )
+            for partition in partitions
+        ]
         return topic
 
     def _describe_partition(
-        self, group_id: str, image: TopicImage | None, partition: int
+        self, image: TopicImage | None, partition: int, state: ShareState | None
     ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
         described = offsets.DescribeShareGroupOffsetsResponsePartition(
             partition_index=partition, start_offset=UNINITIALIZED_OFFSET
         )
-        state = None if image is None else self._share.read(StateKey(group_id, image.topic_id, partition))
         if image is None or state is None:
             return described
         described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
@@ -204,9 +206,8 @@ class ShareMembers:
     def _lag(self, image: TopicImage, partition: int, state: ShareState) -> int:
         if state.start_offset == UNINITIALIZED_OFFSET or state.delivery_complete_count < 0:
             return UNKNOWN_LAG
-        return (
-            self._partition(image.name, partition).high_watermark - state.start_offset - state.delivery_complete_count
-        )
+        found = self._partition(image.name, partition)
+        return found.high_watermark - state.start_offset - state.delivery_complete_count
 
     def alter_offsets(
         self, request: alter.AlterShareGroupOffsetsRequest

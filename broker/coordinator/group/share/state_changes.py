@@ -24,7 +24,7 @@ from tidelog.protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, N
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
     from tidelog.broker.metadata.image import MetadataCache
 
 T = TypeVar("T")
@@ -33,9 +33,7 @@ T = TypeVar("T")
 class StateChanges:
     """Changes of share states of groups without members. See the module."""
 
-    def __init__(
-        self, runtime: CoordinatorRuntime[GroupShard], share: ShareCoordinator, metadata: MetadataCache
-    ) -> None:
+    def __init__(self, runtime: CoordinatorRuntime[GroupShard], share: ShareStates, metadata: MetadataCache) -> None:
         self._runtime = runtime
         self._share = share
         self._metadata = metadata

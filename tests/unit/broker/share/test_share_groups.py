@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,20 @@ from tests.support.topics import delete_topic
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+from tidelog.broker.coordinator.share_state.state import StateKey, Written
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
+from tidelog.broker.share.share_partition import AcknowledgementBatch
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
+    FencedLeaderEpochError,
+    FencedStateEpochError,
     InvalidRecordStateError,
     InvalidRequestError,
     InvalidShareSessionEpochError,
+    KafkaError,
     KafkaStorageError,
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
@@ -399,3 +406,58 @@ def test_a_state_that_loads_is_asked_for_again(world: ShareWorld, monkeypatch: p
 
     monkeypatch.setattr(runtime, "shard_for", loading)
     assert partitions(member.fetch())[0].error_code == CoordinatorNotAvailableError.code
+
+
+# -- a store on other brokers ----------------------------------------------------------------------------------------
+
+
+class FailingStore:
+    """The store of the world, whose writes fail later with an error, as those of another broker do."""
+
+    def __init__(self, store: ShareCoordinator, error: KafkaError) -> None:
+        self._store = store
+        self._error = error
+        self.under_way: list[Deferred[None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def write(self, key: object, written: object) -> Deferred[None]:
+        self.under_way.append(Deferred())
+        return self.under_way[-1]
+
+    def refuse(self) -> None:
+        for written in self.under_way:
+            written.fail(self._error)
+
+
+@pytest.mark.parametrize("error", [FencedLeaderEpochError, FencedStateEpochError, CoordinatorNotAvailableError])
+@pytest.mark.parametrize("is_gone", [False, True], ids=["waits", "went away"])
+def test_what_was_not_stored_is_read_again(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError], is_gone: bool
+) -> None:
+    """A change that the store refused must not count here either, whether or not its client waits for the answer."""
+    groups, member = world.coordinators.share_groups, world.member()
+    member.fetch(max_records=10)
+    store = FailingStore(world.coordinators.share, error())
+    key = StateKey("g", world.broker.metadata.topics["t"].topic_id, 0)
+    with monkeypatch.context() as failing:
+        failing.setattr(groups, "_store", lambda: store)
+        answer = groups.acknowledge(key, "m", [AcknowledgementBatch(0, 9, ACCEPT)])
+        if is_gone:
+            answer.abandon()
+        store.refuse()
+        assert is_gone or isinstance(error_of(answer), error)
+    assert world.member(member_id="n").acquired(max_records=1) == [(0, 9, 1)]
+
+
+def test_a_leader_of_another_epoch_reads_the_state_again(world: ShareWorld) -> None:
+    """The state in memory is of the epoch in which it was read: another leader may have written since."""
+    member = world.member()
+    member.fetch(max_records=10)
+    key = StateKey("g", world.broker.metadata.topics["t"].topic_id, 0)
+    world.coordinators.share.write(key, Written(20, 0, -1, ()))
+    replica = world.replica_manager.partition("t", 0)
+    replica.leader_epoch += 1
+    assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == UnknownTopicOrPartitionError.code
+    assert member.acquired() == [(20, 29, 1)]

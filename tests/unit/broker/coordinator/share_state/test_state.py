@@ -25,7 +25,7 @@ from tidelog.broker.coordinator.share_state.state import (
 )
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.coordinator_records.share import ShareSnapshotKey, ShareUpdateKey
-from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.errors import FencedLeaderEpochError, FencedStateEpochError, InvalidRequestError
 from tidelog.protocol.record.record_batch import iter_batches
 
 KEY = StateKey("g", b"t" * 16, 0)
@@ -200,3 +200,54 @@ def test_a_failed_append_cuts_nothing() -> None:
     assert result.on_append is not None
     result.on_append(InvalidRequestError())
     assert cut == []
+
+
+# -- leaders on other brokers ----------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_reads_fences_those_before_it() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 5, 1)
+    assert world.share.read_as_leader(KEY, 4).result().start_offset == 5
+    assert world.share.read_as_leader(KEY, 4).result().leader_epoch == 4
+    assert world.kinds() == ["snapshot", "update"], "an epoch is written once"
+    with pytest.raises(FencedLeaderEpochError):
+        world.share.write(KEY, Written(6, 0, 3, (), 1))
+    with pytest.raises(FencedLeaderEpochError):
+        world.share.read_as_leader(KEY, 3)
+    world.share.write(KEY, Written(6, 0, 4, (), 1))
+    loaded = StateWorld(world.log)
+    assert loaded.share.summary(KEY).result() == world.share.read(KEY)
+    with pytest.raises(FencedLeaderEpochError):
+        loaded.share.write(KEY, Written(7, 0, 3, (), 1))
+
+
+def test_a_leader_is_fenced_when_the_group_was_reset() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 5, 2)
+    with pytest.raises(FencedStateEpochError):
+        world.share.initialize(KEY, 5, 1)
+    world.share.initialize(KEY, 9, 3)
+    with pytest.raises(FencedStateEpochError):
+        world.share.write(KEY, Written(6, 0, 0, (), 2))
+    world.share.write(KEY, Written(10, 0, 0, (), 3))
+    found = world.share.read(KEY)
+    assert found is not None
+    assert (found.start_offset, found.state_epoch) == (10, 3)
+
+
+def test_one_who_says_no_epoch_is_not_fenced() -> None:
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 3)
+    world.share.read_as_leader(KEY, 7)
+    world.share.write(KEY, Written(1, 0, -1, ()))
+    assert world.share.read_as_leader(KEY, -1).result().leader_epoch == 7
+
+
+def test_states_that_were_not_made() -> None:
+    world = StateWorld()
+    with pytest.raises(InvalidRequestError, match="uninitialized"):
+        world.share.read_as_leader(KEY, 0)
+    assert world.share.summary(KEY).result() is None
+    assert world.share.delete_one(KEY).result() is None
+    assert world.kinds() == []

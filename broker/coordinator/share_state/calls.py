@@ -1,0 +1,175 @@
+"""Calls of the share coordinator as brokers make them of each other, APIs 83 to 87: one shape, with one table.
+
+    request(group_id, topics(topic_id, partitions(partition, ...))) -> results(topic_id, partitions(partition, error))
+
+A call is about one share partition; ``build_request`` puts calls of one group together, ``results_of`` takes their
+answers apart, ``apply`` makes a call of the coordinator in this process. Source: KIP-932, KIP-1226.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.coordinator.share_state.spans import RecordState, Span
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written, decode_spans
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import NONE, KafkaError, error_for_code
+from tidelog.protocol.messages import delete_share_group_state as deletion
+from tidelog.protocol.messages import initialize_share_group_state as initialization
+from tidelog.protocol.messages import read_share_group_state as reading
+from tidelog.protocol.messages import read_share_group_state_summary as summarizing
+from tidelog.protocol.messages import write_share_group_state as writing
+from tidelog.protocol.schema.fields import Message, Struct
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+
+
+class Call(NamedTuple):
+    """The messages of one API, and what its results say. ``apply`` raises KafkaErrors."""
+
+    request: type[Any]
+    topic: type[Any]
+    response: type[Any]
+    topic_result: type[Any]
+    result: type[Any]
+    apply: Callable[[ShareCoordinator, StateKey, Any], Deferred[Any]]
+    value_of: Callable[[Any], ShareState | None]
+    """Return what a result of another broker says."""
+    fields_of: Callable[[ShareState], dict[str, Any]]
+    """Return what a result says of a state."""
+    needs_topic: bool = True
+    """False: without a state the call is refused for that, whether or not there is a topic."""
+
+
+def written_of(partition: writing.WritePartition) -> Written:
+    """Return the change that a request asks for."""
+    return Written(
+        partition.start_offset,
+        partition.delivery_complete_count,
+        partition.leader_epoch,
+        decode_spans(partition.state_batches),
+        partition.state_epoch,
+    )
+
+
+def write_partition(key: StateKey, written: Written) -> writing.WritePartition:
+    """Return the part of a request that asks for a change."""
+    return writing.WritePartition(
+        partition=key.partition,
+        state_epoch=written.state_epoch,
+        leader_epoch=written.leader_epoch,
+        start_offset=written.start_offset,
+        delivery_complete_count=written.delivery_complete_count,
+        state_batches=[writing.WriteStateBatch(**batch_fields(span)) for span in written.batches],
+    )
+
+
+def batch_fields(span: Span) -> dict[str, int]:
+    """Return the fields of a state batch."""
+    return {
+        "first_offset": span.first,
+        "last_offset": span.last,
+        "delivery_state": int(stored_state(span.state)),
+        "delivery_count": span.delivery_count,
+    }
+
+
+def stored_state(state: RecordState) -> RecordState:
+    """Return the state that outlives its leader: what a member holds is available to the next one."""
+    return RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
+
+
+def _read_fields(state: ShareState) -> dict[str, Any]:
+    return {
+        "state_epoch": state.state_epoch,
+        "start_offset": state.start_offset,
+        "state_batches": [reading.ReadStateBatch(**batch_fields(span)) for span in state.batches],
+    }
+
+
+def _summary_fields(state: ShareState) -> dict[str, Any]:
+    return {
+        "state_epoch": state.state_epoch,
+        "leader_epoch": state.leader_epoch,
+        "start_offset": state.start_offset,
+        "delivery_complete_count": state.delivery_complete_count,
+    }
+
+
+def _read_value(result: reading.ReadPartitionResult) -> ShareState:
+    spans = tuple(decode_spans(result.state_batches))
+    return ShareState(result.start_offset, spans, state_epoch=result.state_epoch)
+
+
+def _summary_value(result: summarizing.SummaryPartitionResult) -> ShareState:
+    return ShareState(
+        result.start_offset,
+        delivery_complete_count=result.delivery_complete_count,
+        state_epoch=result.state_epoch,
+        leader_epoch=result.leader_epoch,
+    )
+
+
+NEVER_MADE = ShareState(-1)
+"""The summary of a share partition without a state."""
+
+CALLS = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: Call(
+        initialization.InitializeShareGroupStateRequest, initialization.InitializeTopic,
+        initialization.InitializeShareGroupStateResponse, initialization.InitializeTopicResult,
+        initialization.InitializePartitionResult,
+        lambda coordinator, key, asked: coordinator.initialize(key, asked.start_offset, asked.state_epoch),
+        lambda _: None, lambda _: {},
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE: Call(
+        reading.ReadShareGroupStateRequest, reading.ReadTopic, reading.ReadShareGroupStateResponse,
+        reading.ReadTopicResult, reading.ReadPartitionResult,
+        lambda coordinator, key, asked: coordinator.read_as_leader(key, asked.leader_epoch),
+        _read_value, _read_fields, needs_topic=False,
+    ),
+    ApiKey.WRITE_SHARE_GROUP_STATE: Call(
+        writing.WriteShareGroupStateRequest, writing.WriteTopic, writing.WriteShareGroupStateResponse,
+        writing.WriteTopicResult, writing.WritePartitionResult,
+        lambda coordinator, key, asked: coordinator.write(key, written_of(asked)),
+        lambda _: None, lambda _: {}, needs_topic=False,
+    ),
+    ApiKey.DELETE_SHARE_GROUP_STATE: Call(
+        deletion.DeleteShareGroupStateRequest, deletion.DeleteTopic, deletion.DeleteShareGroupStateResponse,
+        deletion.DeleteTopicResult, deletion.DeletePartitionResult,
+        lambda coordinator, key, _: coordinator.delete_one(key),
+        lambda _: None, lambda _: {},
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: Call(
+        summarizing.ReadShareGroupStateSummaryRequest, summarizing.SummaryTopic,
+        summarizing.ReadShareGroupStateSummaryResponse, summarizing.SummaryTopicResult,
+        summarizing.SummaryPartitionResult,
+        lambda coordinator, key, _: coordinator.summary(key),
+        _summary_value, _summary_fields,
+    ),
+}  # fmt: skip
+"""API -> its messages."""
+
+
+def build_request(api: ApiKey, group_id: str, asked: Iterable[tuple[StateKey, Struct]]) -> Message:
+    """Return the request for share partitions of one group."""
+    call = CALLS[api]
+    topics: dict[bytes, list[Struct]] = {}
+    for key, partition in asked:
+        topics.setdefault(key.topic_id, []).append(partition)
+    listed = [call.topic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+    request: Message = call.request(group_id=group_id, topics=listed)
+    return request
+
+
+def results_of(api: ApiKey, group_id: str, answer: Any) -> dict[StateKey, ShareState | KafkaError | None]:
+    """Return what an answer says of each share partition."""
+    return {
+        StateKey(group_id, bytes(topic.topic_id), one.partition): CALLS[api].value_of(one)
+        if one.error_code == NONE
+        else error_for_code(one.error_code)(one.error_message or "")
+        for topic in answer.results
+        for one in topic.partitions
+    }

@@ -1,0 +1,188 @@
+"""Queues of what this broker asks share coordinators on other brokers, and on itself (Kafka's PersisterStateManager).
+
+    ask -> next_batch: calls of one API and group for one coordinator -> take_results: answers, refusals, again later
+                                                                      -> take_failure: again later
+
+Calls about one share partition go one after the other, in their order; changes that wait become one. A coordinator that
+moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused
+those that wait behind it are refused with it: they were worked out upon it. Sans-io; loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, write_partition, written_of
+from tidelog.broker.coordinator.share_state.spans import overlay
+from tidelog.broker.coordinator.share_state.state import UNCHANGED_OFFSET, ShareState, StateKey, Written
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.protocol import errors
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.write_share_group_state import WritePartition
+from tidelog.protocol.schema.fields import Message, Struct
+
+TIMEOUT_MS = 20_000.0
+"""Time after which a call fails. Clients wait 30 s for the answers that rest on it (``request.timeout.ms``)."""
+FIRST_BACKOFF_MS = 50.0
+MAX_BACKOFF_MS = 1000.0
+MAX_CALLS = 1000
+"""Most share partitions in one request."""
+WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
+
+AGAIN = (
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+)
+Outcome = ShareState | errors.KafkaError | None
+
+
+class QueuedCall:
+    """One call, and those who wait for it."""
+
+    __slots__ = ("answers", "api", "asked", "backoff_ms", "deadline_ms", "not_before_ms")
+
+    def __init__(self, api: ApiKey, asked: Struct, now_ms: float) -> None:
+        self.api = api
+        self.asked = asked
+        self.answers: list[Deferred[Any]] = [Deferred()]
+        self.not_before_ms = now_ms
+        self.deadline_ms = now_ms + TIMEOUT_MS
+        self.backoff_ms = FIRST_BACKOFF_MS
+
+    def settle(self, outcome: Outcome) -> None:
+        """Tell those who wait."""
+        for answer in self.answers:
+            if answer.abandoned:
+                continue
+            if isinstance(outcome, errors.KafkaError):
+                answer.fail(outcome)
+            else:
+                answer.complete(outcome)
+
+
+class Batch(NamedTuple):
+    """Calls that go in one request."""
+
+    node_id: int
+    api: ApiKey
+    group_id: str
+    calls: Mapping[StateKey, QueuedCall]
+
+    @property
+    def request(self) -> Message:
+        """The request for all of them."""
+        return build_request(self.api, self.group_id, ((key, call.asked) for key, call in self.calls.items()))
+
+    @property
+    def response_type(self) -> type[Any]:
+        """The type of its answer."""
+        return CALLS[self.api].response
+
+
+class ShareStatePersister:
+    """Calls that are under way or wait, by share partition."""
+
+    def __init__(self, coordinator_of: Callable[[StateKey], int | None]) -> None:
+        """``coordinator_of`` names the broker that leads the partition of a state; None while there is none."""
+        self._coordinator_of = coordinator_of
+        self._queues: dict[StateKey, deque[QueuedCall]] = {}
+        self._under_way: set[StateKey] = set()
+        self._busy: set[int] = set()
+
+    def ask(self, api: ApiKey, key: StateKey, asked: Struct, now_ms: float) -> Deferred[Any]:
+        """Queue a call; settles with a state or nothing, or with the KafkaError of the coordinator."""
+        call = QueuedCall(api, asked, now_ms)
+        self._queues.setdefault(key, deque()).append(call)
+        return call.answers[0]
+
+    def next_batch(self, now_ms: float) -> Batch | None:
+        """Return calls to make now, None while there are none for a coordinator that is not being asked."""
+        found: Batch | None = None
+        calls: dict[StateKey, QueuedCall] = {}
+        for key, queue in list(self._queues.items()):
+            if key in self._under_way or queue[0].not_before_ms > now_ms:
+                continue
+            node_id = self._coordinator_of(key)
+            if node_id is None:
+                self._ask_again(key, errors.CoordinatorNotAvailableError(), now_ms)
+            elif node_id in self._busy or (found is not None and found[:3] != (node_id, queue[0].api, key.group_id)):
+                continue
+            else:
+                found = found or Batch(node_id, queue[0].api, key.group_id, calls)
+                calls[key] = join_changes(key, queue)
+                if len(calls) == MAX_CALLS:
+                    break
+        if found is not None:
+            self._busy.add(found.node_id)
+            self._under_way.update(calls)
+        return found
+
+    def wake_ms(self, now_ms: float) -> float | None:
+        """Return the next time at which a call is made again, None where none waits for one."""
+        waiting = (queue[0].not_before_ms for key, queue in self._queues.items() if key not in self._under_way)
+        return min((time_ms for time_ms in waiting if time_ms > now_ms), default=None)
+
+    def take_failure(self, batch: Batch, reason: str, now_ms: float) -> None:
+        """Take note that a coordinator did not answer."""
+        error = errors.CoordinatorNotAvailableError(reason)
+        self.take_results(batch, dict.fromkeys(batch.calls, error), now_ms)
+
+    def take_results(self, batch: Batch, results: Mapping[StateKey, Outcome], now_ms: float) -> None:
+        """Take the results of a batch."""
+        self._busy.discard(batch.node_id)
+        self._under_way.difference_update(batch.calls)
+        for key in batch.calls:
+            outcome = results.get(key, errors.UnknownServerError("the share coordinator left a partition out"))
+            if isinstance(outcome, AGAIN):
+                self._ask_again(key, outcome, now_ms)
+            else:
+                self._end(key, outcome)
+
+    def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> None:
+        call = self._queues[key][0]
+        if now_ms >= call.deadline_ms:
+            self._end(key, error)
+            return
+        call.not_before_ms = min(now_ms + call.backoff_ms, call.deadline_ms)
+        call.backoff_ms = min(2 * call.backoff_ms, MAX_BACKOFF_MS)
+
+    def _end(self, key: StateKey, outcome: Outcome) -> None:
+        queue = self._queues[key]
+        ended = [queue.popleft()]
+        if ended[0].api is WRITE and isinstance(outcome, errors.KafkaError):
+            while queue and queue[0].api is WRITE:
+                ended.append(queue.popleft())
+        if not queue:
+            del self._queues[key]
+        for call in ended:
+            call.settle(outcome)
+
+
+def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
+    """Return the first call of a queue, with the changes by the same leader that wait right after it."""
+    first = queue[0]
+    while len(queue) > 1:
+        whole, change = first.asked, queue[1].asked
+        if not (isinstance(whole, WritePartition) and isinstance(change, WritePartition)):
+            break
+        if epochs_of(whole) != epochs_of(change):
+            break
+        first.asked = write_partition(key, join_written(written_of(whole), written_of(change)))
+        first.answers += queue[1].answers
+        del queue[1]
+    return first
+
+
+def epochs_of(asked: WritePartition) -> tuple[int, int]:
+    """Return the epochs by which a change may be fenced."""
+    return asked.leader_epoch, asked.state_epoch
+
+
+def join_written(earlier: Written, later: Written) -> Written:
+    """Return two changes as one, the later over the earlier."""
+    start_offset = earlier.start_offset if later.start_offset == UNCHANGED_OFFSET else later.start_offset
+    spans = overlay(list(earlier.batches), later.batches)
+    return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

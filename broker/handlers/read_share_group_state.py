@@ -1,0 +1,32 @@
+"""ReadShareGroupState v0: the leader of partitions reads where a share group is in them (KIP-932)."""
+
+from __future__ import annotations
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.share_state import build_error, serve_share_state
+from tidelog.broker.loop.steps import Steps
+from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.read_share_group_state import (
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+)
+
+API_KEY = ApiKey.READ_SHARE_GROUP_STATE
+MIN_VERSION, MAX_VERSION = 0, 0
+Request = ReadShareGroupStateRequest
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ReadShareGroupStateRequest
+) -> Steps[ReadShareGroupStateResponse]:
+    """Read states, and fence the leaders before this one; answered when that is committed."""
+    response: ReadShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
+    return response
+
+
+def error_response(request: ReadShareGroupStateRequest, error: KafkaError) -> ReadShareGroupStateResponse:
+    """Build a response with one error for every share partition."""
+    response: ReadShareGroupStateResponse = build_error(API_KEY, request, error)
+    return response

@@ -1,0 +1,89 @@
+"""Answers of the share coordinator to other brokers: the APIs 83 to 87, of one shape (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.share_state.calls import CALLS, NEVER_MADE, Call
+from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
+from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.loop.deferred import Deferred, failed
+from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.share.config import check_enabled
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, NotCoordinatorError, UnknownTopicOrPartitionError
+
+
+def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
+    """Make the calls of a request, one share partition in a step; answered when all are committed."""
+    check_enabled(broker)
+    call = CALLS[api]
+    begun: list[tuple[Any, list[tuple[int, Deferred[Any]]]]] = []
+    for topic in request.topics:
+        outcomes = []
+        for asked in topic.partitions:
+            key = StateKey(request.group_id, bytes(topic.topic_id), asked.partition)
+            yield opening_of(broker, key)
+            outcomes.append((asked.partition, begin_call(broker, call, key, asked)))
+        begun.append((topic, outcomes))
+    results = []
+    for topic, outcomes in begun:
+        partitions = []
+        for partition, outcome in outcomes:
+            partitions.append((yield from build_result(call, partition, outcome)))
+        results.append(call.topic_result(topic_id=topic.topic_id, partitions=partitions))
+    return call.response(results=results)
+
+
+def opening_of(broker: Broker, key: StateKey) -> Deferred[None] | None:
+    """Begin to open the log of a state; None where it is open, or another broker's."""
+    share = coordinators_of(broker).share
+    return share.opening(key) if share.runtime.is_here(coordinator_key(key)) else None
+
+
+def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferred[Any]:
+    """Make one call; what it fails with is in the Deferred."""
+    share = coordinators_of(broker).share
+    try:
+        if not share.runtime.is_here(coordinator_key(key)):
+            raise NotCoordinatorError
+        if call.needs_topic:
+            check_partition(broker, key)
+        return call.apply(share, key, asked)
+    except KafkaError as error:
+        return failed(error)
+
+
+def check_partition(broker: Broker, key: StateKey) -> None:
+    """Raises UnknownTopicOrPartitionError for a partition that the metadata do not have."""
+    image = broker.metadata.topic_by_id(key.topic_id)
+    if image is None or not 0 <= key.partition < image.partition_count:
+        raise UnknownTopicOrPartitionError
+
+
+def build_result(call: Call, partition: int, outcome: Deferred[Any]) -> Steps[Any]:
+    """Build the result of one share partition, once it is settled."""
+    try:
+        state = yield from settled(outcome)
+    except KafkaError as error:
+        return call.result(partition=partition, error_code=error.code, error_message=error.message)
+    return call.result(partition=partition, **call.fields_of(NEVER_MADE if state is None else state))
+
+
+def build_error(api: ApiKey, request: Any, error: KafkaError) -> Any:
+    """Build a response with one error for every share partition."""
+    call = CALLS[api]
+    return call.response(
+        results=[
+            call.topic_result(
+                topic_id=topic.topic_id,
+                partitions=[
+                    call.result(partition=one.partition, error_code=error.code, error_message=error.message)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,186 @@
+"""States of share partitions as a member reads and writes them: at the coordinator, whichever broker that is.
+
+One request at a time to each broker, over a connection of its own: a coordinator that loads its log holds nothing else
+up. What is waited for, and what is asked again, ``ShareStatePersister`` decides. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.share_state.calls import CALLS, results_of, write_partition
+from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
+from tidelog.broker.coordinator.share_state.persister import AGAIN, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, Written
+from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed, when_all_done
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.nodes import peer_address
+from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    FencedLeaderEpochError,
+    KafkaError,
+    NotLeaderOrFollowerError,
+)
+from tidelog.protocol.messages.delete_share_group_state import DeletePartition
+from tidelog.protocol.messages.initialize_share_group_state import InitializePartition
+from tidelog.protocol.messages.read_share_group_state import ReadPartition
+from tidelog.protocol.messages.read_share_group_state_summary import SummaryPartition
+from tidelog.protocol.schema.fields import Struct
+
+REQUEST_TIMEOUT_S = 10.0
+MAX_READ = 10_000
+"""Most states that were read and not fetched from yet. A fetch that misses one reads it again."""
+ASKING_LEADER_IS_OVER = (*AGAIN, FencedLeaderEpochError)
+"""Errors of a read after which the client looks for the leader again. It takes none of a coordinator."""
+
+
+class MemberShareStates:
+    """Share coordinators of the cluster. ``start`` runs a task until the member ends."""
+
+    def __init__(
+        self,
+        broker: Callable[[], Broker],
+        controller: RemoteController,
+        security: PeerSecurity,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._broker = broker
+        self._controller = controller
+        self._security = security
+        self._start = start
+        self._persister = ShareStatePersister(self._coordinator)
+        self._channels: dict[int, Channel] = {}
+        self._read: dict[StateKey, tuple[int, ShareState | KafkaError]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- what leaders of partitions ask
+
+    def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
+        """Begin to read a state; None where it was read at once."""
+        self._read.pop(key, None)
+
+        def keep(found: ShareState | KafkaError) -> None:
+            if len(self._read) >= MAX_READ:
+                del self._read[next(iter(self._read))]
+            self._read[key] = (leader_epoch, found)
+
+        asked = ReadPartition(partition=key.partition, leader_epoch=leader_epoch)
+        opened = self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
+        return None if opened.done else opened
+
+    def read(self, key: StateKey, leader_epoch: int) -> ShareState:
+        """Return the state that was read last, once. Raises KafkaError."""
+        epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
+        if epoch != leader_epoch or isinstance(found, ASKING_LEADER_IS_OVER):
+            raise NotLeaderOrFollowerError
+        if isinstance(found, KafkaError):
+            raise found
+        return found
+
+    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+        """Write a change; settles when it is committed."""
+        return self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
+
+    # ---- what coordinators of groups ask
+
+    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
+        """Make a state that starts there; settles when it is committed."""
+        asked = InitializePartition(partition=key.partition, start_offset=start_offset, state_epoch=state_epoch)
+        return self._ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, key, asked)
+
+    def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
+        """Forget states; ends when that is committed. Raises KafkaError."""
+        api = ApiKey.DELETE_SHARE_GROUP_STATE
+        yield from self._ask_all(api, ((key, DeletePartition(partition=key.partition)) for key in keys))
+
+    def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
+        """Return states without their batches; all of them are committed. Raises KafkaError."""
+        asked = ((key, SummaryPartition(partition=key.partition, leader_epoch=NO_EPOCH)) for key in keys)
+        found = yield from self._ask_all(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, asked)
+        return dict(zip(keys, found, strict=True))
+
+    def _ask_all(self, api: ApiKey, asked: Iterable[tuple[StateKey, Struct]]) -> Steps[list[Any]]:
+        waits = []
+        for number, (key, partition) in enumerate(asked):
+            waits.append(self._ask(api, key, partition))
+            if not number % ITEMS_PER_STEP:
+                yield None
+        return (yield from all_settled(waits))
+
+    # ---- calls
+
+    def _ask(self, api: ApiKey, key: StateKey, asked: Struct) -> Deferred[Any]:
+        answer = self._persister.ask(api, key, asked, self._now_ms())
+        self._send_what_waits()
+        return answer
+
+    def _send_what_waits(self) -> None:
+        while (batch := self._persister.next_batch(self._now_ms())) is not None:
+            if batch.node_id == self._controller.node_id:
+                self._apply(batch)
+            else:
+                self._start(self._send(batch))
+        wake_ms = self._persister.wake_ms(self._now_ms())
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if wake_ms is None else loop.call_at(wake_ms / 1000, self._send_what_waits)
+
+    def _apply(self, batch: Batch) -> None:
+        """Make the calls of this broker's own coordinator."""
+        outcomes = {key: self._apply_one(batch.api, key, call.asked) for key, call in batch.calls.items()}
+
+        def take() -> None:
+            results = {key: error_of(outcome) or outcome.result() for key, outcome in outcomes.items()}
+            self._persister.take_results(batch, results, self._now_ms())
+
+        if isinstance(taken := when_all_done(outcomes.values(), take), Deferred):
+            taken.on_done(lambda _: self._send_what_waits())
+
+    def _apply_one(self, api: ApiKey, key: StateKey, asked: Struct) -> Deferred[Any]:
+        try:
+            share = coordinators_of(self._broker()).share
+            opening = share.opening(key)
+            if opening is not None:
+                return begin_after(opening, lambda: CALLS[api].apply(share, key, asked))
+            return CALLS[api].apply(share, key, asked)
+        except KafkaError as error:
+            return failed(error)
+
+    async def _send(self, batch: Batch) -> None:
+        """Make the calls of another broker's coordinator."""
+        channel = self._channels.setdefault(batch.node_id, Channel(REQUEST_TIMEOUT_S, self._security))
+        try:
+            address = peer_address(self._controller.image, batch.node_id, self._security.listener_name)
+            answer = await channel.ask(address, batch.request, batch.response_type)
+        except ChannelError as error:
+            self._persister.take_failure(batch, str(error), self._now_ms())
+        else:
+            results = results_of(batch.api, batch.group_id, answer)
+            self._persister.take_results(batch, results, self._now_ms())
+        self._send_what_waits()
+
+    def _coordinator(self, key: StateKey) -> int | None:
+        """The leader of a state's partition by the newest image; without the topic it is created."""
+        topic = self._controller.image.topic_named(SHARE_GROUP_STATE_TOPIC)
+        if topic is None:
+            with suppress(KafkaError):
+                self._broker().topics.ensure_internal_topic(SHARE_GROUP_STATE_TOPIC)
+            return None
+        leader = topic.partitions[java_string_hash(coordinator_key(key)) % len(topic.partitions)].leader
+        return None if leader < 0 else leader
+
+    @staticmethod
+    def _now_ms() -> float:
+        return 1000 * asyncio.get_running_loop().time()

@@ -1,0 +1,34 @@
+"""DeleteShareGroupState (key 86): a group coordinator has the state of share partitions deleted (KIP-932)."""
+
+from __future__ import annotations
+
+from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string, uuid
+
+
+class DeletePartition(Struct):
+    partition: int = int32()
+
+
+class DeleteTopic(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[DeletePartition] = array(DeletePartition)
+
+
+class DeleteShareGroupStateRequest(Message, api_key=86, versions="0", flexible="0+"):
+    group_id: str = string()
+    topics: list[DeleteTopic] = array(DeleteTopic)
+
+
+class DeletePartitionResult(Struct):
+    partition: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+", default=None)
+
+
+class DeleteTopicResult(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[DeletePartitionResult] = array(DeletePartitionResult)
+
+
+class DeleteShareGroupStateResponse(Message, api_key=86, versions="0", flexible="0+"):
+    results: list[DeleteTopicResult] = array(DeleteTopicResult)

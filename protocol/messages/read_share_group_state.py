@@ -1,0 +1,45 @@
+"""ReadShareGroupState (key 84): the leader of a partition reads where a share group is in it (KIP-932)."""
+
+from __future__ import annotations
+
+from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string, uuid
+
+
+class ReadPartition(Struct):
+    partition: int = int32()
+    leader_epoch: int = int32()
+
+
+class ReadTopic(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[ReadPartition] = array(ReadPartition)
+
+
+class ReadShareGroupStateRequest(Message, api_key=84, versions="0", flexible="0+"):
+    group_id: str = string()
+    topics: list[ReadTopic] = array(ReadTopic)
+
+
+class ReadStateBatch(Struct):
+    first_offset: int = int64()
+    last_offset: int = int64()
+    delivery_state: int = int8()
+    delivery_count: int = int16()
+
+
+class ReadPartitionResult(Struct):
+    partition: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+", default=None)
+    state_epoch: int = int32()
+    start_offset: int = int64()
+    state_batches: list[ReadStateBatch] = array(ReadStateBatch)
+
+
+class ReadTopicResult(Struct):
+    topic_id: bytes = uuid()
+    partitions: list[ReadPartitionResult] = array(ReadPartitionResult)
+
+
+class ReadShareGroupStateResponse(Message, api_key=84, versions="0", flexible="0+"):
+    results: list[ReadTopicResult] = array(ReadTopicResult)

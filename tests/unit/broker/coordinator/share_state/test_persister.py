@@ -1,0 +1,248 @@
+"""Queue of calls to share coordinators: order, joining, retries; coordinators that move, load, refuse or are silent."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, results_of, write_partition, written_of
+from tidelog.broker.coordinator.share_state.persister import MAX_CALLS, TIMEOUT_MS, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
+from tidelog.broker.coordinator.share_state.state import (
+    NO_EPOCH,
+    ShareState,
+    StateKey,
+    Written,
+    apply_update,
+)
+from tidelog.broker.loop.deferred import Deferred, error_of
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    FencedLeaderEpochError,
+    FencedStateEpochError,
+    KafkaError,
+    NotCoordinatorError,
+)
+from tidelog.protocol.messages.read_share_group_state import ReadPartition
+
+READ, WRITE = ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE
+TOPIC = b"t" * 16
+KEY, OTHER = StateKey("g", TOPIC, 0), StateKey("g", TOPIC, 1)
+AGAIN = [NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError]
+
+
+class World:
+    """Brokers 1 to 3, any of which may be the coordinator; a clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.leader: int | None = 1
+        self.now_ms = 0.0
+        self.persister = ShareStatePersister(lambda _: self.leader)
+
+    def read(self, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
+        asked = ReadPartition(partition=key.partition, leader_epoch=leader_epoch)
+        return self.persister.ask(READ, key, asked, self.now_ms)
+
+    def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
+        """Records up to here are acknowledged."""
+        written = Written(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
+        return self.persister.ask(WRITE, key, write_partition(key, written), self.now_ms)
+
+    def batch(self) -> Batch:
+        found = self.persister.next_batch(self.now_ms)
+        assert found is not None
+        return found
+
+    def answer(self, batch: Batch, outcome: ShareState | KafkaError | None = None) -> None:
+        self.persister.take_results(batch, dict.fromkeys(batch.calls, outcome), self.now_ms)
+
+    def wait(self) -> None:
+        """Let time pass until a call is made again."""
+        wake_ms = self.persister.wake_ms(self.now_ms)
+        assert wake_ms is not None
+        assert wake_ms > self.now_ms
+        self.now_ms = wake_ms
+
+
+def test_calls_about_one_share_partition_go_one_after_the_other() -> None:
+    world = World()
+    read, written, other = world.read(), world.write(5), world.read(OTHER)
+    first = world.batch()
+    assert (first.node_id, first.api, list(first.calls)) == (1, READ, [KEY, OTHER])
+    assert world.persister.next_batch(0.0) is None, "one request at a time to each broker"
+    world.answer(first, ShareState(3))
+    assert (read.result().start_offset, other.result().start_offset) == (3, 3)
+    second = world.batch()
+    assert second.api is WRITE
+    assert not written.done
+    world.answer(second)
+    assert written.result() is None
+    assert world.persister.next_batch(0.0) is None
+
+
+def test_a_read_comes_after_the_changes_before_it() -> None:
+    """A leader that forgot a share partition reads it again while its last change is on its way."""
+    world = World()
+    world.write(5)
+    read = world.read()
+    batch = world.batch()
+    assert batch.api is WRITE
+    world.answer(batch)
+    assert not read.done
+    assert world.batch().api is READ
+
+
+def test_changes_that_wait_become_one_but_not_over_another_call() -> None:
+    world = World()
+    under_way = world.write(1)
+    first = world.batch()
+    waiting = [world.write(offset) for offset in (2, 3)]
+    later = [world.read(), world.write(9)]
+    world.answer(first)
+    assert under_way.done
+    second = world.batch()
+    (partition,) = second.request.topics[0].partitions  # type: ignore[attr-defined]
+    assert (partition.start_offset, [one.first_offset for one in partition.state_batches]) == (3, [3])
+    world.answer(second)
+    assert all(one.done for one in waiting)
+    assert not any(one.done for one in later)
+
+
+def test_changes_of_another_leader_epoch_are_not_joined() -> None:
+    world = World()
+    world.write(1)
+    newer = world.write(2, leader_epoch=2)
+    world.answer(world.batch())
+    assert not newer.done
+
+
+@pytest.mark.parametrize("error", AGAIN)
+def test_a_coordinator_that_moved_or_loads_is_asked_again_where_it_is_then(error: type[KafkaError]) -> None:
+    world = World()
+    read = world.read()
+    world.answer(world.batch(), error())
+    assert world.persister.next_batch(world.now_ms) is None, "not at once"
+    world.leader = 2
+    world.wait()
+    batch = world.batch()
+    assert batch.node_id == 2
+    world.answer(batch, ShareState(8))
+    assert read.result().start_offset == 8
+
+
+def test_a_silent_coordinator_is_asked_until_the_time_is_over() -> None:
+    world = World()
+    written, asked = world.write(1), 0
+    while not written.done:
+        batch = world.persister.next_batch(world.now_ms)
+        if batch is not None:
+            asked += 1
+            world.persister.take_failure(batch, "no answer", world.now_ms)
+        if not written.done:
+            world.wait()
+    assert isinstance(error_of(written), CoordinatorNotAvailableError)
+    assert TIMEOUT_MS <= world.now_ms <= TIMEOUT_MS + 1000
+    assert 10 < asked < 40
+    assert world.persister.wake_ms(world.now_ms) is None, "nothing is kept"
+
+
+def test_without_a_coordinator_calls_wait_for_one() -> None:
+    world = World()
+    world.leader = None
+    read = world.read()
+    assert world.persister.next_batch(0.0) is None
+    world.leader = 3
+    world.wait()
+    world.answer(world.batch(), ShareState(1))
+    assert read.result().start_offset == 1
+
+
+@pytest.mark.parametrize("error", [FencedLeaderEpochError, FencedStateEpochError])
+def test_a_change_that_is_fenced_takes_those_behind_it_along(error: type[KafkaError]) -> None:
+    """They were worked out upon it. What is asked afterwards is asked of the coordinator."""
+    world = World()
+    first = world.write(1)
+    batch = world.batch()
+    behind, read = world.write(2), world.read(leader_epoch=2)
+    world.answer(batch, error())
+    assert [type(error_of(one)) for one in (first, behind)] == [error, error]
+    assert not read.done
+    assert world.batch().api is READ
+
+
+def test_one_who_went_away_holds_no_one_up() -> None:
+    world = World()
+    gone, there = world.write(1), world.write(2)
+    gone.abandon()
+    world.answer(world.batch())
+    assert there.done
+
+
+def test_a_request_is_of_one_group_and_bounded() -> None:
+    world = World()
+    keys = [StateKey(group, TOPIC, number) for number in range(MAX_CALLS) for group in ("a", "b")]
+    waits = [world.read(key) for key in keys]
+    batches = []
+    while (batch := world.persister.next_batch(0.0)) is not None:
+        assert {key.group_id for key in batch.calls} == {batch.group_id}
+        batches.append(len(batch.calls))
+        world.answer(batch, ShareState(0))
+    assert batches == [MAX_CALLS, MAX_CALLS]
+    assert all(one.done for one in waits)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_store_ends_as_the_changes_in_their_order(seed: int) -> None:
+    """Changes, joined or not, over a coordinator that loses requests and answers: each is stored, in its order."""
+    rng = random.Random(seed)
+    world, stored, expected, waits = World(), ShareState(0), ShareState(0), []
+    for _ in range(200):
+        if rng.random() < 0.4:
+            first = expected.start_offset + rng.randrange(6)
+            state = rng.choice([AVAILABLE, ACKNOWLEDGED])
+            batches = [Span(first, first + rng.randrange(4), state, rng.randrange(1, 3))]
+            start = expected.start_offset + rng.randrange(2)
+            written = Written(start, rng.randrange(3), 1, batches, NO_EPOCH)
+            expected = apply_update(expected, written)
+            waits.append(world.persister.ask(WRITE, KEY, write_partition(KEY, written), world.now_ms))
+        world.now_ms += rng.randrange(100)
+        batch = world.persister.next_batch(world.now_ms)
+        if batch is None:
+            continue
+        is_lost, is_unanswered = rng.random() < 0.2, rng.random() < 0.2
+        if not is_lost:
+            stored = apply_update(stored, written_of(batch.calls[KEY].asked))  # type: ignore[arg-type]
+        if is_lost or is_unanswered:
+            world.persister.take_failure(batch, "lost", world.now_ms)
+        else:
+            world.answer(batch)
+    while not all(one.done for one in waits):
+        batch = world.persister.next_batch(world.now_ms)
+        if batch is None:
+            world.wait()
+            continue
+        stored = apply_update(stored, written_of(batch.calls[KEY].asked))  # type: ignore[arg-type]
+        world.answer(batch)
+    assert not any(error_of(one) for one in waits)
+    assert (stored.start_offset, stored.batches) == (expected.start_offset, expected.batches)
+
+
+def test_requests_and_answers_cross_the_wire() -> None:
+    asked = [(key, ReadPartition(partition=key.partition, leader_epoch=3)) for key in (KEY, OTHER)]
+    request = build_request(READ, "g", asked)
+    assert type(request).decode(memoryview(request.encode(0)), 0) == request
+    call = CALLS[READ]
+    state = ShareState(5, (Span(6, 7, ACKNOWLEDGED, 2),), state_epoch=4)
+    results = [
+        call.result(partition=0, **call.fields_of(state)),
+        call.result(partition=1, error_code=FencedLeaderEpochError.code, error_message="old"),
+    ]
+    answer = call.response(results=[call.topic_result(topic_id=TOPIC, partitions=results)])
+    found = results_of(READ, "g", type(answer).decode(memoryview(answer.encode(0)), 0))
+    assert found[KEY] == state
+    assert isinstance(found[OTHER], FencedLeaderEpochError)
+    assert str(found[OTHER]) == "old"
