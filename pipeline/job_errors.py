@@ -24,10 +24,12 @@ class MissingPackageError(JobError):
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
 ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
 DELTA_INSTALL = "pip install 'tidelog[delta]'"
+REGISTRY_INSTALL = "pip install 'tidelog[registry]'"
 PACKAGES = {
     **dict.fromkeys(("pyarrow", "pandas", "pyspark", "py4j", "matplotlib"), SPARK_INSTALL),
     **dict.fromkeys(("pyiceberg", "sqlalchemy"), ICEBERG_INSTALL),
     "deltalake": DELTA_INSTALL,
+    **dict.fromkeys(("fastavro", "google", "confluent_kafka"), REGISTRY_INSTALL),
 }
 """Packages that jobs import and only an extra installs, each with the command that installs it."""
 

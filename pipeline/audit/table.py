@@ -34,10 +34,24 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
-    """A snapshot of an Iceberg table: where its metadata file lies, and the snapshot's id."""
+    """A snapshot of an Iceberg table: where its metadata file lies, the snapshot's id, and pyiceberg's properties of
+    the table's file system."""
 
     metadata: str
     snapshot: int
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRows:
+    """A version of a Delta table."""
+
+    path: str
+    version: int
+
+
+Rows = str | IcebergRows | DeltaRows | None
+"""A Parquet file, a version of a table, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class ComparePlan:
     partition: int
     start: int
     end: int
-    rows: str | IcebergRows | None
+    rows: Rows
     slices: tuple[SegmentSlice, ...]
     read_committed: bool = True
 
@@ -98,7 +112,7 @@ def compare(plan: ComparePlan) -> Comparison:
     try:
         table_offsets, table_hashes = _hashed(_table_batches(plan), plan, found.buckets)
     except (pa.ArrowException, OSError) as error:
-        place = "its snapshot" if isinstance(plan.rows, IcebergRows) else plan.rows
+        place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
         found.unreadable = f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
         return found
     try:
@@ -130,9 +144,14 @@ def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
-    found = _iceberg_batches(plan, plan.rows) if isinstance(plan.rows, IcebergRows) else _file_batches(plan.rows)
-    for batch in found:
+    for batch in _batches_of(plan, plan.rows):
         yield batch.select(list(_COLUMNS.names)).cast(schema)
+
+
+def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Iterator[pa.RecordBatch]:
+    if isinstance(rows, str):
+        return _file_batches(rows)
+    return _iceberg_batches(plan, rows) if isinstance(rows, IcebergRows) else _delta_batches(plan, rows)
 
 
 def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
@@ -148,9 +167,20 @@ def _iceberg_batches(plan: ComparePlan, rows: IcebergRows) -> Iterator[pa.Record
 
     chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
     chosen += f" and offset >= {plan.start} and offset < {plan.end}"
-    table = StaticTable.from_metadata(rows.metadata)
+    table = StaticTable.from_metadata(rows.metadata, dict(rows.properties))
     scan = table.scan(chosen, selected_fields=_COLUMNS.names, snapshot_id=rows.snapshot)
     yield from scan.to_arrow_batch_reader()
+
+
+def _delta_batches(plan: ComparePlan, rows: DeltaRows) -> Iterator[pa.RecordBatch]:
+    """Read the version's rows in the plan's range, from any files that hold them."""
+    import pyarrow.dataset as ds
+    from deltalake import DeltaTable
+
+    chosen: Any = (ds.field("topic") == plan.topic) & (ds.field("partition") == plan.partition)
+    chosen &= (ds.field("offset") >= plan.start) & (ds.field("offset") < plan.end)
+    dataset = DeltaTable(rows.path, version=rows.version).to_pyarrow_dataset()
+    yield from dataset.to_batches(columns=list(_COLUMNS.names), filter=chosen)
 
 
 def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:

@@ -21,10 +21,12 @@ from tidelog.pipeline.decode.decode import Isolation, ReadOptions
 from tidelog.pipeline.decode.past_damage import Damage, read_past_damage
 from tidelog.pipeline.export.latest import latest_rows
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
-from tidelog.pipeline.export.parquet import RowWriter, sync_file
+from tidelog.pipeline.export.parquet import RowWriter
+from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.pipeline.plan.rows import LostRange
+from tidelog.pipeline.values.columns import ValueColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,8 @@ class FilePlan:
     ``grows`` is an earlier, small file and its path: these rows are appended to its own. ``ends_in_name`` says that
     the file never grows, and its name tells where it ends. ``split_by`` hour or day makes a file of each that the rows
     have; the rows are then held in memory. ``latest``: only the last row of each key, deletes among them.
+    ``store`` has the files; ``suffix`` goes to the end of each name.
+    ``values`` become columns.
     """
 
     slices: tuple[SegmentSlice, ...]
@@ -54,6 +58,9 @@ class FilePlan:
     fail_on_data_loss: bool = True
     split_by: str = ""
     latest: bool = False
+    store: TableStore = LOCAL
+    suffix: str = ""
+    values: ValueColumns | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +76,7 @@ class FilePlan:
 
     def _named(self, offsets: tuple[int, ...]) -> str:
         first = self.slices[0]
-        return file_name(first.topic, first.topic_id, first.partition, offsets)
+        return file_name(first.topic, first.topic_id, first.partition, offsets, self.suffix)
 
     @property
     def log_bytes(self) -> int:
@@ -111,16 +118,20 @@ class DeadLetters:
 
     def add_keyless(self, batch: pa.RecordBatch) -> None:
         """Keep the values of records that have no key."""
-        reason = "the record has no key, so it is the latest value of none"
-        for row in batch.select(["topic", "partition", "offset", "value"]).to_pylist():
+        self.add_rows(batch, ["the record has no key, so it is the latest value of none"] * batch.num_rows)
+
+    def add_rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Keep the values of records, each with a reason."""
+        rows = batch.select(["topic", "partition", "offset", "value"]).to_pylist()
+        for row, reason in zip(rows, reasons, strict=True):
             data = row.pop("value") or b""
             self.rows.append({**row, "file": "", "position": -1, "size": len(data), "reason": reason, "bytes": data})
 
 
-def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...]) -> str:
-    """``<topic>-<topic id>-<partition>-<start>.parquet`` or ``...-<start>-<end>.parquet``, offsets in 20 digits."""
+def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...], suffix: str = "") -> str:
+    """``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits."""
     numbers = "-".join(f"{offset:020d}" for offset in offsets)
-    return f"{topic}-{id_text(topic_id)}-{partition}-{numbers}.parquet"
+    return f"{topic}-{id_text(topic_id)}-{partition}-{numbers}{suffix}.parquet"
 
 
 def write_file(plan: FilePlan) -> FileResult:
@@ -131,13 +142,35 @@ def write_file(plan: FilePlan) -> FileResult:
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)
         batches, seen = iter(rows.batches()), rows.largest_timestamp
+    if plan.values is not None:
+        batches = _with_values(plan.values, batches, letters)
     files, largest = _write_split(plan, batches) if plan.split_by else _write_whole(plan, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
-        _write_dead_letters(path, letters)
+        _write_dead_letters(path, letters, plan.store)
         dead = table_file(replace(plan, grows=None, ends_in_name=True), path, len(letters.rows))
     return FileResult(files, dead, max(largest, seen), tuple(lost))
+
+
+def _with_values(
+    values: ValueColumns, batches: Iterator[pa.RecordBatch], letters: DeadLetters
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        full, wrong = values.add_to(batch)
+        if wrong:
+            letters.add_rows(batch.take(pa.array(sorted(wrong), pa.int64())), [wrong[row] for row in sorted(wrong)])
+        yield full
+
+
+def _schema(plan: FilePlan) -> pa.Schema:
+    """The columns of a record, and those of its value."""
+    import pyarrow as pa
+
+    record = Columns.all(headers=plan.headers).arrow_schema()
+    return record if plan.values is None else pa.schema([*record, *plan.values.fields()])
 
 
 def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:
@@ -157,13 +190,13 @@ def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
     import numpy as np
     import pyarrow as pa
 
-    table = pa.Table.from_batches(list(batches), Columns.all(headers=plan.headers).arrow_schema())
+    table = pa.Table.from_batches(list(batches), _schema(plan))
     numbers = table.column("timestamp").cast(pa.int64()).to_numpy() // _SPLIT_MICROSECONDS[plan.split_by]
     files, largest = [], -1
     for number in np.unique(numbers).tolist():
         name = f"{plan.name.removesuffix('.parquet')}-{plan.split_by[0]}{number}.parquet"
         path = os.path.join(plan.staging, DATA, name)
-        writer = RowWriter(path, table.schema, _origin(plan))
+        writer = RowWriter(path, table.schema, _origin(plan), plan.store)
         writer.write(table.filter(pa.array(numbers == number)).to_batches())
         writer.close()
         files.append(replace(table_file(plan, path, writer.rows), name=name))
@@ -175,7 +208,7 @@ def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
     """The finished file at ``path``, with so many new rows, as a manifest names it."""
     first = plan.slices[0]
     if plan.grows is not None:
-        return _longer(plan, plan.grows[1], rows=rows, size=os.path.getsize(path))
+        return _longer(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
     return TableFile(
         name=plan.name,
         topic=first.topic,
@@ -184,7 +217,7 @@ def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
         start=plan.start,
         end=plan.end,
         rows=rows,
-        size=os.path.getsize(path),
+        size=plan.store.size_of(path),
         log_bytes=plan.log_bytes,
     )
 
@@ -197,7 +230,7 @@ def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
     """The writer of the plan's file, and the plan: without growth where the earlier file cannot grow."""
-    writer = RowWriter(_staged(plan), Columns.all(headers=plan.headers).arrow_schema(), _origin(plan))
+    writer = RowWriter(_staged(plan), _schema(plan), _origin(plan), plan.store)
     if plan.grows is None:
         return plan, writer
     try:
@@ -237,12 +270,13 @@ def _origin(plan: FilePlan) -> dict[str, str]:
 # ---- dead letters
 
 
-def _write_dead_letters(path: str, letters: DeadLetters) -> None:
+def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), path, compression="zstd")
-    sync_file(path)
+    with store.open_output(path) as sink:
+        pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), sink, compression="zstd")
+    store.finish(path)
 
 
 def dead_letter_schema() -> pa.Schema:

@@ -9,7 +9,6 @@ key goes to the dead letters.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tidelog.pipeline.export.parquet import RowWriter
+from tidelog.pipeline.export.store import LOCAL, TableStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,17 +30,14 @@ Place = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class MergePlan:
     """Files of which one is made: ``paths`` in the table or staged, and ``later``, the staged files that come after
-    them. ``target`` is the file to write. ``is_new``: deletes lie among the rows."""
+    them. ``target`` is the file to write. ``is_new``: deletes lie among the rows. ``size``: bytes of ``paths``."""
 
     paths: tuple[str, ...]
     later: tuple[str, ...]
     target: str
     is_new: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes of the files."""
-        return sum(os.path.getsize(path) for path in self.paths)
+    size: int = 0
+    store: TableStore = LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +124,8 @@ def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordB
 
 def merge_files(plan: MergePlan) -> MergeResult:
     """Write the rows of ``plan.paths`` that no later file has the key of. Raises JobError, OSError."""
-    gone = _keys_of(plan.later)
-    masks = [_stays(path, gone, is_new=plan.is_new) for path in plan.paths]
+    gone = _keys_of(plan)
+    masks = [_stays(path, gone, plan) for path in plan.paths]
     rows = int(sum(mask.sum() for mask in masks))
     if len(plan.paths) == 1 and rows == len(masks[0]):
         return MergeResult(is_unchanged=True, rows=rows)
@@ -140,11 +137,11 @@ def merge_files(plan: MergePlan) -> MergeResult:
 def _write(plan: MergePlan, masks: list[Any]) -> None:
     import pyarrow.parquet as pq
 
-    first = pq.read_schema(plan.paths[0])
-    writer = RowWriter(plan.target, first, {})
+    first = pq.read_schema(plan.store.open_input(plan.paths[0]))
+    writer = RowWriter(plan.target, first, {}, plan.store)
     try:
         for path, stays in zip(plan.paths, masks, strict=True):
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(plan.store.open_input(path)) as file:
                 writer.write(_chosen(file.iter_batches(), stays))
     except BaseException:
         writer.give_up()
@@ -152,29 +149,29 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
     writer.close()
 
 
-def _keys_of(paths: Iterable[str]) -> dict[Place, Any]:
-    """The keys of staged files by topic and partition. Each file has rows of one partition."""
+def _keys_of(plan: MergePlan) -> dict[Place, Any]:
+    """The keys of later files by topic and partition. Each file has rows of one partition."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     found: dict[Place, list[Any]] = {}
-    for path in paths:
-        table = pq.read_table(path, columns=list(_IDENTITY), partitioning=None)
+    for path in plan.later:
+        table = pq.read_table(plan.store.open_input(path), columns=list(_IDENTITY), partitioning=None)
         if table.num_rows:
             place = table.column("topic")[0].as_py(), table.column("partition")[0].as_py()
             found.setdefault(place, []).extend(table.column("key").chunks)
     return {place: pa.chunked_array(keys, pa.binary()) for place, keys in found.items()}
 
 
-def _stays(path: str, gone: dict[Place, Any], *, is_new: bool) -> Any:
+def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
     """A numpy array of booleans: true for the rows of a file that stay."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    columns = [*_IDENTITY, "value"] if is_new else list(_IDENTITY)
-    table = pq.read_table(path, columns=columns, partitioning=None)
+    columns = [*_IDENTITY, "value"] if plan.is_new else list(_IDENTITY)
+    table = pq.read_table(plan.store.open_input(path), columns=columns, partitioning=None)
     stays = np.ones(table.num_rows, np.bool_)
-    if is_new:
+    if plan.is_new:
         stays &= table.column("value").is_valid().to_numpy()
     for (topic, partition), keys in gone.items():
         is_there: Any = pc.and_(pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition))

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidelog.log.system.file_system import OpenFile, OsFileSystem
+from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.files.storage import mounted
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.protocol.types import uuid_to_str
@@ -86,7 +87,8 @@ class TopicState:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One version; version 0 is the table that has nothing yet. ``mode``: the table's rows are all records
-    (``append``), or the latest of each key (``upsert``)."""
+    (``append``), or the latest of each key (``upsert``). ``values``: the pinned schema of its value columns
+    (``tidelog.pipeline.values.columns``), empty without."""
 
     version: int = 0
     run: str = ""
@@ -95,6 +97,7 @@ class Manifest:
     files: tuple[TableFile, ...] = ()
     dead_letters: tuple[TableFile, ...] = ()
     mode: str = APPEND
+    values: str = ""
 
     def to_json(self) -> str:
         """The version as it lies on disk."""
@@ -277,12 +280,16 @@ class _Lock:
 
 @dataclass(slots=True)
 class StagingRun:
-    """One run's staging directory, owned as long as its lock is held."""
+    """One run's staging directory, owned as long as its lock is held. ``store`` has it; ``suffix`` goes to the end of
+    its files' names."""
 
     run: str
     path: str
-    _lock: OpenFile
+    _lock: OpenFile | None = None
+    store: TableStore = LOCAL
+    suffix: str = ""
 
     def close(self) -> None:
         """Release the directory: the next run (or the commit itself) removes it."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()

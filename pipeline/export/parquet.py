@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.job_errors import JobError
 
 if TYPE_CHECKING:
@@ -35,15 +36,15 @@ _COMPARED_BYTES = 1024 * 1024
 class RowWriter:
     """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``."""
 
-    def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str]) -> None:
-        import pyarrow as pa
+    def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str], store: TableStore = LOCAL) -> None:
         import pyarrow.parquet as pq
 
         self.rows = 0
         self.largest_timestamp = -1
         self._path = path
         self._schema = schema.with_metadata(dict(origin))
-        self._sink = pa.OSFile(path, "wb")
+        self._store = store
+        self._sink = store.open_output(path)
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -62,7 +63,10 @@ class RowWriter:
         import pyarrow.parquet as pq
 
         with open(earlier, "rb") as source, pq.ParquetFile(source) as file:
-            if file.schema_arrow.names != self._schema.names:
+            if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
+                if not file.schema_arrow.equals(self._schema):
+                    return False  # the table has got wider
+            else:
                 found, expected = (", ".join(names) for names in (file.schema_arrow.names, self._schema.names))
                 raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")
             if file.num_row_groups >= MOST_ROW_GROUPS:
@@ -107,13 +111,13 @@ class RowWriter:
         """End the file; it is on disk then."""
         self._writer.close()
         self._sink.close()
-        sync_file(self._path)
+        self._store.finish(self._path)
 
     def give_up(self) -> None:
         """End without a file."""
         self._writer.close()
         self._sink.close()
-        os.unlink(self._path)
+        self._store.remove(self._path)
 
 
 def _start_of(group: pq.RowGroupMetaData) -> int:
@@ -134,12 +138,3 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBat
             group, size = [], 0
     if group:
         yield group
-
-
-def sync_file(path: str) -> None:
-    """Bring a file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

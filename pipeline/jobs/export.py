@@ -54,6 +54,9 @@ class _ParquetTarget:
     def __init__(self, table: ExportTable) -> None:
         self._table = table
 
+    def widen(self, request: ExportRequest) -> None:
+        """Do nothing: each file says what columns it has."""
+
     def begin_run(self, run: str) -> StagingRun:
         """Make a run's staging directory. Raises JobError."""
         return self._table.begin_run(run)

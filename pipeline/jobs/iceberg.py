@@ -1,15 +1,15 @@
 """The export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
-The files are those of :mod:`tidelog.pipeline.jobs.export`, staged and named in the same way, linked to
-``<location>/data`` and added by one snapshot for each commit. Its summary holds the offset vector under
-``tidelog.export``; a run goes on from the newest snapshot that has one, so that snapshots of others (compaction,
-deletes) may lie between. The commit asks that the table's main branch is still where the run found it, and automatic
-retries are switched off in the table's properties: a retry would add the files after another run's. Files are added and
-never taken out: small ones are put together by the maintenance of the catalog's owner, as for any Iceberg table.
+The files are those of :mod:`tidelog.pipeline.jobs.export`, lie in ``<location>/data`` and are added by one snapshot for
+each commit. Its summary holds the offset vector under ``tidelog.export``; a run goes on from the newest snapshot that
+has one, so that snapshots of others (compaction, deletes) may lie between. The commit asks that the table's main branch
+is still where the run found it, and automatic retries are switched off in the table's properties: a retry would add the
+files after another run's. A table of all records only gets files: small ones are put together by the maintenance of
+the catalog's owner, as for any Iceberg table.
 
 Damaged batches go to a second table, ``<name>_dead_letter``, after the commit; of a run that was killed in between the
 next one adds them. Adding a file twice is a no-op there.
-Only tables on a local or mounted file system (``file:``): staging needs names and links.
+``exporting.areas`` says where files wait for their commit, on a mounted file system and in an object store.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.export.file import dead_letter_schema
-from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
+from tidelog.pipeline.export.store import properties_of
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.jobs.exporting.areas import TableArea, area_of
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.partitioning import settle_spec
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
@@ -76,7 +78,7 @@ def export_to_iceberg(
     JobError for what the catalog says."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
-    merger = Merger(spark, progress or Progress("export", quiet=True))
+    merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
     with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
         return _export(request, target, catalog, merger)
 
@@ -113,10 +115,9 @@ def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, wor
 class _IcebergCommits:
     """An Iceberg table as an export commits to it: each part is a snapshot.
 
-    Under the area's lock files get their names in the table and are committed. A staged file keeps its first name until
-    its run is finished, so that a later run knows which names a killed one has given away. It takes away what no
-    snapshot has, once it has committed itself: a commit of the killed run that a catalog still worked at asks for an
-    older snapshot than there is then, and can no longer succeed.
+    A run's files are found again by its staging directory or by its name, so that a later run knows what a killed one
+    has left. It takes away what no snapshot has, once a commit of the killed run can no longer succeed: one that a
+    catalog still worked at asks for an older snapshot than there is then.
     """
 
     may_grow = False
@@ -128,17 +129,29 @@ class _IcebergCommits:
         self._name = ".".join(table.name())
         self._merger = merger
         self._committed: set[str] = set()
-        self._area = ExportTable(table.location(), self._finish)
-        os.makedirs(self._area.directory(DIRECTORY), exist_ok=True)
+        self._area = area_of(table.location(), properties_of(table.io.properties), self._finish)
 
     def open(self) -> Manifest:
         """Finish what killed runs left, and return the table's state. Raises JobError."""
         self._area.open()
         return state_of(self._table)
 
+    def widen(self, request: ExportRequest) -> None:
+        """Add the columns of values to the table. Raises JobError where a column would have to change."""
+        import pyarrow as pa
+
+        if request.columns is None:
+            return
+        record = Columns.all(headers=request.headers).arrow_schema()
+        try:
+            with self._table.update_schema() as update:
+                update.union_by_name(pa.schema([*record, *request.columns.fields()]))
+        except ValueError as error:
+            raise JobError(f"Iceberg table {self._name} does not take the columns: {error}") from error
+
     def begin_run(self, run: str) -> StagingRun:
-        """Make the staging directory of one part. Raises JobError."""
-        return self._area.begin_run(run)
+        """Make room for the files of one part. Raises JobError."""
+        return self._area.begin_run(run, state_of(self._table).version)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
         """Add one snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
@@ -147,50 +160,42 @@ class _IcebergCommits:
             self._table.refresh()
             if state_of(self._table).version != before.version:
                 raise _conflict(self._table)
-            if self._merger is None:
-                new = [file.name for file in after.files if file not in before.files]
-                _commit(self._table, state, Change(added=[(name, 0) for name in new]), self._area, staged)
-            else:
+            new = [file.name for file in after.files if file not in before.files]
+            change = Change(added=[(name, 0) for name in new])
+            if self._merger is not None:
                 change = self._merger.merge(_old_files(self._table), plans, staged)
-                _commit(self._table, state, change, self._area, staged)
-            self._add_dead_letters(staged.path)
+            _commit(self._table, state, change, self._area, staged)
+            self._add_dead_letters(staged.run, staged.path)
         self._committed.add(staged.run)
 
-    def _add_dead_letters(self, staging: str) -> None:
+    def _add_dead_letters(self, run: str, staging: str) -> None:
         """Add a run's dead letters to the table beside; adding them twice is a no-op."""
-        names = _names_in(os.path.join(staging, DEAD_LETTER))
+        names = self._area.names_of(run, staging, DEAD_LETTER)
         if names:
             table = _table(self._catalog, self._name + DEAD_LETTER_SUFFIX, dead_letter_schema())
             known = _files_of(table)
-            paths = [path for path in _bring_in(self._area, staging, DEAD_LETTER, names) if path not in known]
+            paths = [path for path in self._area.bring_in(staging, DEAD_LETTER, names) if path not in known]
             if paths:
                 table.add_files(paths)
 
-    def _finish(self, run: str, staging: str) -> bool:
+    def _finish(self, run: str, staging: str, version: int | None) -> bool:
         """Finish a run that has ended: of one that has committed add the dead letters, of another one take the files
         away. False while its commit may still succeed."""
-        if run in self._committed:
+        has_locks = version is None
+        if run in self._committed and has_locks:
             return True
         self._table.refresh()
-        if run in _runs_of(self._table):
-            self._add_dead_letters(staging)
-            return True
-        if not self._committed:
+        if run in self._committed or run in _runs_of(self._table):
+            self._add_dead_letters(run, staging)
+        elif not self._is_over(version):
             return False
-        self._remove_orphans(os.path.join(staging, DATA))
+        self._area.remove_orphans(run, staging, lambda: _files_of(self._table))
         return True
 
-    def _remove_orphans(self, folder: str) -> None:
-        orphans = [name for name in _names_in(folder) if self._is_brought_in(os.path.join(folder, name), name)]
-        known = _files_of(self._table) if orphans else set()
-        for name in orphans:
-            path = self._area.directory(DATA, name)
-            if f"file://{path}" not in known:
-                os.unlink(path)
-
-    def _is_brought_in(self, staged: str, name: str) -> bool:
-        path = self._area.directory(DATA, name)
-        return os.path.exists(path) and os.path.samefile(staged, path)
+    def _is_over(self, version: int | None) -> bool:
+        """Return whether no commit can succeed any more that asks for a version of the state, or for one from before
+        this process's own commits."""
+        return bool(self._committed) if version is None else version < state_of(self._table).version
 
 
 def _files_of(table: Table) -> set[str]:
@@ -210,23 +215,16 @@ def _state_text(snapshot: TableSnapshot) -> str | None:
     return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
 
 
-def _names_in(folder: str) -> list[str]:
-    """The names in a folder of a staging directory; none where its run was killed before it made that."""
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The contents of a table at one moment: the state its exports left, its metadata file, the newest
-    snapshot's id and the paths of that snapshot's data files."""
+    snapshot's id and the paths of that snapshot's data files; ``properties`` of the table's file system."""
 
     manifest: Manifest
     metadata: str
     snapshot: int
     files: tuple[str, ...]
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 def look_at(target: IcebergTarget) -> Snapshot:
@@ -244,7 +242,8 @@ def look_at(target: IcebergTarget) -> Snapshot:
     finally:
         catalog.close()
     snapshot = table.current_snapshot()
-    return Snapshot(state_of(table), table.metadata_location, -1 if snapshot is None else snapshot.snapshot_id, files)
+    number = -1 if snapshot is None else snapshot.snapshot_id
+    return Snapshot(state_of(table), table.metadata_location, number, files, properties_of(table.io.properties))
 
 
 def _catalog(target: IcebergTarget) -> Catalog:
@@ -296,8 +295,6 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
             table = catalog.create_table_if_not_exists(name, schema, properties={**NO_RETRIES, **BOUNDS})
         except (ValueError, NoSuchNamespaceError) as error:
             raise BadRequestError(f"Iceberg table {name} cannot be made: {error} (give a warehouse)") from error
-    if not table.location().startswith(("file:", "/")):
-        raise BadRequestError(f"Iceberg table {name} lies in {table.location()}: expected a file: location")
     if table.properties.get("commit.retry.num-retries") != "0":
         with table.transaction() as transaction:
             transaction.set_properties(**NO_RETRIES)
@@ -316,17 +313,6 @@ def state_of(table: Table) -> Manifest:
     return Manifest()
 
 
-def _bring_in(area: ExportTable, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-    """Give staged files their names in the table. One that is there already holds the same range and stays."""
-    paths = []
-    for name in names:
-        path = area.directory(folder, name)
-        if not os.path.exists(path):
-            os.link(os.path.join(staging, folder, name), path)
-        paths.append(f"file://{path}")
-    return paths
-
-
 def _conflict(table: Table) -> ConflictError:
     return ConflictError(
         f"another writer committed to {'.'.join(table.name())} meanwhile: this run kept what it had committed before; "
@@ -334,12 +320,12 @@ def _conflict(table: Table) -> ConflictError:
     )
 
 
-def _commit(table: Table, state: Manifest, change: Change, area: ExportTable, staged: StagingRun) -> None:
+def _commit(table: Table, state: Manifest, change: Change, area: TableArea, staged: StagingRun) -> None:
     """One snapshot with the change of files and the state. Raises ConflictError, JobError."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     summary = {STATE_KEY: json.dumps(json.loads(state.to_json()), separators=(",", ":"))}
-    paths = _bring_in(area, staged.path, DATA, (name for name, _ in change.added))
+    paths = area.bring_in(staged.path, DATA, (name for name, _ in change.added))
     try:
         with table.transaction() as transaction:
             if change.removed:

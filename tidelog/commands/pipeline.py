@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.jobs.progress import Progress
     from tidelog.pipeline.jobs.source import LogSource
     from tidelog.pipeline.jobs.writing import Target
+    from tidelog.pipeline.values.registry import Registry
 
 IN_PROCESS = "none"
 DEFAULT_MASTER = "local[*]"
@@ -101,6 +102,18 @@ def export_options() -> list[click.Parameter]:
             default="append",
             show_default=True,
             help="a row for each record, or (Iceberg, Delta) for the latest of each key, which no value deletes",
+        ),
+        click.Option(
+            ["--values"],
+            type=click.Choice(["json", "registry"]),
+            help="columns for the fields of values: plain JSON, or as the schemas of --registry say",
+        ),
+        click.Option(["--registry"], metavar="URL", help="schema registry, for --values registry"),
+        click.Option(
+            ["--registry-property"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="of the registry's client, as confluent-kafka names it; may be repeated",
         ),
         *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
@@ -357,7 +370,22 @@ def _export_request(arguments: SimpleNamespace) -> ExportRequest:
         fail_on_data_loss=not arguments.accept_data_loss,
         keep_damaged=not arguments.fail_on_damage,
         mode=arguments.mode,
+        values=arguments.values or "",
+        registry=_registry(arguments),
     )
+
+
+def _registry(arguments: SimpleNamespace) -> Registry | None:
+    """Raises BadRequestError."""
+    from tidelog.pipeline.job_errors import BadRequestError
+    from tidelog.pipeline.values.registry import Registry
+
+    if (arguments.registry is None) != (arguments.values != "registry"):
+        raise BadRequestError("--registry URL and --values registry: expected both or none")
+    if arguments.registry is None:
+        return None
+    properties = (_key_and_value(text, "--registry-property") for text in arguments.registry_property)
+    return Registry((("url", arguments.registry), *properties))
 
 
 def _check_table_options(arguments: SimpleNamespace) -> None:

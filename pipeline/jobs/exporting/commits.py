@@ -20,6 +20,7 @@ from tidelog.pipeline.export.manifest import Manifest, StagingRun, id_text
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
+from tidelog.pipeline.jobs.exporting.values import settle_values
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
 
@@ -39,6 +40,9 @@ class ExportTarget(Protocol):
     @property
     def may_grow(self) -> bool:
         """Return whether a file that is in the table may be replaced by a longer one."""
+
+    def widen(self, request: ExportRequest) -> None:
+        """Give the table the columns of the request's values, if it has them not. Raises JobError."""
 
     def begin_run(self, run: str) -> StagingRun:
         """Make the staging directory of one part. Raises JobError."""
@@ -84,7 +88,8 @@ def export_into(
     progress: Progress | None = None,
 ) -> ExportResult:
     """Bring a table with the state ``before`` up to date. Raises what ``export`` raises."""
-    before = _with_mode(before, request)
+    request, before = settle_values(request, _with_mode(before, request))
+    target.widen(request)
     looked = Look.at(request.source)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = [(plan, plan_files(plan, request, "")) for plan in plans if plan.is_new]
@@ -182,7 +187,8 @@ def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, 
     tasks, owners = [], []
     for plan, files in part:
         for file_plan in files:
-            tasks.append(Task(file_plan.name, file_plan.log_bytes, replace(file_plan, staging=staged.path)))
+            placed = replace(file_plan, staging=staged.path, store=staged.store, suffix=staged.suffix)
+            tasks.append(Task(placed.name, placed.log_bytes, placed))
             owners.append(plan)
     for plan, result in zip(owners, run_tasks(spark, tasks, write_file, progress), strict=True):
         plan.results.append(result)

@@ -49,13 +49,28 @@ def export_to_delta(
     from deltalake.exceptions import DeltaError
 
     progress = progress or Progress("export", quiet=True)
-    table = _DeltaCommits(request, Merger(spark, progress) if request.mode == UPSERT else None)
+    merger = Merger(spark, progress, groups=not request.values)
+    table = _DeltaCommits(request, merger if request.mode == UPSERT else None)
     try:
         return export_into(spark, request, table, table.open(), progress)
     except DeltaError as error:
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
     finally:
         table.open()  # clears the staging away
+
+
+def look_at(path: str) -> tuple[Manifest, int, tuple[str, ...]]:
+    """The state that exports left in the table at ``path``, its newest version, and that version's files.
+
+    Raises JobError for a table without exports, MissingPackageError.
+    """
+    if importlib.util.find_spec("deltalake") is None:
+        raise missing("deltalake", DELTA_INSTALL)
+    from deltalake import DeltaTable
+
+    table = DeltaTable(path)
+    number = _number_of(table)
+    return _read_state(ExportTable(path), number), table.version(), tuple(table.file_uris())
 
 
 class _DeltaCommits:
@@ -74,7 +89,30 @@ class _DeltaCommits:
         """Take away what killed runs left, and return the table's state. Raises JobError, BadRequestError."""
         self._area.open()
         os.makedirs(self._area.directory(DIRECTORY, DEAD_LETTER), exist_ok=True)
-        return self._state(_number_of(self._table()))
+        return _read_state(self._area, _number_of(self._table()))
+
+    def widen(self, request: ExportRequest) -> None:
+        """Add the columns of values to the table. Raises JobError where a column would have to change."""
+        import pyarrow as pa
+        from deltalake import Schema
+
+        if request.columns is None:
+            return
+        self._schema = pa.schema([*self._schema, *request.columns.fields()])
+        table = self._table()
+        if table is None:
+            return
+        wanted: Any = Schema.from_arrow(self._schema)
+        known = {one.name: one for one in table.schema().fields}
+        changed = [one.name for one in wanted.fields if one.name in known and one.type != known[one.name].type]
+        if changed:
+            raise JobError(
+                f"Delta table {self._area.path}: the type of {', '.join(changed)} has changed, which Delta does not "
+                "take; expected a new table"
+            )
+        new = [one for one in wanted.fields if one.name not in known]
+        if new:
+            table.alter.add_columns(new)
 
     def begin_run(self, run: str) -> StagingRun:
         """Make the staging directory of one part. Raises JobError."""
@@ -90,7 +128,7 @@ class _DeltaCommits:
                     "before; run it again to go on from there"
                 )
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
-            OsFileSystem().replace_file(self._state_path(after.version), state.to_json().encode())
+            OsFileSystem().replace_file(_state_path(self._area, after.version), state.to_json().encode())
             change = Change(added=[(file.name, file.rows) for file in after.files if file not in before.files])
             if self._merger is not None:
                 change = self._merger.merge(self._files_of(table), plans, staged)
@@ -144,19 +182,6 @@ class _DeltaCommits:
             return None
         return DeltaTable(self._area.path)
 
-    def _state(self, number: int) -> Manifest:
-        if not number:
-            return Manifest()
-        path = self._state_path(number)
-        try:
-            with open(path, encoding="utf-8") as file:
-                return Manifest.from_json(file.read(), path)
-        except FileNotFoundError:
-            raise JobError(f"{path} is missing: it says which offsets the table has") from None
-
-    def _state_path(self, number: int) -> str:
-        return self._area.directory(DIRECTORY, f"delta-{number:08d}.json")
-
     # ---- files
 
     def _place_of(self, folder: str, name: str) -> str:
@@ -171,7 +196,7 @@ class _DeltaCommits:
 
     def _finish(self, run: str, staging: str) -> bool:
         """Take the files of a run that did not commit away again; of one that did, they stay."""
-        if run in self._committed or self._state(_number_of(self._table())).run == run:
+        if run in self._committed or _read_state(self._area, _number_of(self._table())).run == run:
             return True
         table = self._table()
         known = set() if table is None else {os.path.basename(uri) for uri in table.file_uris()}
@@ -187,3 +212,19 @@ class _DeltaCommits:
 def _number_of(table: DeltaTable | None) -> int:
     """The number of the table's state; 0 before the first."""
     return 0 if table is None else (table.transaction_version(APP_ID) or 0)
+
+
+def _read_state(area: ExportTable, number: int) -> Manifest:
+    """The state of a number. Raises JobError."""
+    if not number:
+        return Manifest()
+    path = _state_path(area, number)
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Manifest.from_json(file.read(), path)
+    except FileNotFoundError:
+        raise JobError(f"{path} is missing: it says which offsets the table has") from None
+
+
+def _state_path(area: ExportTable, number: int) -> str:
+    return area.directory(DIRECTORY, f"delta-{number:08d}.json")

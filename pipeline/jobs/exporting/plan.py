@@ -127,6 +127,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
             fail_on_data_loss=request.fail_on_data_loss,
             split_by=request.split_by,
             latest=request.mode == UPSERT,
+            values=request.columns,
         )
         for number, group in enumerate(groups)
     ]

@@ -10,6 +10,8 @@ from tidelog.pipeline.export.file import FileResult
 from tidelog.pipeline.export.manifest import APPEND, Manifest
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.values.columns import ValueColumns
+from tidelog.pipeline.values.registry import Registry
 
 DEFAULT_FILE_BYTES = 256 * 1024 * 1024
 #: 16 GB of the log, or ten minutes of work: what a run that is killed has to do again at most.
@@ -24,7 +26,8 @@ class ExportRequest:
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
     batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit, and about
     ``commit_minutes`` of work. ``split_by`` hour or day: no file has rows of two. ``mode``: a row for each record
-    (``append``), or for the latest of each key (``upsert``).
+    (``append``), or for the latest of each key (``upsert``). ``values``: json or registry, for value columns;
+    ``registry`` has their schemas. ``columns``: as the driver has settled them.
     """
 
     source: LogSource
@@ -38,6 +41,9 @@ class ExportRequest:
     commit_minutes: float = DEFAULT_COMMIT_MINUTES
     split_by: str = ""
     mode: str = APPEND
+    values: str = ""
+    registry: Registry | None = None
+    columns: ValueColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.export.latest import MergePlan, MergeResult, merge_files
@@ -46,10 +46,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Merger:
-    """The workers of merges, and the display of their progress."""
+    """The workers of merges, and the display of their progress. ``groups``: small files may become one."""
 
     spark: SparkSession | None
     progress: Progress
+    groups: bool = True
 
     def merge(self, old: Iterable[OldFile], plans: Sequence[PartitionPlan], staged: StagingRun) -> Change:
         """Write what a commit adds into the staging directory. Raises JobError."""
@@ -57,14 +58,23 @@ class Merger:
         groups = [[file.name for file in result.files] for plan in plans for result in plan.results]
         groups = [[os.path.join(folder, name) for name in group] for group in groups]
         every = tuple(path for group in groups for path in group)
-        works = [(tuple(file.path for file in group), every, False) for group in _grouped(old)] if every else []
+        merges = [
+            MergePlan(
+                tuple(file.path for file in group), every, "", is_new=False, size=sum(file.size for file in group)
+            )
+            for group in (self._groups(old) if every else ())
+        ]
         for number, group in enumerate(groups):
             later = tuple(path for after in groups[number + 1 :] for path in after)
-            works += [((path,), later, True) for path in group]
-        targets = (os.path.join(folder, f"latest-{staged.run}-{n:06d}.parquet") for n in range(len(works)))
-        merges = [MergePlan(*work[:2], target, work[2]) for work, target in zip(works, targets, strict=True)]
+            merges += [MergePlan((path,), later, "", is_new=True) for path in group]
+        for number, merge in enumerate(merges):
+            target = os.path.join(folder, f"latest-{number:06d}-{staged.run}.parquet")
+            merges[number] = replace(merge, target=target, store=staged.store)
         tasks = [Task(os.path.basename(merge.target), merge.size, merge) for merge in merges]
         return _change(merges, run_tasks(self.spark, tasks, merge_files, self.progress))
+
+    def _groups(self, old: Iterable[OldFile]) -> list[list[OldFile]]:
+        return _grouped(old) if self.groups else [[file] for file in old]
 
 
 def _grouped(files: Iterable[OldFile]) -> list[list[OldFile]]:

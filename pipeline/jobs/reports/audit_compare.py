@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidelog.pipeline.audit.table import ComparePlan, IcebergRows
+from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Rows
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.export.manifest import APPEND, DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.job_errors import BadRequestError
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 #: Two columns of eight bytes for each offset are held, on both sides.
 RANGE_OFFSETS = 4_000_000
 _FILE = re.compile(
-    r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)(-[hd]-?\d+)?\.parquet"
+    r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)"
+    r"(-[0-9a-f]{32})?(-[hd]-?\d+)?\.parquet"
 )
 
 
@@ -42,7 +43,7 @@ class TableRange(NamedTuple):
 
     start: int
     end: int
-    rows: str | IcebergRows | None
+    rows: Rows
 
 
 class AuditedTable(Protocol):
@@ -66,12 +67,19 @@ class AuditedTable(Protocol):
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     """The table at a path, or of a catalog. Raises BadRequestError when no export has committed to it, JobError."""
-    table: AuditedTable = _ParquetTable.open(name) if iceberg is None else _IcebergTable.open(iceberg)
+    table = _opened(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
     if table.manifest.mode != APPEND:
         raise BadRequestError(f"{name} has the latest values per key: expected a table with a row for each record")
     return table
+
+
+def _opened(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
+    if iceberg is not None:
+        return _SnapshotTable.of_iceberg(iceberg)
+    is_delta = os.path.isdir(os.path.join(name, "_delta_log"))
+    return _SnapshotTable.of_delta(name) if is_delta else _ParquetTable.open(name)
 
 
 def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) -> list[ComparePlan]:
@@ -134,19 +142,32 @@ class _ParquetTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _IcebergTable:
+class _SnapshotTable:
+    """A table of Iceberg or Delta as it is at one moment."""
+
     name: str
     manifest: Manifest
-    rows: IcebergRows
+    rows: IcebergRows | DeltaRows
     files: tuple[str, ...]
     foreign: tuple[str, ...] = ()  # a snapshot names its files: no reader opens others
 
     @classmethod
-    def open(cls, target: IcebergTarget) -> _IcebergTable:
+    def of_iceberg(cls, target: IcebergTarget) -> _SnapshotTable:
+        """The newest snapshot. Raises what ``look_at`` raises."""
         from tidelog.pipeline.jobs.iceberg import look_at
 
         found = look_at(target)
-        return cls(target.name, found.manifest, IcebergRows(found.metadata, found.snapshot), found.files)
+        return cls(
+            target.name, found.manifest, IcebergRows(found.metadata, found.snapshot, found.properties), found.files
+        )
+
+    @classmethod
+    def of_delta(cls, path: str) -> _SnapshotTable:
+        """The newest version. Raises JobError, MissingPackageError."""
+        from tidelog.pipeline.jobs.exporting.delta import look_at
+
+        manifest, version, files = look_at(path)
+        return cls(path, manifest, DeltaRows(os.path.abspath(path), version), files)
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}

@@ -151,6 +151,7 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
         (["export", "t", "--warehouse", "w"], "--warehouse w: expected --catalog URI with it"),
         (["export", "t", "--mode", "upsert"], "--mode upsert: expected --catalog or --format delta with it"),
         (["export", "t", "--follow", "--complete-before", "1"], "--complete-before: expected it without --follow"),
+        (["export", "t", "--values", "registry"], "--registry URL and --values registry: expected both or none"),
         (["export", "t", "--metrics", "m"], "--metrics m: expected --follow with it"),
         (["export", "t", "--partition-by", "topic"], "--partition-by topic: expected --catalog with it"),
         (["export", "t", "--catalog-property", "type=rest"], "--catalog-property: expected --catalog with them"),

@@ -41,7 +41,7 @@ def test_the_last_row_of_each_key_stays_whatever_the_passes_are(
 ) -> None:
     monkeypatch.setattr(latest, "PASS_BYTES", pass_bytes)
     chance, expected = random.Random(pass_bytes), dict[bytes, int]()
-    keyless, batches, first = [], [], 0
+    keyless, batches, first = list[pa.RecordBatch](), list[pa.RecordBatch](), 0
     for _ in range(50):
         rows: Rows = [
             (None if chance.random() < 0.05 else b"%d" % chance.randrange(90), b"v")

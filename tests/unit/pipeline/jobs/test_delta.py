@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.pipelines import DataDirectory, end_transaction, fill
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, MissingPackageError
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import delta
 from tidelog.pipeline.jobs.exporting.delta import APP_ID, export_to_delta
@@ -145,6 +146,27 @@ def test_damaged_batches_lie_beside_the_table(data: DataDirectory) -> None:
     assert offsets(data) == list(range(5, 20))
     letters = polars.read_parquet(Path(table_of(data), "_tidelog", "dead-letter", "*.parquet"))
     assert letters.get_column("position").to_list() == [0]
+
+
+def test_an_audit_finds_the_rows_that_differ(data: DataDirectory) -> None:
+    fill(data.log("orders"), 4)
+    run(data, file_bytes=1000, commit_files=1)
+    assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
+    table = DeltaTable(table_of(data))
+    table.optimize.compact()
+    assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
+    table.delete("offset = 3")
+    table.update(updates={"value": "key"}, predicate="offset = 7")
+    (partition,) = audit(None, AuditRequest(data.source(), table_of(data))).partitions
+    found = [(one.missing, one.different, one.extra, one.twice) for one in partition.comparisons]
+    assert [sum(each) for each in zip(*found, strict=True)] == [1, 1, 0, 0]
+
+
+def test_an_audit_of_a_table_without_exports_is_refused(data: DataDirectory) -> None:
+    fill(data.log("orders"), 1)
+    write_deltalake(table_of(data), polars.DataFrame({"a": [1]}).to_arrow())
+    with pytest.raises(BadRequestError, match="has no version yet"):
+        audit(None, AuditRequest(data.source(), table_of(data)))
 
 
 def test_a_table_of_another_writer_is_refused(data: DataDirectory) -> None:

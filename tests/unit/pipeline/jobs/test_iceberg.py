@@ -21,6 +21,7 @@ from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits
+from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
 
 
@@ -104,14 +105,14 @@ def test_a_commit_that_comes_between_look_and_commit_is_a_conflict_too(
     fill(data.log("orders"), 4)
     run(data, target)
     fill(data.log("orders"), 1)
-    real = iceberg_job._bring_in
+    real = MountedArea.bring_in
 
     def others_first(*arguments: Any) -> list[str]:
         table_of(target).delete("offset = 0")
-        monkeypatch.setattr(iceberg_job, "_bring_in", real)
+        monkeypatch.setattr(MountedArea, "bring_in", real)
         return real(*arguments)
 
-    monkeypatch.setattr(iceberg_job, "_bring_in", others_first)
+    monkeypatch.setattr(MountedArea, "bring_in", others_first)
     with pytest.raises(ConflictError):
         run(data, target)
     run(data, target)

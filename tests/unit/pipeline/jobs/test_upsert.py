@@ -26,6 +26,7 @@ from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import delta, upsert
+from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 from tidelog.pipeline.jobs.offline_logs import Configuration
@@ -77,7 +78,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     return Kind(
         lambda asked: export_to_iceberg(None, asked, target),
         lambda: table_of(target).scan().to_arrow().to_pylist(),
-        ((iceberg_job, "_bring_in"), (iceberg_job, "_commit"), (upsert.Merger, "merge")),
+        ((MountedArea, "bring_in"), (iceberg_job, "_commit"), (upsert.Merger, "merge")),
     )
 
 

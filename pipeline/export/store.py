@@ -1,0 +1,146 @@
+"""The place of a table's files: a mounted file system, or an object store.
+
+Writing a file in an object store needs no second name: it is there whole, once it is closed, or not at all. Addresses
+and credentials of a store are pyiceberg's own properties, which go to the workers with their plans.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+Properties = tuple[tuple[str, str], ...]
+
+
+def properties_of(properties: Mapping[str, Any]) -> Properties:
+    """Properties of a file system as a value that is the same for the same ones."""
+    return tuple(sorted((name, str(value)) for name, value in properties.items()))
+
+
+class TableStore(Protocol):
+    """Files of a table, by path. Each method may raise OSError."""
+
+    def open_output(self, path: str) -> Any:
+        """Return a ``pyarrow.NativeFile`` that writes a new file."""
+
+    def open_input(self, path: str) -> Any:
+        """Return what ``pyarrow.parquet`` reads the file from."""
+
+    def finish(self, path: str) -> None:
+        """Bring a closed file to the disk."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def size_of(self, path: str) -> int:
+        """Number of bytes of a file."""
+
+    def names_in(self, folder: str) -> list[str]:
+        """The names in a folder, none where it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """A mounted file system."""
+
+    def open_output(self, path: str) -> Any:
+        """Return a ``pyarrow.NativeFile`` that writes a new file."""
+        import pyarrow as pa
+
+        return pa.OSFile(path, "wb")
+
+    def open_input(self, path: str) -> Any:
+        """Return the path, which ``pyarrow.parquet`` opens."""
+        return path
+
+    def finish(self, path: str) -> None:
+        """Bring a closed file to the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def size_of(self, path: str) -> int:
+        """Number of bytes of a file."""
+        return os.path.getsize(path)
+
+    def names_in(self, folder: str) -> list[str]:
+        """The names in a folder, none where it is missing."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """An object store, as pyiceberg finds it by an address and its properties (``s3.endpoint`` and so on)."""
+
+    properties: Properties = field(repr=False)
+
+    def open_output(self, path: str) -> Any:
+        """Return a ``pyarrow.NativeFile`` whose object is there when it is closed."""
+        file_system, key = self._located(path)
+        return file_system.open_output_stream(key)
+
+    def open_input(self, path: str) -> Any:
+        """Return a ``pyarrow.NativeFile`` of the object."""
+        file_system, key = self._located(path)
+        return file_system.open_input_file(key)
+
+    def finish(self, path: str) -> None:
+        """Do nothing: an object that is closed stays."""
+
+    def remove(self, path: str) -> None:
+        """Remove an object, if it is there."""
+        file_system, key = self._located(path)
+        file_system.delete_file(key)
+
+    def size_of(self, path: str) -> int:
+        """Number of bytes of an object. Raises FileNotFoundError."""
+        file_system, key = self._located(path)
+        size: int | None = file_system.get_file_info(key).size
+        if size is None:
+            raise FileNotFoundError(path)
+        return size
+
+    def names_in(self, folder: str) -> list[str]:
+        """The names directly below an address."""
+        from pyarrow.fs import FileSelector
+
+        file_system, key = self._located(folder)
+        found = file_system.get_file_info(FileSelector(key, allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small object."""
+        with self.open_output(path) as stream:
+            stream.write(data)
+
+    def _located(self, path: str) -> tuple[Any, str]:
+        scheme, netloc, key = _parse(path)
+        return _file_system(self.properties, scheme, netloc), key
+
+
+def _parse(path: str) -> tuple[str, str, str]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return PyArrowFileIO.parse_location(path)
+
+
+@lru_cache(maxsize=8)
+def _file_system(properties: Properties, scheme: str, netloc: str) -> Any:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+
+
+LOCAL = LocalStore()

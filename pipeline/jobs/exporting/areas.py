@@ -1,0 +1,148 @@
+"""Places of an Iceberg table's new files, and the traces by which a later run finds those of a killed one.
+
+    mounted            TABLE/_tidelog/staging/<run>/, owned by a lock; files get their names in the table by links
+    object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
+
+A store has no locks. So a run that has not committed counts as dead once the table has a newer state than the one that
+it began with: its commit asks for that, and can no longer succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Set
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from tidelog.pipeline.export.manifest import DATA, DIRECTORY, ExportTable, StagingRun
+from tidelog.pipeline.export.store import LOCAL, ObjectStore, Properties
+
+RUNS = "runs"
+Finish = Callable[[str, str, int | None], bool]
+"""Gets the name of a run that may have ended, its staging directory, and the version it began with if that is known;
+says whether its traces may go."""
+
+
+class TableArea(Protocol):
+    """Files of an Iceberg table, as the runs of exports bring them in."""
+
+    def open(self) -> None:
+        """Finish what killed runs have left. Raises JobError."""
+
+    def begin_run(self, run: str, version: int) -> StagingRun:
+        """Make room for a run that begins with a version of the table's state. Raises JobError."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs on this file system from committing."""
+
+    def names_of(self, run: str, staging: str, folder: str) -> list[str]:
+        """The names of a run's files; none where it was killed before it made any."""
+
+    def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
+        """Give files their place in the table, and return the addresses."""
+
+    def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
+        """Remove a run's files of the table whose addresses are not known."""
+
+
+class MountedArea:
+    """A table on a mounted file system."""
+
+    def __init__(self, location: str, finish: Finish) -> None:
+        self._table = ExportTable(location, lambda run, staging: finish(run, staging, None))
+        os.makedirs(self._table.directory(DIRECTORY), exist_ok=True)
+
+    def open(self) -> None:
+        """Finish what killed runs have left. Raises JobError."""
+        self._table.open()
+
+    def begin_run(self, run: str, version: int) -> StagingRun:
+        """Make a staging directory. Raises JobError."""
+        return self._table.begin_run(run)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs on this file system from committing."""
+        return self._table.locked()
+
+    def names_of(self, run: str, staging: str, folder: str) -> list[str]:
+        """The names in a folder of a run's staging directory."""
+        return LOCAL.names_in(os.path.join(staging, folder))
+
+    def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
+        """Link files to their place. One that is there already holds the same range and stays."""
+        paths = []
+        for name in names:
+            path = self._table.directory(folder, name)
+            if not os.path.exists(path):
+                os.link(os.path.join(staging, folder, name), path)
+            paths.append(f"file://{path}")
+        return paths
+
+    def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
+        """Remove a run's links whose addresses are not known."""
+        names = [name for name in self.names_of(run, staging, DATA) if self._is_brought_in(staging, name)]
+        addresses = known() if names else set()
+        for name in names:
+            path = self._table.directory(DATA, name)
+            if f"file://{path}" not in addresses:
+                os.unlink(path)
+
+    def _is_brought_in(self, staging: str, name: str) -> bool:
+        path = self._table.directory(DATA, name)
+        return os.path.exists(path) and os.path.samefile(os.path.join(staging, DATA, name), path)
+
+
+class StoreArea:
+    """A table in an object store."""
+
+    def __init__(self, location: str, store: ObjectStore, finish: Finish) -> None:
+        self._location = location.rstrip("/")
+        self._store = store
+        self._finish = finish
+
+    def open(self) -> None:
+        """Finish what killed runs have left. Raises OSError."""
+        for name in self._store.names_in(self._place(DIRECTORY, RUNS)):
+            version, _, run = name.partition("-")
+            if self._finish(run, self._location, int(version)):
+                self._remove(self._place(DIRECTORY, RUNS, name))
+
+    def begin_run(self, run: str, version: int) -> StagingRun:
+        """Leave the trace of a run. Raises OSError."""
+        self._store.put(self._place(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
+        return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep nothing away: the catalog lets one commit win."""
+        return contextlib.nullcontext()
+
+    def names_of(self, run: str, staging: str, folder: str) -> list[str]:
+        """The names with a run in them."""
+        return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
+
+    def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
+        """Return the addresses of files, which were written at their place."""
+        return [self._place(folder, name) for name in names]
+
+    def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
+        """Remove a run's objects whose addresses are not known."""
+        paths = [self._place(DATA, name) for name in self.names_of(run, staging, DATA)]
+        addresses = known() if paths else set()
+        for path in paths:
+            if path not in addresses:
+                self._remove(path)
+
+    def _place(self, *names: str) -> str:
+        return "/".join((self._location, *names))
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another run was faster
+            self._store.remove(path)
+
+
+def area_of(location: str, properties: Properties, finish: Finish) -> TableArea:
+    """The area of a table at an address. ``properties``: those of the table's file system, as pyiceberg names them."""
+    if location.startswith(("file:", "/")):
+        return MountedArea(location, finish)
+    return StoreArea(location, ObjectStore(properties), finish)

@@ -1,0 +1,74 @@
+"""The value columns of an export's table: settled by the driver before the first file is written.
+
+    registry     the schemas of each topic's subject, ``<topic>-value``, and what the table has
+    plain JSON   the first run's first values; the table keeps that
+
+What was settled is in the table's state, and in the plans of the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.decode.decode import Isolation, ReadOptions
+from tidelog.pipeline.decode.past_damage import read_past_damage
+from tidelog.pipeline.export.manifest import Manifest
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs.exporting.request import ExportRequest
+from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
+from tidelog.pipeline.values.columns import ValueColumns, inferred_type, pin, registered_type, unpin
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAMPLE = 1000
+"""Values of each partition that the schema of plain JSON is inferred from."""
+
+
+def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
+    """The request with the table's value columns, and the state that has them. Raises BadRequestError, JobError."""
+    has, wants = bool(before.values), bool(request.values)
+    if before.version and has != wants:
+        how = "with" if has else "without"
+        raise BadRequestError(f"--values {request.values or 'not given'}: the table was made {how} it, expected that")
+    if not wants:
+        return request, before
+    known = unpin(before.values) if has else None
+    found = _registered(request, known) if request.registry is not None else known or _inferred(request)
+    if found is None:
+        return request, before  # nothing to export
+    pinned = pin(found)
+    return replace(request, columns=ValueColumns(pinned, request.registry)), replace(before, values=pinned)
+
+
+def _registered(request: ExportRequest, known: pa.StructType | None) -> pa.StructType:
+    assert request.registry is not None
+    topics = sorted({directory.topic for directory in request.source.directories()})
+    found = registered_type(request.registry, topics, known)
+    if found is None:
+        names = ", ".join(f"{topic}-value" for topic in topics)
+        raise BadRequestError(f"--registry: it has no schema of {names}")
+    return found
+
+
+def _inferred(request: ExportRequest) -> pa.StructType | None:
+    values = list(_sample(request))
+    found = inferred_type(values)
+    if found is None and any(value is not None for value in values):
+        raise BadRequestError("--values json: none of the first values is an object with fields")
+    return found
+
+
+def _sample(request: ExportRequest) -> Iterator[bytes | None]:
+    """The first values of each partition, without what is damaged."""
+    isolation = Isolation.READ_COMMITTED if request.source.read_committed else Isolation.READ_UNCOMMITTED
+    options = ReadOptions(isolation, fail_on_data_loss=False)
+    for partition in request.source.partitions():
+        wanted = OffsetRange(partition.directory, partition.bounds.start, partition.end)
+        slices = plan_range(wanted, ReadRequest((), 1 << 24, fail_on_data_loss=False))
+        batches = read_past_damage(slices, Columns(("value", "offset")), options, lambda _: None)
+        yield from islice((value.as_py() for batch in batches for value in batch.column("value")), SAMPLE)

@@ -1,0 +1,192 @@
+"""Columns of a table that come from values: the pinned schema, how it widens, and batches that get them.
+
+A field has the column of its name, or ``value_<name>`` where records have a column of that name. All are nullable. The
+table's schema only widens: a new field adds a column, in a struct too. A field whose type changes is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.job_errors import BadRequestError, JobError
+from tidelog.pipeline.options.columns import NAMES
+from tidelog.pipeline.values.formats import Reader, arrow_type, read_json, reader_of
+from tidelog.pipeline.values.registry import Registry, UndecodableError, split_header
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("json", "registry")
+"""Plain JSON, and values that begin with the id of a registry's schema."""
+
+
+def pin(schema: pa.StructType) -> str:
+    """A struct type as text."""
+    import pyarrow as pa
+
+    return base64.b64encode(pa.schema(list(schema)).serialize().to_pybytes()).decode()
+
+
+def unpin(text: str) -> pa.StructType:
+    """The struct type of a text of ``pin``."""
+    import pyarrow as pa
+
+    return pa.struct(list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
+
+
+def column_fields(schema: pa.StructType) -> list[pa.Field]:
+    """The columns of a table for the fields of its values."""
+    return [one.with_name(f"value_{one.name}" if one.name in NAMES else one.name) for one in schema]
+
+
+def widen(known: Any, new: Any, path: str = "") -> Any:
+    """The type that has the fields of both. Raises TypeError that names the first field of two types."""
+    import pyarrow as pa
+
+    if known.equals(new) or {known, new} == {pa.int32(), pa.int64()}:
+        return known if known.equals(new) else pa.int64()
+    if {known, new} == {pa.float32(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_struct(known) and pa.types.is_struct(new):
+        others = {one.name: one for one in new}
+        fields = [
+            pa.field(one.name, widen(one.type, others.pop(one.name).type, f"{path}.{one.name}"))
+            if one.name in others
+            else one
+            for one in known
+        ]
+        return pa.struct([*fields, *others.values()])
+    if pa.types.is_list(known) and pa.types.is_list(new):
+        return pa.list_(pa.field("element", widen(known.value_type, new.value_type, path)))
+    raise TypeError(f"{path.lstrip('.') or 'the value'} is {known} and {new}")
+
+
+@dataclass(slots=True)
+class ValueColumns:
+    """Values of a table as columns. ``pinned``: the text of the table's schema. ``registry`` None: plain JSON.
+
+    One process; pickled without what it has read.
+    """
+
+    pinned: str
+    registry: Registry | None
+    _readers: dict[int, Reader] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ValueColumns, (self.pinned, self.registry)
+
+    def fields(self) -> list[pa.Field]:
+        """The columns, after those of the record."""
+        return column_fields(unpin(self.pinned))
+
+    def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """The batch with the columns, and row -> reason of the values that could not be decoded, whose columns are
+        null. Raises JobError for a schema that does not fit the table's."""
+        import pyarrow as pa
+
+        schema, wrong = unpin(self.pinned), dict[int, str]()
+        offsets = batch.column("offset")
+        rows = []
+        for number, value in enumerate(batch.column("value").to_pylist()):
+            try:
+                rows.append(None if value is None else self._decode(value, schema, offsets[number]))
+            except UndecodableError as error:
+                rows.append(None)
+                wrong[number] = str(error)
+        found = _array(rows, schema, wrong)
+        full = pa.schema([*batch.schema, *self.fields()])
+        return pa.RecordBatch.from_arrays([*batch.columns, *found.flatten()], schema=full), wrong
+
+    def _decode(self, value: bytes, schema: pa.StructType, offset: Any) -> Any:
+        if self.registry is None:
+            return read_json(value)
+        number, payload = split_header(value)
+        reader = self._readers.get(number)
+        if reader is None:
+            reader = self._readers[number] = self._reader(number, schema, offset)
+        return reader(payload)
+
+    def _reader(self, number: int, schema: pa.StructType, offset: Any) -> Reader:
+        assert self.registry is not None
+        registered = self.registry.by_id(number)
+        found = arrow_type(registered)
+        try:
+            widened = widen(schema, found)
+        except TypeError as error:
+            raise JobError(
+                f"offset {offset} has schema {number}, which does not fit the table's: {error}. "
+                f"The table has {schema}, the schema {found}"
+            ) from None
+        if not widened.equals(schema):
+            raise JobError(f"offset {offset} has schema {number}, which is newer than this run; run it again")
+        return reader_of(registered)
+
+
+def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.StructArray:
+    """Rows as an array; those that do not fit become null, and are told."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(rows, schema)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for number, row in enumerate(rows):
+            try:
+                pa.array([row], schema)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                rows[number] = None
+                wrong[number] = f"it does not fit the columns: {str(error).splitlines()[0]}"
+        return pa.array(rows, schema)
+
+
+def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructType | None) -> pa.StructType | None:
+    """The type that has the fields of all schemas of the topics' subjects, ``<topic>-value``, and of the known one.
+
+    Raises BadRequestError.
+    """
+    for topic in topics:
+        for schema in registry.versions(f"{topic}-value"):
+            new = arrow_type(schema)
+            try:
+                known = new if known is None else widen(known, new)
+            except TypeError as error:
+                raise BadRequestError(
+                    f"schema {schema.id} of {topic}-value does not fit: {error}. "
+                    f"The table has {known}, the schema {new}"
+                ) from None
+    return known
+
+
+def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
+    """The type of JSON values; None without any that tells. Fields that are always null are left out."""
+    import pyarrow as pa
+
+    rows = []
+    for value in values:
+        try:
+            rows.append(None if value is None else read_json(value))
+        except UndecodableError:
+            continue
+    try:
+        found = pa.infer_type(rows)
+    except pa.ArrowException as error:
+        raise BadRequestError(f"the values have no common schema: {error}") from None
+    without = _without_nulls(found)
+    return without if without is not None and pa.types.is_struct(without) else None
+
+
+def _without_nulls(found: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_null(found):
+        return None
+    if pa.types.is_struct(found):
+        fields = [(one.name, _without_nulls(one.type)) for one in found]
+        kept = [pa.field(name, kind) for name, kind in fields if kind is not None]
+        return pa.struct(kept) if kept else None
+    if pa.types.is_list(found):
+        inner = _without_nulls(found.value_type)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    return found

@@ -1,0 +1,298 @@
+"""Avro, JSON and Protobuf: the Arrow types of their schemas, and values as Python objects of those types."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError, read_indices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Reader = Callable[[bytes], Any]
+
+
+def arrow_type(schema: RegisteredSchema) -> pa.StructType:
+    """The Arrow type of a schema's records; of a Protobuf file the first message. Raises BadRequestError."""
+    found = _TYPES[schema.kind](schema)
+    import pyarrow as pa
+
+    if not pa.types.is_struct(found):
+        raise BadRequestError(f"schema {schema.id}: a {found} has no columns, expected a record")
+    return found
+
+
+def reader_of(schema: RegisteredSchema) -> Reader:
+    """A function from a payload to a dictionary, which raises UndecodableError. Raises BadRequestError."""
+    return _READERS[schema.kind](schema)
+
+
+# ---- Avro
+
+
+def _avro_type(schema: RegisteredSchema) -> pa.DataType:
+    return _avro(_parsed_avro(schema), {}, schema.id)
+
+
+def _avro(node: Any, named: dict[str, pa.DataType], number: int) -> pa.DataType:
+    import pyarrow as pa
+
+    if isinstance(node, list):
+        others = [one for one in node if one != "null"]
+        if len(others) != 1:
+            raise BadRequestError(
+                f"schema {number}: a union of {len(others)} types has no column, expected one and null"
+            )
+        return _avro(others[0], named, number)
+    if isinstance(node, str):
+        return named[node] if node in named else _simple(_AVRO_TYPES, node, number)
+    kind = node["type"]
+    if kind == "record":
+        fields = [pa.field(one["name"], _avro(one["type"], named, number)) for one in node["fields"]]
+        named[node["name"]] = pa.struct(fields)
+        return named[node["name"]]
+    if kind in ("enum", "fixed") and "logicalType" not in node:
+        named[node["name"]] = pa.string() if kind == "enum" else pa.binary()
+        return named[node["name"]]
+    if kind == "array":
+        return pa.list_(pa.field("element", _avro(node["items"], named, number)))
+    if kind == "map":
+        return pa.map_(pa.string(), _avro(node["values"], named, number))
+    if node.get("logicalType") == "decimal":
+        return pa.decimal128(node["precision"], node.get("scale", 0))
+    return _simple(_AVRO_TYPES, node.get("logicalType", ""), number, kind)
+
+
+_AVRO_TYPES = {
+    "string": "string", "bytes": "binary", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
+    "boolean": "bool_", "uuid": "string", "date": "date32", "timestamp-millis": "utc", "timestamp-micros": "utc",
+    "time-millis": "time", "time-micros": "time",
+}  # fmt: skip
+
+
+def _simple(types: Mapping[str, str], name: str, number: int, otherwise: Any = None) -> pa.DataType:
+    import pyarrow as pa
+
+    known = types.get(name) or (types.get(otherwise) if isinstance(otherwise, str) else None)
+    if known is None:
+        raise BadRequestError(f"schema {number}: {name or otherwise} has no column")
+    if known == "utc":
+        return pa.timestamp("us", tz="UTC")
+    return pa.time64("us") if known == "time" else getattr(pa, known)()
+
+
+def _parsed_avro(schema: RegisteredSchema) -> Any:
+    return json.loads(schema.text)
+
+
+def _avro_reader(schema: RegisteredSchema) -> Reader:
+    import fastavro
+
+    named: dict[str, Any] = {}
+    for _, reference in schema.references:
+        fastavro.parse_schema(json.loads(reference.text), named_schemas=named)
+    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+
+    def read(payload: bytes) -> Any:
+        stream = io.BytesIO(payload)
+        try:
+            found = fastavro.schemaless_reader(stream, parsed, None)
+        except (ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, StopIteration) as error:
+            raise UndecodableError(f"it is not of schema {schema.id}: {error or type(error).__name__}") from error
+        if stream.tell() != len(payload):
+            raise UndecodableError(f"bytes follow what schema {schema.id} describes")
+        return found
+
+    return read
+
+
+# ---- JSON
+
+
+def _json_type(schema: RegisteredSchema) -> pa.DataType:
+    return json_type(json.loads(schema.text), f"schema {schema.id}")
+
+
+def json_type(node: Any, what: str) -> pa.DataType:
+    """The Arrow type of a JSON schema. Raises BadRequestError."""
+    import pyarrow as pa
+
+    kinds = node.get("type")
+    kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+    kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object" and node.get("properties"):
+        fields = node["properties"].items()
+        return pa.struct([pa.field(name, json_type(one, f"{what}, {name}")) for name, one in fields])
+    if kind == "array" and isinstance(node.get("items"), dict):
+        return pa.list_(pa.field("element", json_type(node["items"], what)))
+    known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
+    if known is None:
+        raise BadRequestError(f"{what}: no column for {json.dumps(node)[:100]}, expected one type with its properties")
+    return known()
+
+
+def _json_reader(schema: RegisteredSchema) -> Reader:
+    return read_json
+
+
+def read_json(payload: bytes) -> Any:
+    """Raises UndecodableError."""
+    try:
+        found = json.loads(payload)
+    except ValueError as error:
+        raise UndecodableError(f"it is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UndecodableError(f"it is no object: {type(found).__name__}")
+    return found
+
+
+# ---- Protobuf
+
+
+@lru_cache(maxsize=1000)
+def _protobuf_file(schema: RegisteredSchema) -> Any:
+    """The file descriptor of a schema, in a pool of its own."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    known = descriptor_pool.Default()
+
+    def add(one: RegisteredSchema, name: str) -> Any:
+        proto = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(one.text))
+        proto.name = name
+        given = dict(one.references)
+        for dependency in proto.dependency:
+            if dependency in given:
+                add(given[dependency], dependency)
+            else:
+                __import__("google.protobuf." + dependency.rpartition("/")[2].removesuffix(".proto") + "_pb2")
+                pool.Add(descriptor_pb2.FileDescriptorProto.FromString(known.FindFileByName(dependency).serialized_pb))
+        pool.Add(proto)
+        return pool.FindFileByName(name)
+
+    return add(schema, f"schema-{schema.id}.proto")
+
+
+def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
+    return _message_type(_message_at(schema, [0]), schema.id, ())
+
+
+def _message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
+    """The descriptor of a message by its place in the file. Raises UndecodableError."""
+    from google.protobuf import descriptor_pb2
+
+    file = _protobuf_file(schema)
+    order = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb).message_type
+    try:
+        message = file.message_types_by_name[order[indices[0]].name]
+        for index in indices[1:]:
+            message = message.nested_types[index]
+    except IndexError:
+        raise UndecodableError(f"schema {schema.id} has no message {indices}") from None
+    return message
+
+
+def _message_type(message: Any, number: int, around: tuple[str, ...]) -> pa.DataType:
+    import pyarrow as pa
+
+    if message.full_name == "google.protobuf.Timestamp":
+        return pa.timestamp("us", tz="UTC")
+    if message.full_name in around:
+        raise BadRequestError(f"schema {number}: {message.full_name} contains itself, which no column can")
+    inside = (*around, message.full_name)
+    return pa.struct([pa.field(one.name, _field_type(one, number, inside)) for one in message.fields])
+
+
+def _field_type(field: Any, number: int, around: tuple[str, ...]) -> pa.DataType:
+    import pyarrow as pa
+
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        return pa.map_(_field_type(entry["key"], number, around), _field_type(entry["value"], number, around))
+    one = _message_type(field.message_type, number, around) if field.message_type else _scalar_type(field)
+    return pa.list_(pa.field("element", one)) if _is_repeated(field) else one
+
+
+def _scalar_type(field: Any) -> pa.DataType:
+    import pyarrow as pa
+
+    types: dict[int, Any] = {
+        field.CPPTYPE_INT32: pa.int32, field.CPPTYPE_INT64: pa.int64, field.CPPTYPE_UINT32: pa.int64,
+        field.CPPTYPE_FLOAT: pa.float32, field.CPPTYPE_DOUBLE: pa.float64, field.CPPTYPE_BOOL: pa.bool_,
+        field.CPPTYPE_ENUM: pa.string,
+    }  # fmt: skip
+    if field.cpp_type == field.CPPTYPE_UINT64:
+        return pa.decimal128(20, 0)
+    if field.cpp_type == field.CPPTYPE_STRING:
+        return pa.binary() if field.type == field.TYPE_BYTES else pa.string()
+    found: pa.DataType = types[field.cpp_type]()
+    return found
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated)
+
+
+def _is_map(field: Any) -> bool:
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+
+
+def _protobuf_reader(schema: RegisteredSchema) -> Reader:
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+
+    def read(payload: bytes) -> Any:
+        indices, body = read_indices(payload)
+        if indices != [0]:
+            raise UndecodableError(f"it is message {indices} of schema {schema.id}, expected the first one")
+        try:
+            return _plain(message_class.FromString(body))
+        except DecodeError as error:
+            raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
+
+    message_class = GetMessageClass(_message_at(schema, [0]))
+    return read
+
+
+def _plain(message: Any) -> Any:
+    """A message as a dictionary; fields that know whether they are set are None where they are not."""
+    from decimal import Decimal
+
+    if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
+        return message.seconds * 1_000_000 + message.nanos // 1000
+
+    def one(field: Any, value: Any) -> Any:
+        if field.message_type:
+            return _plain(value)
+        if field.enum_type:
+            known = field.enum_type.values_by_number.get(value)
+            return str(value) if known is None else known.name
+        return Decimal(value) if field.cpp_type == field.CPPTYPE_UINT64 else value
+
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_map(field):
+            of_value = field.message_type.fields_by_name["value"]
+            found[field.name] = [(key, one(of_value, value[key])) for key in value]
+        elif _is_repeated(field):
+            found[field.name] = [one(field, item) for item in value]
+        elif field.has_presence and not message.HasField(field.name):
+            found[field.name] = None
+        else:
+            found[field.name] = one(field, value)
+    return found
+
+
+_TYPES: dict[str, Callable[[RegisteredSchema], Any]] = {
+    "AVRO": _avro_type, "JSON": _json_type, "PROTOBUF": _protobuf_type,
+}  # fmt: skip
+_READERS: dict[str, Callable[[RegisteredSchema], Reader]] = {
+    "AVRO": _avro_reader, "JSON": _json_reader, "PROTOBUF": _protobuf_reader,
+}  # fmt: skip

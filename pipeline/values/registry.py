@@ -1,0 +1,129 @@
+"""The schemas of a registry with Confluent's API, and the bytes by which a value names its schema.
+
+    value    0 | schema id, 4 bytes | payload           Avro and JSON
+             0 | schema id, 4 bytes | indices of the message in its file, as varints | payload       Protobuf
+
+The client is that of the package confluent-kafka. It is made again in each process that decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.job_errors import REGISTRY_INSTALL, JobError, missing
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+MAGIC = 0
+HEADER = 5
+Settings = tuple[tuple[str, str], ...]
+
+
+class UndecodableError(Exception):
+    """A value is not what its format says; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of a registry. ``references``: name by which it imports another one -> that one."""
+
+    id: int
+    kind: str
+    text: str
+    references: tuple[tuple[str, RegisteredSchema], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registry: settings of the client, ``url`` among them."""
+
+    settings: Settings = field(repr=False)
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        """The schema of an id. Raises UndecodableError where there is none, JobError."""
+        return _by_id(self.settings, number)
+
+    def versions(self, subject: str) -> list[RegisteredSchema]:
+        """All schemas of a subject, the oldest first; none where there is no such subject. Raises JobError."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        client = _client(self.settings)
+        try:
+            numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
+        except SchemaRegistryError as error:
+            if error.http_status_code == HTTPStatus.NOT_FOUND:
+                return []
+            raise JobError(f"schema registry, subject {subject}: {error}") from error
+        except OSError as error:
+            raise JobError(f"schema registry cannot be reached: {error}") from error
+        return [self.by_id(number) for number in numbers if number is not None]
+
+
+def split_header(value: bytes) -> tuple[int, bytes]:
+    """Schema id and payload of a value. Raises UndecodableError."""
+    if len(value) < HEADER or value[0] != MAGIC:
+        raise UndecodableError("it does not begin with the id of a schema")
+    return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
+
+
+def read_indices(payload: bytes) -> tuple[list[int], bytes]:
+    """The indices of a Protobuf message in its file, and what comes after them. Raises UndecodableError."""
+    numbers = _varints(payload)
+    try:
+        count, end = next(numbers)
+        if not count:
+            return [0], payload[end:]
+        found = [next(numbers) for _ in range(count)]
+    except StopIteration:
+        raise UndecodableError("the indices of its message are cut") from None
+    return [index for index, _ in found], payload[found[-1][1] :]
+
+
+def _varints(data: bytes) -> Iterator[tuple[int, int]]:
+    """Zigzag varints and the position after each."""
+    value = shift = 0
+    for position, byte in enumerate(data):
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield (value >> 1) ^ -(value & 1), position + 1
+            value = shift = 0
+
+
+@lru_cache(maxsize=4)
+def _client(settings: Settings) -> SchemaRegistryClient:
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError as error:
+        raise missing("confluent-kafka's registry client", REGISTRY_INSTALL) from error
+
+    return SchemaRegistryClient(dict(settings))
+
+
+@lru_cache(maxsize=1000)
+def _by_id(settings: Settings, number: int) -> RegisteredSchema:
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    try:
+        found = _client(settings).get_schema(number)
+        if found.schema_type == "PROTOBUF":
+            found = _client(settings).get_schema(number, fmt="serialized")
+        references = tuple((one.name or "", _referenced(settings, one)) for one in found.references or ())
+    except SchemaRegistryError as error:
+        if error.http_status_code == HTTPStatus.NOT_FOUND:
+            raise UndecodableError(f"the registry has no schema {number}") from error
+        raise JobError(f"schema registry, schema {number}: {error}") from error
+    except OSError as error:
+        raise JobError(f"schema registry cannot be reached: {error}") from error
+    return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)
+
+
+def _referenced(settings: Settings, reference: Any) -> RegisteredSchema:
+    found = _client(settings).get_version(reference.subject, reference.version)
+    assert found.schema_id is not None
+    return _by_id(settings, found.schema_id)

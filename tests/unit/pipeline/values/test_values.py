@@ -1,0 +1,282 @@
+"""Values as columns: Avro, JSON and Protobuf with a registry, plain JSON, what cannot be decoded, wider tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+pytest.importorskip("fastavro")
+pytest.importorskip("authlib")
+pytest.importorskip("deltalake")
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from deltalake import DeltaTable
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tests.support.schema_registry import SchemaRegistry, schema_registry
+from tidelog.pipeline.export.manifest import Manifest
+from tidelog.pipeline.job_errors import BadRequestError, JobError
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
+from tidelog.pipeline.jobs.exporting.delta import export_to_delta
+from tidelog.pipeline.jobs.exporting.values import settle_values
+from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+from tidelog.pipeline.values.columns import inferred_type, pin, unpin, widen
+from tidelog.pipeline.values.formats import arrow_type
+from tidelog.pipeline.values.registry import RegisteredSchema, Registry, UndecodableError, read_indices, split_header
+from tidelog.protocol.record.record_batch import Record
+
+FIELDS: list[dict[str, Any]] = [
+    {"name": "id", "type": "long"},
+    {"name": "name", "type": ["null", "string"]},
+    {"name": "key", "type": "string"},
+    {"name": "tags", "type": {"type": "array", "items": "string"}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+]
+ORDER = {"id": 1, "name": "ann", "key": "k", "tags": ["a", "b"], "at": NOW_MS}
+
+
+def avro(*more: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "fields": [*FIELDS, *more]})
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+def put(data: DataDirectory, *values: bytes | None, topic: str = "orders") -> None:
+    write(data.log(topic), [Record(n, NOW_MS, b"k%d" % n, value) for n, value in enumerate(values)])
+
+
+def table_at(data: DataDirectory) -> Path:
+    return data.path.parent / "table"
+
+
+def request(data: DataDirectory, registry: SchemaRegistry | None, **fields: Any) -> ExportRequest:
+    known = None if registry is None else Registry((("url", registry.url),))
+    values = "json" if registry is None else "registry"
+    return ExportRequest(data.source(), str(table_at(data)), values=values, registry=known, **fields)
+
+
+def run(data: DataDirectory, registry: SchemaRegistry | None, **fields: Any) -> ExportResult:
+    return export(None, request(data, registry, **fields))
+
+
+def rows(data: DataDirectory) -> list[dict[str, Any]]:
+    """The table's rows by offset, with the columns of its widest file."""
+    files = [ds.dataset(path) for path in sorted((table_at(data) / "data").glob("*.parquet"))]
+    schema = pa.unify_schemas([file.schema for file in files])
+    found: list[dict[str, Any]] = ds.dataset(files, schema).to_table().sort_by("offset").to_pylist()
+    return found
+
+
+def letters(data: DataDirectory) -> list[tuple[int, str]]:
+    found = ds.dataset(table_at(data) / "dead-letter").to_table().to_pylist()
+    return sorted((row["offset"], row["reason"]) for row in found)
+
+
+def serialized(registry: SchemaRegistry, text: str, value: dict[str, Any], kind: Any = AvroSerializer) -> bytes:
+    """A value as Confluent's serializer writes it."""
+    client = SchemaRegistryClient({"url": registry.url})
+    given = (client, text) if kind is AvroSerializer else (text, client)
+    found: bytes = kind(*given)(value, SerializationContext("orders", MessageField.VALUE))
+    return found
+
+
+def test_avro_values_become_columns(data: DataDirectory, registry: SchemaRegistry) -> None:
+    good = serialized(registry, avro(), ORDER)
+    put(data, good, None, b"{}", good[:-1], b"\0\0\0\0\1", b"\0\0\0\1\0")
+    assert run(data, registry).dead_letters == 4
+    found = rows(data)
+    assert [row["id"] for row in found] == [1, None, None, None, None, None]
+    first = {name: found[0][name] for name in ("name", "value_key", "tags", "key", "value")}
+    assert first == {"name": "ann", "value_key": "k", "tags": ["a", "b"], "key": b"k0", "value": good}
+    assert found[0]["at"].timestamp() * 1000 == NOW_MS
+    assert [offset for offset, _ in letters(data)] == [2, 3, 4, 5]
+    assert letters(data)[-1][1] == "the registry has no schema 256"
+    assert letters(data)[0][1] == "it does not begin with the id of a schema"
+    assert not audit(None, AuditRequest(data.source(), str(table_at(data)))).is_wrong
+
+
+def test_a_new_field_widens_the_table(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    run(data, registry)
+    wider = avro({"name": "price", "type": "double", "default": 0.5})
+    put(data, serialized(registry, avro(), ORDER), serialized(registry, wider, {**ORDER, "price": 2.5}))
+    run(data, registry)
+    assert [row["price"] for row in rows(data)] == [None, None, 2.5]
+
+
+def test_another_type_stops_with_both_schemas(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    run(data, registry)
+    other = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]})
+    hidden = registry.register("another", other)
+    put(data, b"\0" + hidden.to_bytes(4, "big") + b"\2a")
+    with pytest.raises(JobError, match=r"offset 1 has schema \d+, which does not .*id is int64 and string.*struct<id"):
+        run(data, registry)
+    registry.register("orders-value", other)
+    with pytest.raises(BadRequestError, match=r"schema \d+ of orders-value does not fit: id is int64 and string"):
+        run(data, registry)
+
+
+def test_a_schema_that_came_after_the_run_began_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    newer = registry.register("later", avro({"name": "price", "type": "double"}))
+    put(data, b"\0" + newer.to_bytes(4, "big"))
+    with pytest.raises(JobError, match=r"offset 1 has schema \d+, which is newer than this run; run it again"):
+        run(data, registry)
+
+
+def test_json_with_a_schema(data: DataDirectory, registry: SchemaRegistry) -> None:
+    schema = {
+        "title": "order", "type": "object",
+        "properties": {"id": {"type": "integer"}, "at": {"type": "object", "properties": {"x": {"type": "number"}}}},
+    }  # fmt: skip
+    value = {"id": 5, "at": {"x": 1.5}, "more": 1}
+    put(data, serialized(registry, json.dumps(schema), value, JSONSerializer))
+    put(data, b"\0" + (1).to_bytes(4, "big") + b"no")
+    number = registry.subjects["orders-value"][0]
+    put(data, b"\0" + number.to_bytes(4, "big") + b'{"id": "text"}')
+    run(data, registry)
+    assert [(row["id"], row["at"]) for row in rows(data)] == [(5, {"x": 1.5}), (None, None), (None, None)]
+
+
+def message_file() -> Any:
+    """A Protobuf file with a message of many kinds."""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    message = file.message_type.add(name="Order")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    fields: list[tuple[str, int, int, str]] = [
+        ("id", kinds.TYPE_INT64, kinds.LABEL_OPTIONAL, ""),
+        ("name", kinds.TYPE_STRING, kinds.LABEL_OPTIONAL, ""),
+        ("tags", kinds.TYPE_STRING, kinds.LABEL_REPEATED, ""),
+        ("big", kinds.TYPE_UINT64, kinds.LABEL_OPTIONAL, ""),
+        ("at", kinds.TYPE_MESSAGE, kinds.LABEL_OPTIONAL, ".google.protobuf.Timestamp"),
+    ]
+    for number, (name, kind, label, type_name) in enumerate(fields, 1):
+        message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
+    __import__("google.protobuf.timestamp_pb2")
+    pool = descriptor_pool.DescriptorPool()
+    stamp = descriptor_pool.Default().FindFileByName("google/protobuf/timestamp.proto")
+    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(stamp.serialized_pb))
+    pool.Add(file)
+    return pool.FindFileByName("order.proto")
+
+
+def test_protobuf_values_become_columns(data: DataDirectory, registry: SchemaRegistry) -> None:
+    file = message_file()
+    number = registry.register_file("orders-value", file)
+    order: Any = message_factory.GetMessageClass(file.message_types_by_name["Order"])(id=7, tags=["a"], big=2**64 - 1)
+    order.at.FromMilliseconds(NOW_MS)
+    header = b"\0" + number.to_bytes(4, "big")
+    body = order.SerializeToString()
+    put(data, header + b"\0" + body, header + b"\2\0" + body, header + b"\2\2" + body, header + b"\0\xff")
+    run(data, registry)
+    found = rows(data)
+    assert [row["id"] for row in found] == [7, 7, None, None]
+    assert (found[0]["name"], found[0]["tags"], int(found[0]["big"])) == ("", ["a"], 2**64 - 1)
+    assert found[0]["at"].timestamp() * 1000 == NOW_MS
+    assert [offset for offset, _ in letters(data)] == [2, 3]
+
+
+def test_plain_json_is_inferred_once(data: DataDirectory) -> None:
+    put(data, b'{"id": 1, "of": {"x": null, "y": [1]}}', b"no", b'{"id": 2, "name": "ann"}')
+    run(data, None)
+    put(data, b'{"id": 3, "later": 1}', b'{"id": {}}')
+    run(data, None)
+    assert [(row["id"], row["name"], row["of"]) for row in rows(data)] == [
+        (1, None, {"y": [1]}), (None, None, None), (2, "ann", None), (3, None, None), (None, None, None),
+    ]  # fmt: skip
+    assert [offset for offset, _ in letters(data)] == [1, 4]
+
+
+def test_into_iceberg_and_delta(
+    data: DataDirectory, registry: SchemaRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = target_below(tmp_path)
+    delta = request(data, registry, mode="upsert")
+    with closed_catalogs(monkeypatch):
+        put(data, serialized(registry, avro(), ORDER), b"bad")
+        for _ in range(2):
+            export_to_iceberg(None, request(data, registry), target)
+            export_to_delta(None, delta)
+            wider = avro({"name": "price", "type": "double"})
+            put(data, serialized(registry, wider, {**ORDER, "price": 2.5}))
+        found = table_of(target).scan().to_arrow().sort_by("offset").to_pylist()
+        assert [(row["id"], row["price"]) for row in found] == [(1, None), (None, None), (1, 2.5)]
+        assert table_of(target, NAME + "_dead_letter").scan().to_arrow().column("offset").to_pylist() == [1]
+    latest = DeltaTable(str(table_at(data))).to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [(row["key"], row["price"]) for row in latest] == [(b"k1", None), (b"k0", 2.5)]
+
+
+def test_a_table_keeps_its_values(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    run(data, registry)
+    with pytest.raises(BadRequestError, match="--values not given: the table was made with it"):
+        export(None, ExportRequest(data.source(), str(table_at(data))))
+
+
+def test_a_registry_without_the_subject_or_away_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, b"x")
+    with pytest.raises(BadRequestError, match="it has no schema of orders-value"):
+        run(data, registry)
+
+
+def test_a_log_without_values_settles_nothing(data: DataDirectory) -> None:
+    data.log("orders")
+    asked = request(data, None)
+    assert settle_values(asked, Manifest()) == (asked, Manifest())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["int", "string"]}]}),
+        ("AVRO", "string"),
+        ("JSON", {"type": "object", "properties": {"a": {"oneOf": []}}}),
+        ("JSON", {"type": "string"}),
+    ],
+)
+def test_schemas_without_columns_are_refused(kind: str, text: Any) -> None:
+    with pytest.raises(BadRequestError, match=r"schema 7.*(expected|has no column)"):
+        arrow_type(RegisteredSchema(7, kind, json.dumps(text)))
+
+
+def test_headers_of_values() -> None:
+    assert split_header(b"\0\0\0\1\2rest") == (258, b"rest")
+    assert read_indices(b"\0rest") == ([0], b"rest")
+    assert read_indices(b"\4\2\4rest") == ([1, 2], b"rest")
+    for bad in (b"", b"\4\2"):
+        with pytest.raises(UndecodableError):
+            read_indices(bad)
+
+
+def test_types_widen_and_are_pinned() -> None:
+    one = pa.struct([("a", pa.int32()), ("b", pa.struct([("x", pa.string())]))])
+    two = pa.struct([("b", pa.struct([("y", pa.list_(pa.field("element", pa.float32())))])), ("a", pa.int64())])
+    both = widen(one, two)
+    assert unpin(pin(both)) == both
+    assert (both.field("a").type, [field.name for field in both.field("b").type]) == (pa.int64(), ["x", "y"])
+    with pytest.raises(TypeError, match=r"b\.x is string and int64"):
+        widen(one, pa.struct([("b", pa.struct([("x", pa.int64())]))]))
+    assert inferred_type([b"[1]", b"1", None]) is None
