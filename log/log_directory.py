@@ -61,19 +61,23 @@ class LogDirectory:
     def is_online(self) -> bool:
         return self.state.failure is None
 
-    def read(self, file_system: FileSystem) -> None:
+    def read(self, file_system: FileSystem) -> dict[str, TopicPartition]:
         """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
 
-        Raises KafkaStorageError.
+        Returns their partitions by the names of their directories. Raises KafkaStorageError.
         """
+        known: dict[str, TopicPartition] = {}
         self.was_clean = take_clean_shutdown(file_system, self.path)
-        self.recovery_points = self._read_file(file_system, RECOVERY_POINT_FILE)
-        self.start_offsets = self._read_file(file_system, LOG_START_OFFSET_FILE)
-        self.high_watermarks = self._read_file(file_system, REPLICATION_OFFSET_FILE)
+        self.recovery_points = self._read_file(file_system, RECOVERY_POINT_FILE, known)
+        self.start_offsets = self._read_file(file_system, LOG_START_OFFSET_FILE, known)
+        self.high_watermarks = self._read_file(file_system, REPLICATION_OFFSET_FILE, known)
+        return known
 
-    def _read_file(self, file_system: FileSystem, name: str) -> dict[TopicPartition, int]:
+    def _read_file(
+        self, file_system: FileSystem, name: str, known: dict[str, TopicPartition]
+    ) -> dict[TopicPartition, int]:
         try:
-            offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name))
+            offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name), known)
         except CheckpointCorruptError as error:
             logger.error("%s; going on without it", error)
             self.was_clean = False

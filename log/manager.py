@@ -187,14 +187,14 @@ class LogManager:
 
     def _find_logs(self, directory: LogDirectory) -> list[TopicPartition]:
         self._file_system.make_directory(directory.path)
-        directory.read(self._file_system)
+        known = directory.read(self._file_system)
         strays = []
         for name in self._file_system.list_names(directory.path):
-            path = os.path.join(directory.path, name)
+            path = f"{directory.path}/{name}"
             if name.endswith(DELETE_DIRECTORY_SUFFIX):
                 self.environment.deletions.schedule(0, partial(self._file_system.remove_directory, path))
                 continue
-            partition = partition_of_name(name)
+            partition = known.get(name) or partition_of_name(name)
             if partition is None or name == METADATA_DIRECTORY:
                 continue
             if _is_of(self._deleted_topics, self._file_system, partition, path):

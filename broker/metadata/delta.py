@@ -87,8 +87,9 @@ class MetadataDelta:
     """Changes of the records since ``image``. Not thread-safe."""
 
     __slots__ = (
-        "_directory_lists", "_partitions", "_replica_lists", "acls", "brokers", "configs", "controllers", "deletions",
-        "features", "image", "is_unsafe_for_kafka", "producer_ids", "quotas", "scram", "tokens", "topic_ids", "topics",
+        "_directory_lists", "_partitions", "_replica_lists", "_states", "acls", "brokers", "configs", "controllers",
+        "deletions", "features", "image", "is_unsafe_for_kafka", "producer_ids", "quotas", "scram", "tokens",
+        "topic_ids", "topics",
     )  # fmt: skip
 
     def __init__(self, image: MetadataImage) -> None:
@@ -114,6 +115,7 @@ class MetadataDelta:
         one lowers it.
         """
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
+        self._states: dict[PartitionState, PartitionState] = {}
         self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
@@ -179,6 +181,10 @@ class MetadataDelta:
         key = tuple(replicas)
         return self._replica_lists.setdefault(key, key)
 
+    def share_state(self, state: PartitionState) -> PartitionState:
+        """Return one object for all equal states: those of a lone node are equal but for their directories."""
+        return self._states.setdefault(state, state)
+
     def share_directories(self, ids: list[bytes]) -> tuple[bytes, ...]:
         """Return one tuple for all equal lists of directories' ids: a broker has a few directories."""
         key = tuple(ids)
@@ -200,19 +206,21 @@ def _replay_topic(delta: MetadataDelta, record: records.TopicRecord) -> None:
 
 
 def _replay_partition(delta: MetadataDelta, record: records.PartitionRecord) -> None:
-    delta.open_partitions(record.topic_id)[record.partition_id] = PartitionState(
-        replicas=delta.share(record.replicas),
-        isr=delta.share(record.isr),
-        leader=record.leader,
-        leader_epoch=record.leader_epoch,
-        partition_epoch=record.partition_epoch,
-        directories=delta.share_directories(record.directories),
-        removing=delta.share(record.removing_replicas),
-        adding=delta.share(record.adding_replicas),
-        is_recovering=record.leader_recovery_state == _RECOVERING,
-        elr=delta.share(record.eligible_leader_replicas),
-        last_known_elr=delta.share(record.last_known_elr),
+    share = delta.share
+    state = PartitionState(
+        share(record.replicas),
+        share(record.isr),
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        delta.share_directories(record.directories),
+        share(record.removing_replicas),
+        share(record.adding_replicas),
+        record.leader_recovery_state == _RECOVERING,
+        share(record.eligible_leader_replicas),
+        share(record.last_known_elr),
     )
+    delta.open_partitions(record.topic_id)[record.partition_id] = delta.share_state(state)
 
 
 def _replay_partition_change(delta: MetadataDelta, record: records.PartitionChangeRecord) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.log.records.engine import record_values
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.metadata_records.control_records import ControlMessage, decode_control_record
 from tidelog.protocol.metadata_records.frames import decode_metadata_record
@@ -109,13 +110,13 @@ class MetadataReplay:
         return published
 
     def _take_records(self, batch: RecordBatch) -> None:
-        for record in batch.records(MAX_BATCH_BYTES):
-            if batch.is_control:
-                message = decode_control_record(record)
-                if message is not None:
-                    self.controls.append(message)
-            elif record.value is not None:
-                self._take_record(decode_metadata_record(record.value), batch, record.offset)
+        if batch.is_control:
+            messages = map(decode_control_record, batch.records(MAX_BATCH_BYTES))
+            self.controls.extend(message for message in messages if message is not None)
+            return
+        for offset, value in record_values(batch, MAX_BATCH_BYTES):
+            if value is not None:
+                self._take_record(decode_metadata_record(value), batch, offset)
 
     def _take_record(self, record: Message, batch: RecordBatch, offset: int) -> None:
         if isinstance(record, BeginTransactionRecord):

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from sys import intern
 from typing import NamedTuple
 
 from tidelog.log.files.topic_partition import TopicPartition
@@ -63,13 +64,13 @@ def encode_lines(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(body)), *body)).encode()
 
 
-def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
-    """Decode the fields of each line; none in an empty file, which Kafka creates before it has lines to write.
+def decode_lines(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
+    """Yield the fields of each line; none in an empty file, which Kafka creates before it has lines to write.
 
     Raises CheckpointCorruptError naming file and line.
     """
     if not data:
-        return []
+        return
     try:
         lines = data.decode().splitlines()
         version, count = int(lines[0]), int(lines[1])
@@ -77,26 +78,41 @@ def decode_lines(data: bytes, path: str, fields: int) -> list[list[str]]:
         raise CheckpointCorruptError(f"{path} does not begin with a version and a count") from error
     if version != _VERSION:
         raise CheckpointCorruptError(f"{path} has version {version}, only {_VERSION} is known")
-    body = [line.split() for line in lines[2:]]
-    if len(body) != count:
-        raise CheckpointCorruptError(f"{path} promises {count} lines and has {len(body)}")
-    for number, line in enumerate(body, 3):
-        if len(line) != fields:
-            raise CheckpointCorruptError(f"{path} line {number} has {len(line)} fields, expected {fields}")
-    return body
+    if len(lines) - 2 != count:
+        raise CheckpointCorruptError(f"{path} promises {count} lines and has {len(lines) - 2}")
+    for number, line in enumerate(lines[2:], 3):
+        found = line.split()
+        if len(found) != fields:
+            raise CheckpointCorruptError(f"{path} line {number} has {len(found)} fields, expected {fields}")
+        yield found
 
 
-def read_offset_checkpoint(file_system: ReadableFiles, path: str) -> dict[TopicPartition, int]:
-    """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError."""
+def read_offset_checkpoint(
+    file_system: ReadableFiles, path: str, known: dict[str, TopicPartition] | None = None
+) -> dict[TopicPartition, int]:
+    """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError.
+
+    ``known`` are partitions by the names of their directories, those of this file with them afterwards: what reads
+    several files of ten thousand lines has one object for each partition.
+    """
     if not file_system.exists(path):
         return {}
-    offsets = {}
-    for topic, partition, offset in decode_lines(file_system.read_file(path), path, 3):
+    offsets, known = {}, {} if known is None else known
+    for topic, number, offset in decode_lines(file_system.read_file(path), path, 3):
         try:
-            offsets[TopicPartition(topic, int(partition))] = int(offset)
+            partition = known.get(f"{topic}-{number}") or _note_partition(known, topic, number)
+            offsets[partition] = int(offset)
         except ValueError as error:
-            raise CheckpointCorruptError(f"{path}: not a number in {topic} {partition} {offset}") from error
+            raise CheckpointCorruptError(f"{path}: not a number in {topic} {number} {offset}") from error
     return offsets
+
+
+def _note_partition(known: dict[str, TopicPartition], topic: str, number: str) -> TopicPartition:
+    """Return a partition, known by its directory's name from now on, if it can have one. Raises ValueError."""
+    partition = TopicPartition(intern(topic), int(number))
+    if number == str(partition.partition):
+        known[partition.directory_name] = partition
+    return partition
 
 
 def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -46,3 +46,10 @@ cdef (bint, long long, long long, long long, bint) walk(
 cdef (bint, long long, long long) _find(
     const unsigned char* data, long long size, long long count, long long timestamp_delta,
     long long min_offset_delta) noexcept nogil
+
+@cython.locals(held=words.Held)
+cpdef value_spans(section, long long count)
+
+@cython.locals(position=longlong, found=list, _=longlong, _timestamp=longlong, offset=longlong, end=longlong,
+               _is_keyless=bint, is_null=bint, raw=ulonglong, start=longlong, length=longlong)
+cdef list _find_values(const unsigned char* data, long long size, long long count)

@@ -61,6 +61,37 @@ def first_at_or_after(
     return None if offset < 0 else TimestampPosition(offset, timestamp)
 
 
+def value_spans(section: Buffer, count: int) -> list[tuple[int, int, int]] | None:
+    """Offset delta, position and size of each record's value, size -1 for null; None for a malformed section."""
+    held = words.hold(section)
+    found = _find_values(held.data, held.size, count)
+    words.release(held)
+    return found
+
+
+def _find_values(data: Buffer, size: int, count: int) -> list[tuple[int, int, int]] | None:
+    """See ``value_spans``."""
+    if count < 0 or count > size // _MIN_RECORD_BYTES:
+        return None
+    position = 0
+    found: list[tuple[int, int, int]] = []
+    for _ in range(count):
+        _timestamp, offset, position, end = _read_deltas(data, size, position)
+        if end < 0:
+            return None
+        _is_keyless, position = _skip_field(data, size, position, end)
+        if position < 0:
+            return None
+        raw, start = _read_raw(data, size, position, 5)
+        is_null, position = _skip_field(data, size, position, end)
+        if position < 0 or _skip_headers(data, size, position, end) != end:
+            return None
+        length = -1 if is_null else raw >> 1
+        found.append((offset, start, length))
+        position = end
+    return found if position == size else None
+
+
 def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
     """A raw varint of any length: (raw, next position), position -1 when it does not end in time."""
     raw = 0

@@ -11,6 +11,7 @@ from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import Buffer, MalformedError, read_unsigned_varint, unsigned_varint
 
 FRAME_VERSION = 1
+_FRAME = bytes((FRAME_VERSION,))
 
 
 def encode_metadata_record(record: Message, version: int) -> bytes:
@@ -24,6 +25,8 @@ def decode_metadata_record(value: Buffer) -> Message:
 
     Raises UnsupportedVersionError (a record type or version of a newer Kafka), CorruptMessageError (malformed).
     """
+    if value[:1] == _FRAME and len(value) > 2 and value[1] < 0x80 and value[2] < 0x80:
+        return _decode(value, value[1], value[2], 3)
     try:
         frame_version, position = read_unsigned_varint(value, 0)
         record_type, position = read_unsigned_varint(value, position)
@@ -32,6 +35,10 @@ def decode_metadata_record(value: Buffer) -> Message:
         raise CorruptMessageError(f"a metadata record's frame is malformed: {error}") from None
     if frame_version != FRAME_VERSION:
         raise UnsupportedVersionError(f"a metadata record has frame version {frame_version}; {FRAME_VERSION} is known")
+    return _decode(value, record_type, version, position)
+
+
+def _decode(value: Buffer, record_type: int, version: int, position: int) -> Message:
     schema = RECORD_TYPES.get(record_type)
     if schema is None or not schema.VERSIONS.has(version):
         raise UnsupportedVersionError(
@@ -39,6 +46,9 @@ def decode_metadata_record(value: Buffer) -> Message:
             "newer than this release"
         )
     try:
-        return schema.decode(memoryview(value)[position:], version)
+        message, end = schema.decode_from(value, position, version)
     except InvalidRequestError as error:
         raise CorruptMessageError(str(error)) from None
+    if end != len(value):
+        raise CorruptMessageError(f"{schema.__name__} v{version}: {len(value) - end} bytes left over at {end}")
+    return message

@@ -91,7 +91,7 @@ def test_record_of_a_newer_kafka_is_refused(value: bytes) -> None:
         MetadataReplay().take_batch(RecordBatch(batch))
 
 
-@pytest.mark.parametrize("value", [b"", b"\x01\x02", b"\x01\x02\x00\xff"])
+@pytest.mark.parametrize("value", [b"", b"\x01\x02", b"\x01\x02\x00\xff", b"\x01\x17\x00\x00\x00"])
 def test_malformed_record_is_corrupt(value: bytes) -> None:
     batch = build_batch([Record(0, 0, None, value)], BatchOptions(partition_leader_epoch=1))
     with pytest.raises(CorruptMessageError):

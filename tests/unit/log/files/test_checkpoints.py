@@ -34,6 +34,17 @@ def test_offset_checkpoint_has_kafkas_bytes(tmp_path: Path) -> None:
     assert read_offset_checkpoint(FILES, path) == offsets
 
 
+def test_files_read_together_share_their_partitions(tmp_path: Path) -> None:
+    for name, content in (("first", b"0\n2\na 0 1\nb- 2 3\n"), ("second", b"0\n3\na 0 5\nb- 2 7\nb 02 9\n")):
+        (tmp_path / name).write_bytes(content)
+    known: dict[str, TopicPartition] = {}
+    first = read_offset_checkpoint(FILES, str(tmp_path / "first"), known)
+    second = read_offset_checkpoint(FILES, str(tmp_path / "second"), known)
+    assert second == {TopicPartition("a", 0): 5, TopicPartition("b-", 2): 7, TopicPartition("b", 2): 9}
+    assert {id(partition) for partition in first} == {id(partition) for partition in second if partition in first}
+    assert known == {"a-0": TopicPartition("a", 0), "b--2": TopicPartition("b-", 2)}
+
+
 def test_missing_checkpoint_is_empty(tmp_path: Path) -> None:
     assert read_offset_checkpoint(FILES, str(tmp_path / "none")) == {}
 

@@ -16,7 +16,14 @@ from tidelog.log.records import engine, reference, section_walk
 from tidelog.log.records.reference import SectionCheck, TimestampPosition
 from tidelog.log.records.work_budget import NO_LIMIT
 from tidelog.protocol.errors import InvalidRecordError
-from tidelog.protocol.record.record_batch import Record, RecordBatch, RecordContext, build_batch, parse_records
+from tidelog.protocol.record.record_batch import (
+    BatchOptions,
+    Record,
+    RecordBatch,
+    RecordContext,
+    build_batch,
+    parse_records,
+)
 
 WALKS = (section_walk, uncompiled(section_walk))
 sections = st.one_of(
@@ -82,6 +89,31 @@ def test_what_passes_the_check_can_be_parsed_and_nothing_else(section: bytes, co
         keyless = [index for index, record in enumerate(parsed) if record.key is None]
         assert checked.first_keyless_index == (keyless[0] if keyless else -1)
         assert checked.is_consecutive == ([record.offset for record in parsed] == list(range(count)))
+
+
+@settings(max_examples=100 * DEPTH)
+@given(section=sections, count=st.integers(-2, 12))
+def test_values_are_found_where_records_can_be_parsed_and_nowhere_else(section: bytes, count: int) -> None:
+    parsed = outcome(lambda: list(parse_records(section, count, RecordContext(0, 0))))
+    for walk in WALKS:
+        spans = walk.value_spans(section, count)
+        assert (spans is None) == isinstance(parsed, str)
+        if spans is not None and isinstance(parsed, list):
+            found = [(delta, None if size < 0 else section[start : start + size]) for delta, start, size in spans]
+            assert found == [(record.offset, record.value) for record in parsed]
+
+
+@given(records=record_lists(holes=True), compression=st.sampled_from([0, 1]))
+def test_values_of_a_batch(records: list[Record], compression: int) -> None:
+    batch = RecordBatch(build_batch(records, BatchOptions(compression=compression)))
+    assert list(engine.record_values(batch, 1 << 20)) == [(record.offset, record.value) for record in records]
+
+
+def test_values_of_a_malformed_batch_are_refused_with_the_reason() -> None:
+    batch = build_batch([Record(0, NOW_MS, None, b"value")])
+    batch[-1] = 9
+    with pytest.raises(InvalidRecordError, match="number of record headers"):
+        list(engine.record_values(RecordBatch(batch), 1 << 20))
 
 
 @given(record=record_lists(max_size=1))
