@@ -12,6 +12,7 @@ import json
 from typing import Any, NamedTuple
 
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.sasl.bearer import BearerCredentials
 from tidelog.client.security import Security
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_configs import (
@@ -83,10 +84,12 @@ def find_admin(bootstrap: str, security: Security) -> AdminInterface:
 
 
 def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:
-    """The profile's user and password as a header, where no one can read them along."""
+    """The profile's password or bearer token as a header, where no one can read it along. Raises ClientError."""
     credentials = security.credentials
     if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
         return {}
+    if isinstance(credentials, BearerCredentials):
+        return {"Authorization": f"Bearer {credentials.token()}"}
     login = base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
     return {"Authorization": f"Basic {login}"}
 

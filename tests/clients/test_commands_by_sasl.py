@@ -158,7 +158,7 @@ def test_a_mechanism_that_is_not_known_is_told_before_any_connection(
 ) -> None:
     profile = secured.profile(tmp_path / "profile", "SASL_SSL", "GSSAPI")
     line = error_of(capsys, "topic", "list", "--profile", profile)
-    told = "sasl.mechanism=GSSAPI: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+    told = "sasl.mechanism=GSSAPI: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     assert line == f"tidelog topic list: {told}"
 
 

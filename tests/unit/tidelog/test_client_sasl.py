@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tidelog.broker.security.sasl.client.scram import exchange_scram
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError
 from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE
 from tidelog.broker.security.sasl.mechanism import Mechanism, Reply
+from tidelog.broker.security.sasl.oauth.server import BearerToken, OAuthBearerServer, TokenRefusedError
 from tidelog.broker.security.sasl.plain import PlainServer, PlainUsers
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
 from tidelog.client import Client, ClientError, connection
@@ -153,7 +155,10 @@ def test_credentials_are_read_from_either_form(properties: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("properties", "told"),
     [
-        ({"sasl.mechanism": "GSSAPI", **PAIR}, "sasl.mechanism=GSSAPI: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+        (
+            {"sasl.mechanism": "GSSAPI", **PAIR},
+            "sasl.mechanism=GSSAPI: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+        ),
         (PAIR, "sasl.mechanism is missing"),
         ({"sasl.mechanism": "PLAIN"}, "no user or no password"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "ann"}, "no user or no password"),
@@ -186,6 +191,12 @@ class ImposterServer:
         return Reply(b"v=" + base64.b64encode(bytes(64)), "ann")
 
 
+def validate(token: str) -> BearerToken:
+    if token != "good":
+        raise TokenRefusedError("it is not the good one")
+    return BearerToken("ann", 2**50)
+
+
 class VerboseServer:
     """A mechanism that refuses in several lines."""
 
@@ -200,6 +211,7 @@ SCRAM_USERS = ScramUsers(ScramMechanism.SCRAM_SHA_256, lambda name, _: credentia
 MECHANISMS: dict[str, Callable[[], Mechanism]] = {
     "PLAIN": lambda: PlainServer(PlainUsers(USERS)),
     "SCRAM-SHA-256": lambda: ScramServer(SCRAM_USERS),
+    "OAUTHBEARER": lambda: OAuthBearerServer(validate),
 }
 
 
@@ -241,6 +253,8 @@ class Listener:
                 ours.sendall(self._answer(request))
                 continue
             outcome = exchange.receive(request)
+            if outcome.work is not None:
+                outcome = exchange.conclude(outcome.work)
             answer = self._answer(request) if outcome == PASS_ON else outcome.frame
             if answer is not None:
                 ours.sendall(answer)
@@ -275,16 +289,31 @@ def cluster_id(client: Client) -> str | None:
     return client.call(MetadataRequest(), MetadataResponse).cluster_id
 
 
-@pytest.mark.parametrize("mechanism", list(MECHANISMS))
+@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "OAUTHBEARER"])
 def test_a_connection_begins_with_a_login(listener: Listener, mechanism: str) -> None:
     with Client(listener.address, security=security(mechanism)) as client:
+        assert cluster_id(client) == "login 1"
+
+
+def test_a_bearer_shows_the_token_that_the_file_has_now(listener: Listener, tmp_path: Path) -> None:
+    file = tmp_path / "the token"
+    properties = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": file.as_uri()}
+    bearer = Security({"security.protocol": "SASL_PLAINTEXT", **properties})
+    with pytest.raises(ClientError, match="gives no token"):
+        Client(listener.address, security=bearer)
+    file.write_text("stale\n")
+    with pytest.raises(SaslAuthenticationFailedError, match="invalid_token") as refused:
+        Client(listener.address, security=bearer)
+    assert "stale" not in str(refused.value)
+    file.write_text("good\n")
+    with Client(listener.address, security=bearer) as client:
         assert cluster_id(client) == "login 1"
 
 
 def test_a_refused_mechanism_names_those_that_the_broker_takes(listener: Listener) -> None:
     with pytest.raises(UnsupportedSaslMechanismError) as refused:
         Client(listener.address, security=security("SCRAM-SHA-512"))
-    told = f"{listener.address} does not take sasl.mechanism=SCRAM-SHA-512; it takes PLAIN, SCRAM-SHA-256"
+    told = f"{listener.address} does not take sasl.mechanism=SCRAM-SHA-512; it takes PLAIN, SCRAM-SHA-256, OAUTHBEARER"
     assert str(refused.value) == told
 
 

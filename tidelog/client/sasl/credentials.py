@@ -1,6 +1,6 @@
 """User, password and mechanism of a client, by the keys of Kafka's clients.
 
-sasl.mechanism                  PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+sasl.mechanism                  PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or OAUTHBEARER, whose keys are in ``bearer``
 sasl.jaas.config                Kafka's PlainLoginModule or ScramLoginModule with username and password
 sasl.username, sasl.password    the same, as librdkafka names them
 """
@@ -11,24 +11,33 @@ import re
 from collections.abc import Mapping
 
 from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
+from tidelog.client.sasl.bearer import KEYS as BEARER_KEYS
+from tidelog.client.sasl.bearer import OAUTHBEARER, BearerCredentials, read_bearer_credentials
 from tidelog.client.wire import ClientError
 
 MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
 USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
-KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY})
+KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY, *BEARER_KEYS})
 """The keys that are understood."""
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that brokers refuse in a user's name, and halves of characters, which are no UTF-8."""
 _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
 
 
-def read_credentials(properties: Mapping[str, str]) -> Credentials:
+def read_credentials(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
     """Read the credentials of a profile. Raises ClientError, which shows no password."""
     mechanism = properties.get(MECHANISM_KEY, "").upper()
+    jaas = properties.get(JAAS_KEY)
+    if mechanism == OAUTHBEARER:
+        return read_bearer_credentials(properties, {} if jaas is None else _options_of(jaas, mechanism))
     if mechanism not in MECHANISMS:
         found = f"{MECHANISM_KEY}={mechanism}" if mechanism else f"{MECHANISM_KEY} is missing"
-        raise ClientError(f"{found}: expected {PLAIN}, {' or '.join(HASHES)}")
-    jaas = properties.get(JAAS_KEY)
+        raise ClientError(f"{found}: expected {PLAIN}, {', '.join(HASHES)} or {OAUTHBEARER}")
+    return _read_password(properties, mechanism, jaas)
+
+
+def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | None) -> Credentials:
+    """A user and a password. Raises ClientError."""
     if jaas is None:
         given, user_key, password_key = properties, USER_KEY, PASSWORD_KEY
     elif USER_KEY in properties or PASSWORD_KEY in properties:
@@ -47,14 +56,14 @@ def read_credentials(properties: Mapping[str, str]) -> Credentials:
 
 def _options_of(text: str, mechanism: str) -> Mapping[str, str]:
     """The options of a JAAS text for the mechanism. Raises ClientError."""
-    from tidelog.broker.security.sasl.jaas import PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+    from tidelog.broker.security.sasl.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
     from tidelog.protocol.config_def import ConfigError
 
     try:
         module = parse_jaas(text)
     except ConfigError as error:
         raise ClientError(str(error)) from error
-    expected = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
+    expected = {PLAIN: PLAIN_MODULE, OAUTHBEARER: OAUTHBEARER_MODULE}.get(mechanism, SCRAM_MODULE)
     if module.name != expected:
         raise ClientError(f"{JAAS_KEY} is for {module.name}: {MECHANISM_KEY}={mechanism} expects {expected}")
     if module.options.get("tokenauth", "").lower() == "true":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from tidelog.broker.security.sasl.client.bearer import exchange_bearer
 from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
+from tidelog.client.sasl.bearer import BearerCredentials
 from tidelog.client.sasl.credentials import MECHANISM_KEY
 from tidelog.protocol.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError, error_for_code
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -15,10 +18,10 @@ if TYPE_CHECKING:
     from tidelog.client.connection import Client
 
 
-def log_in(client: Client, credentials: Credentials) -> int:
+def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
     """Log in, and return the session's lifetime in ms; 0: no end. Raises ClientError, KafkaError."""
+    exchange = _begin(credentials)
     _choose_mechanism(client, credentials.mechanism)
-    exchange = begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
     token = next(exchange)
     while True:
         answer = client.call(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
@@ -31,6 +34,13 @@ def log_in(client: Client, credentials: Credentials) -> int:
             return answer.session_lifetime_ms
         except SaslAuthenticationFailedError as error:
             raise SaslAuthenticationFailedError(_refusal(client, credentials, error.message)) from error
+
+
+def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, bytes, None]:
+    """The tokens of one login. Raises ClientError where there is none to show."""
+    if isinstance(credentials, BearerCredentials):
+        return exchange_bearer(credentials.token())
+    return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
 
 
 def _choose_mechanism(client: Client, mechanism: str) -> None:
@@ -46,6 +56,6 @@ def _choose_mechanism(client: Client, mechanism: str) -> None:
         raise kind(f"{client.bootstrap} takes no login: {kind.default_message}")
 
 
-def _refusal(client: Client, credentials: Credentials, reason: str) -> str:
+def _refusal(client: Client, credentials: Credentials | BearerCredentials, reason: str) -> str:
     """One line, whatever the broker sends."""
     return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"

@@ -1,0 +1,146 @@
+"""Bearer tokens of a client: from a file, from an issuer, and profiles that name neither."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from tidelog.admin_interface import AdminInterface, login_headers
+from tidelog.broker.security.sasl.client.bearer import exchange_bearer
+from tidelog.client import ClientError
+from tidelog.client.sasl.bearer import HANDLER_KEY, ID_KEY, SCOPE_KEY, SECRET_KEY, URL_KEY, BearerCredentials
+from tidelog.client.sasl.credentials import JAAS_KEY, MECHANISM_KEY, read_credentials
+from tidelog.client.security import Security
+
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+CLIENT = {ID_KEY: "ann", SECRET_KEY: "se cret"}
+
+
+class Issuer:
+    """An endpoint that answers as a test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.status, self.headers = 200, {}
+        self.answer = json.dumps({"access_token": "a.b-c_d", "token_type": "Bearer"}).encode()
+        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                issuer.asked.append((b64decode(self.headers["Authorization"].split()[1]).decode(), form))
+                self.send_response(issuer.status)
+                for name, value in issuer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(issuer.answer)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/token"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    issuer = Issuer()
+    yield issuer
+    issuer.close()
+
+
+def read(**properties: str) -> BearerCredentials:
+    found = read_credentials({MECHANISM_KEY: "OAUTHBEARER", **properties})
+    assert isinstance(found, BearerCredentials)
+    return found
+
+
+def test_an_issuer_is_asked_by_the_clients_own_secret(issuer: Issuer) -> None:
+    credentials = read(**CLIENT, **{URL_KEY: issuer.url, SCOPE_KEY: "kafka all"})
+    assert credentials.token() == "a.b-c_d"
+    assert issuer.asked == [("ann:se%20cret", {"grant_type": ["client_credentials"], "scope": ["kafka all"]})]
+    assert "se cret" not in repr(credentials)
+
+
+def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:
+    jaas = f'{MODULE} required clientId="ann" clientSecret="secret" scope="all";'
+    assert read(**{URL_KEY: issuer.url, JAAS_KEY: jaas}).token() == "a.b-c_d"
+    assert issuer.asked == [("ann:secret", {"grant_type": ["client_credentials"], "scope": ["all"]})]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"access_token": 1}',
+        b'{"access_token": ""}',
+        b'{"access_token": "a\\u0001b"}',
+        b"\xff",
+    ],
+)
+def test_an_answer_without_a_token_says_so(issuer: Issuer, answer: bytes) -> None:
+    issuer.answer = answer
+    with pytest.raises(ClientError, match="gives no token"):
+        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 500])
+def test_the_secret_goes_nowhere_else(issuer: Issuer, status: int) -> None:
+    issuer.status, issuer.headers = status, {"Location": issuer.url}
+    with pytest.raises(ClientError, match=f"gives no token: HTTP Error {status}") as refused:
+        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+    assert len(issuer.asked) == 1
+    assert "se cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ({}, "expected a URL of file or https"),
+        ({URL_KEY: "http://issuer.example/token", **CLIENT}, "expected a URL of file or https"),
+        ({URL_KEY: "ftp://127.0.0.1/token", **CLIENT}, "expected a URL of file or https"),
+        ({URL_KEY: "file:token"}, "expected a URL of file or https"),
+        ({URL_KEY: "https://[::1/token", **CLIENT}, "expected a URL of file or https"),
+        ({URL_KEY: "https://issuer.example/token", ID_KEY: "ann"}, "no name or no secret"),
+        ({URL_KEY: "file:///token", HANDLER_KEY: "x.Y"}, "OAuthBearerLoginCallbackHandler"),
+        ({URL_KEY: "file:///token", JAAS_KEY: "x.Y required;"}, "OAuthBearerLoginModule"),
+    ],
+)
+def test_a_profile_that_names_no_token_says_so(properties: dict[str, str], told: str) -> None:
+    with pytest.raises(ClientError, match=told):
+        read(**properties)
+
+
+@pytest.mark.parametrize(("answer", "said"), [(b"", []), (b'{"status":"invalid_token"}', [b"\x01"])])
+def test_a_refusal_is_acknowledged(answer: bytes, said: list[bytes]) -> None:
+    exchange = exchange_bearer("a.b.c")
+    assert next(exchange) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
+    with suppress(StopIteration):
+        assert [exchange.send(answer)] == said
+        exchange.send(b"")
+
+
+def test_the_admin_interface_is_shown_the_token_where_no_one_reads_along(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a.b.c")
+    security = Security({"security.protocol": "SASL_SSL", MECHANISM_KEY: "OAUTHBEARER", URL_KEY: file.as_uri()})
+    assert login_headers(AdminInterface("10.0.0.7", 9644, True), security) == {"Authorization": "Bearer a.b.c"}
+    assert login_headers(AdminInterface("10.0.0.7", 9644, False), security) == {}

@@ -1,0 +1,139 @@
+"""Bearer tokens of a client, by the keys of Kafka's clients: from a file, or from an issuer that knows the client.
+
+sasl.oauthbearer.token.endpoint.url                    a URL of file: the token is read for each login, so that another
+                                                       program may renew it; or of https (http: on this machine alone)
+sasl.oauthbearer.client.credentials.client.id          for https: the client's name at the issuer, by the grant
+sasl.oauthbearer.client.credentials.client.secret      client_credentials of RFC 6749, and its secret
+sasl.oauthbearer.scope                                 for https: the scope to ask for
+sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret, scope and
+                                                       ssl.truststore.location (PEM), in place of the keys above
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.client.wire import ClientError
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from urllib.request import OpenerDirector, Request
+
+OAUTHBEARER = "OAUTHBEARER"
+URL_KEY = "sasl.oauthbearer.token.endpoint.url"
+ID_KEY = "sasl.oauthbearer.client.credentials.client.id"
+SECRET_KEY = "sasl.oauthbearer.client.credentials.client.secret"
+SCOPE_KEY = "sasl.oauthbearer.scope"
+HANDLER_KEY = "sasl.login.callback.handler.class"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, HANDLER_KEY})
+"""The keys that are understood."""
+MAX_BYTES = 64 * 1024
+TIMEOUT_S = 10.0
+_TOKEN = re.compile(r"[-_.a-zA-Z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class BearerCredentials:
+    """The source of a client's tokens."""
+
+    url: str
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    authority: str | None = None
+    """Trusted certificates of the issuer, as a file; None: those of the system."""
+    mechanism: str = OAUTHBEARER
+    user: str = "the bearer of a token"
+    """For messages: who the user is stands in the token, which only the broker reads."""
+
+    def token(self) -> str:
+        """Fetch the token for one login. Raises ClientError, which shows neither it nor the secret."""
+        try:
+            text = self._read_file() if self.url.startswith("file:") else self._ask()
+        except (OSError, ValueError) as error:
+            raise ClientError(f"{self.url} gives no token: {error}") from error
+        if not _TOKEN.fullmatch(text):
+            raise ClientError(f"{self.url} gives no token: what it has is none")
+        return text
+
+    def _read_file(self) -> str:
+        """Raises OSError, ValueError."""
+        from urllib.parse import unquote, urlsplit
+
+        with open(unquote(urlsplit(self.url).path), encoding="ascii") as file:
+            return file.read(MAX_BYTES).strip()
+
+    def _ask(self) -> str:
+        """Raises OSError, ValueError."""
+        from urllib.error import HTTPError
+
+        try:
+            with self._opener().open(self._request(), timeout=TIMEOUT_S) as response:
+                answer = json.loads(response.read(MAX_BYTES))
+        except HTTPError as error:
+            error.close()
+            raise
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        return token if isinstance(token, str) else ""
+
+    def _request(self) -> Request:
+        from urllib.parse import quote, urlencode
+        from urllib.request import Request
+
+        fields = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        login = base64.b64encode(f"{quote(self.client_id)}:{quote(self.client_secret)}".encode()).decode()
+        return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
+
+    def _opener(self) -> OpenerDirector:
+        """One that sends the secret nowhere else."""
+        import ssl
+        from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+
+        class NoRedirects(HTTPRedirectHandler):
+            def redirect_request(
+                self, req: Request, fp: object, code: int, msg: str, headers: Message, newurl: str
+            ) -> None:
+                """Follow none."""
+
+        return build_opener(HTTPSHandler(context=ssl.create_default_context(cafile=self.authority)), NoRedirects())
+
+
+def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:
+    """The source that a profile and its JAAS text name. Raises ClientError, which shows no secret."""
+    handler = properties.get(HANDLER_KEY, HANDLER)
+    if handler != HANDLER:
+        raise ClientError(f"{HANDLER_KEY}={handler}: expected {HANDLER}")
+    found = BearerCredentials(
+        properties.get(URL_KEY, ""),
+        properties.get(ID_KEY) or options.get("clientId", ""),
+        properties.get(SECRET_KEY) or options.get("clientSecret", ""),
+        properties.get(SCOPE_KEY) or options.get("scope", ""),
+        options.get("ssl.truststore.location"),
+    )
+    if found.url.startswith("file:///"):
+        return found
+    if not is_safe(found.url):
+        raise ClientError(f"{URL_KEY}={found.url}: expected a URL of file or https, or of http on this machine")
+    if not found.client_id or not found.client_secret:
+        raise ClientError(f"no name or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
+    return found
+
+
+def is_safe(url: str) -> bool:
+    """Return whether a secret may be sent there."""
+    from urllib.parse import urlsplit
+
+    from tidelog.broker.security.policy import is_loopback
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
