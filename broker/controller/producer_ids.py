@@ -74,8 +74,9 @@ class ProducerIdManager:
             return
         first = self._controller.image.producer_ids
         self._controller.commit([block_record(self._controller.node_id, first + BLOCK_SIZE)])
+        synced = self._controller.when_synced()
         self._is_fetching = True
-        self._controller.when_synced().on_done(partial(self._end_fetch, range(first, first + BLOCK_SIZE)))
+        synced.on_done(partial(self._end_fetch, range(first, first + BLOCK_SIZE)))
 
     def _end_fetch(self, block: range, synced: Deferred[None]) -> None:
         self._is_fetching = False

@@ -143,7 +143,6 @@ class FilteredLog:
                 self._touch_is_due = True
                 self._broker.timers.schedule(wait_ms, self._touch_after_pause)
             return
-        self._is_running = True
         broker, reader, partition = self._broker, self._reader, self._partition
         indexing = indexing_of(broker) if is_indexed(partition.config) else None
         indexer = indexing.indexer(partition.topic_partition) if indexing is not None else None
@@ -157,6 +156,7 @@ class FilteredLog:
                 return reader.read(reading, None)
 
         done = in_thread(broker.loop, broker.executor, work, broker.timers.turns)
+        self._is_running = True
         done.on_done(lambda deferred: self._keep(key, reading.upper, deferred))
 
     def _keep(self, key: Key, upper: int, done: Deferred[Matching]) -> None:

@@ -35,9 +35,8 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
 
 def name_no_protocol(done: Deferred[JoinGroupResponse]) -> None:
     """An error has no protocol, which can be said since version 7; before, it is the empty name."""
-    response = done.result()
-    if response.error_code:
-        response.protocol_name = None
+    if done.has_value and done.result().error_code:
+        done.result().protocol_name = None
 
 
 def error_response(request: JoinGroupRequest, error: KafkaError) -> JoinGroupResponse:

@@ -54,7 +54,8 @@ class Moved:
 def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
     """Wait for one of the partitions; whether the time is up."""
     moved = Moved()
-    parked = broker.purgatory.park(moved, partitions, max(until_ms - broker.timers.monotonic_ms(), 0))
+    left_ms = max(until_ms - broker.timers.monotonic_ms(), 0)
+    parked = broker.purgatory.park(moved, partitions, left_ms, moved.happened.refuse)
     moved.happened.on_hurry(lambda: broker.purgatory.expire(parked))
     try:
         yield moved.happened

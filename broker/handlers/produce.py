@@ -211,7 +211,7 @@ def _when_committed(
             deferred.complete(_with_leaders(broker, context, response) if progress.has_failed else response)
 
     for answer, wait in waits:
-        wait.on_done(partial(settle, answer))
+        wait.on_done(partial(settle, answer), deferred.refuse)
     return deferred
 
 

@@ -56,19 +56,23 @@ class GroupSync:
         self._is_syncing = False
         failure = error_of(done)
         self._settled.extend((deferred, failure) for deferred in covered)
-        if self._waiting:
-            self._begin()
-        if not self._is_settling:
-            self._settle()
+        try:
+            if self._waiting:
+                self._begin()
+        finally:  # those whose sync is over wait for no mistake of the next one
+            if not self._is_settling:
+                self._settle()
 
     def _settle(self) -> None:
         """Settle some of those that a sync has covered, and others in the next turn."""
         self._is_settling = True
-        for _ in range(min(SETTLED_PER_TURN, len(self._settled))):
-            settle_one(*self._settled.popleft())
-        self._is_settling = bool(self._settled)
-        if self._is_settling:
-            self._threads.call_soon(self._settle)
+        try:
+            for _ in range(min(SETTLED_PER_TURN, len(self._settled))):
+                settle_one(*self._settled.popleft())
+        finally:
+            self._is_settling = bool(self._settled)
+            if self._is_settling:
+                self._threads.call_soon(self._settle)
 
 
 def settle_one(deferred: Deferred[None], failure: KafkaError | None) -> None:

@@ -29,7 +29,8 @@ def in_thread(
 ) -> Deferred[T]:
     """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread.
 
-    Whatever it raises settles it: see :mod:`tidelog.broker.loop.deferred` for others than KafkaErrors.
+    Whatever it raises settles it, also that no thread can be started. For others than KafkaErrors see
+    :mod:`tidelog.broker.loop.deferred`.
 
     ``turns`` measures the turn in which the result is settled, with all that follows from it.
     """
@@ -53,7 +54,12 @@ def in_thread(
             deferred.refuse(error)
             raise
 
-    loop.run_in_executor(executor, work).add_done_callback(settle_in_turn)
+    try:
+        future = loop.run_in_executor(executor, work)
+    except (MemoryError, RuntimeError) as error:  # no thread can be started, or the broker stops
+        deferred.fail(error)
+    else:
+        future.add_done_callback(settle_in_turn)
     return deferred
 
 

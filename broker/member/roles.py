@@ -101,7 +101,11 @@ class MemberRoles:
         logs, self._unsaved = self._unsaved, []
         self._is_saving = bool(logs)
         if logs:
-            self._in_thread(partial(save_epochs, logs)).on_done(lambda _: self._save())
+            self._in_thread(partial(save_epochs, logs)).on_done(lambda _: self._save(), self._end_saving)
+
+    def _end_saving(self, _: Exception) -> None:
+        """After an unexpected error: the next log to be saved begins again, with those that are left."""
+        self._is_saving = False
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:
         """End the leader's side."""

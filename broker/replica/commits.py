@@ -27,11 +27,13 @@ class Commits:
 
     def advance(self, high_watermark: int) -> None:
         """Settle the waits below ``high_watermark``."""
-        waiting, self._waiting = self._waiting, []
-        for offset, deferred in waiting:
-            if offset >= high_watermark:
-                self._waiting.append((offset, deferred))
-            elif not deferred.abandoned:
+        waiting = self._waiting
+        if not waiting:
+            return
+        due = [deferred for offset, deferred in waiting if offset < high_watermark and not deferred.abandoned]
+        self._waiting = [wait for wait in waiting if wait[0] >= high_watermark]  # first: a callback may add some
+        for deferred in due:
+            if not deferred.abandoned:
                 deferred.complete(None)
 
     def fail(self, error: KafkaError) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class GroupFlush:
 
     def _finish(self, end: int, done: Deferred[None]) -> None:
         self._running = False
-        try:
-            done.result()
-        except KafkaError as error:
-            self._failed(error)
+        failure = error_of(done)
+        if failure is not None:
+            self._failed(failure)
             return
-        self._synced(end)
-        if self._log.log_end_offset > end:
-            self.appended()
+        try:
+            self._synced(end)
+        finally:  # those who came meanwhile wait for no mistake of what the sync has settled
+            if self._log.log_end_offset > end:
+                self.appended()

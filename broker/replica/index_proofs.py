@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.group_flush import InThread
-from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 Work = Callable[[], object]
 
@@ -43,18 +42,10 @@ class IndexProofs:
             self._in_thread(lambda: void(prove)).on_done(lambda proven: self._end(proven, done))
 
     def _end(self, proven: Deferred[None], done: Deferred[None]) -> None:
-        self._next()
-        failure: KafkaError | None = KafkaStorageError("transaction indices could not be proven")
         try:
-            proven.result()
-            failure = None
-        except KafkaError as error:
-            failure = error
+            self._next()
         finally:  # those who wait are told whatever happened
-            if failure is None:
-                done.complete(None)
-            else:
-                done.fail(failure)
+            proven.pass_to(done)
 
 
 def void(work: Work) -> None:

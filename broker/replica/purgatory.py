@@ -7,18 +7,23 @@ together, after the producers' own responses are on their way. Keys are compared
     parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
     parked --cancel--> gone                     parked --close or expire--> expire() --> gone
 
+An operation that raises leaves, and its client is refused; the others are looked at all the same.
+
 Invariants: an operation leaves every key when it leaves; ``expire`` is called at most once and never after
 ``try_complete`` said True; nothing runs inside ``touch``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, Refuse
 from tidelog.broker.loop.timers import Timer, TimerQueue
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -38,11 +43,12 @@ class DelayedOperation(Protocol):
 class Parked:
     """An operation's place in the purgatory."""
 
-    __slots__ = ("keys", "operation", "timer")
+    __slots__ = ("keys", "operation", "refuse", "timer")
 
-    def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
+    def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...], refuse: Refuse) -> None:
         self.operation = operation
         self.keys = keys
+        self.refuse = refuse
         self.timer: Timer | None = None
 
 
@@ -63,9 +69,12 @@ class Purgatory:
     def __len__(self) -> int:
         return len({parked for watchers in self._watchers.values() for parked in watchers})
 
-    def park(self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float) -> Parked:
-        """Wait at most ``delay_ms`` for one of ``keys`` to move. The caller has just tried the operation itself."""
-        parked = Parked(operation, tuple(keys))
+    def park(self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, refuse: Refuse) -> Parked:
+        """Wait at most ``delay_ms`` for one of ``keys`` to move. The caller has just tried the operation itself.
+
+        ``refuse`` is given what the operation raises, so that its client does not wait without end.
+        """
+        parked = Parked(operation, tuple(keys), refuse)
         watchers = self._watchers
         for key in parked.keys:
             waiting = watchers.get(key)
@@ -81,7 +90,7 @@ class Purgatory:
     ) -> Deferred[T]:
         """Park an operation that settles ``answer``: a client that hurries it has it expired, one that is gone has it
         forgotten."""
-        parked = self.park(operation, keys, delay_ms)
+        parked = self.park(operation, keys, delay_ms, answer.refuse)
         answer.on_hurry(partial(self.expire, parked))
         answer.on_abandon(partial(self.cancel, parked))
         return answer
@@ -105,7 +114,14 @@ class Purgatory:
         for key in touched:
             candidates.update(self._watchers.get(key, {}))
         for parked in candidates:
-            if parked.timer is not None and parked.operation.try_complete():
+            if parked.timer is None:
+                continue
+            try:
+                is_completed = parked.operation.try_complete()
+            except Exception as error:  # noqa: BLE001 - logged there
+                is_completed = True
+                _refuse(parked, error)
+            if is_completed:
                 self.completed_total += 1
                 self.cancel(parked)
 
@@ -131,4 +147,16 @@ class Purgatory:
             return
         self.cancel(parked)
         self.expired_total += 1
-        parked.operation.expire()
+        try:
+            parked.operation.expire()
+        except Exception as error:  # noqa: BLE001 - logged there
+            _refuse(parked, error)
+
+
+def _refuse(parked: Parked, error: Exception) -> None:
+    """Tell the client of an operation that raised, in the handler of that error."""
+    logger.exception("a request that waited is refused for a fault of the broker")
+    try:
+        parked.refuse(error)
+    except Exception:
+        logger.exception("its client cannot be told")

@@ -80,7 +80,7 @@ class ShareRead:
         if errors or max_wait_ms <= 0 or self._is_enough(reads):
             return self._acquire(reads, errors)
         release(reads)
-        self._parked = self._broker.purgatory.park(self, self._keys(), max_wait_ms)
+        self._parked = self._broker.purgatory.park(self, self._keys(), max_wait_ms, self._deferred.refuse)
         self._deferred.on_abandon(self._abandon)
         return self._deferred
 

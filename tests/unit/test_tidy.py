@@ -46,6 +46,7 @@ BROAD_EXCEPT_ALLOWED = {
     "broker/loop/steps.py",
     "broker/member/replication.py",
     "broker/network/connection.py",
+    "broker/replica/purgatory.py",
     "broker/requests/dispatch.py",
     "broker/requests/route.py",
     "cleaner/log_cleaner.py",

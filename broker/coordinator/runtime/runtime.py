@@ -433,9 +433,16 @@ class CoordinatorRuntime(Generic[S]):
             opening.on_done(lambda _: self._load_opened(partition, partitions))
 
     def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
-        """Go on with a partition whose log is open."""
+        """Go on with a partition whose log is open; what keeps it from being loaded keeps no other from it."""
         if not self._log.exists():
             return  # the topic was deleted meanwhile
+        try:
+            self._begin_opened(partition, partitions)
+        except Exception:  # noqa: BLE001 - logged there
+            self._give_up(partition)
+            self._call_soon(lambda: self._load_next(partitions))
+
+    def _begin_opened(self, partition: int, partitions: Iterator[int]) -> None:
         if not self._is_to_be_loaded(partition):
             if not self._is_known(partition):
                 self._empty.add(partition)

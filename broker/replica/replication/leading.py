@@ -213,7 +213,7 @@ def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Defer
         if not limited.done:
             done.pass_to(limited)
 
-    work.on_done(settle)
+    work.on_done(settle, limited.refuse)
     return limited
 
 

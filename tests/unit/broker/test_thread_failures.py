@@ -37,12 +37,14 @@ from tidelog.protocol.record.record_batch import BatchOptions
 from tidelog.protocol.schema.fields import Message
 
 MOST_TURNS = 5000
+NOT_STARTED = RuntimeError("can't start new thread")
 ERRORS = [
     MemoryError(),
     OSError(5, "Input/output error"),
     RuntimeError("a mistake of ours"),
     RecursionError(),
     KafkaStorageError(),
+    NOT_STARTED,
 ]
 LONG_BATCH = bytes(
     batch(*(b"%0100d" % number for number in range(12_000)), options=BatchOptions(compression=CompressionType.GZIP))
@@ -68,6 +70,8 @@ class FailingThreads:
 
     def _failing(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         self._left -= 1
+        if self._left == -1 and self._error is NOT_STARTED:
+            raise NOT_STARTED
         return self._run(executor, self._fail if self._left == -1 else work, *arguments)
 
     def _fail(self, *_: Any) -> None:
@@ -141,7 +145,9 @@ def describe_log_dirs(data: DataBroker, name: str) -> Message:
 VERSIONS: dict[object, int] = {fetch: 2, produce: 9, produce_durably: 9, delete: 5}
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", ERRORS, ids=lambda error: "not started" if error is NOT_STARTED else type(error).__name__
+)
 @pytest.mark.parametrize(
     "request_of",
     [create, auto_create, delete, widen, configure, produce, produce_durably, fetch, delete_records, describe_log_dirs],

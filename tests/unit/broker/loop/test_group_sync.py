@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -115,3 +116,22 @@ def test_many_are_settled_in_several_turns() -> None:
     assert [deferred.done for deferred in rest].count(True) == SETTLED_PER_TURN
     log.turn()
     assert all(deferred.has_value for deferred in rest)
+
+
+def test_a_sync_that_cannot_begin_keeps_those_of_the_last_one_from_nothing() -> None:
+    log = Log()
+    faults: list[Exception] = []
+
+    def begin(work: Callable[[], None]) -> Deferred[None]:
+        if faults:
+            raise faults.pop()
+        return log.steps(work)
+
+    log.group = GroupSync(log.sync, lambda: False, Threads(begin, log.soon.append))
+    first, second = log.append(), log.append()
+    faults.append(MemoryError())
+    log.steps.step()
+    assert first.has_value
+    log.append()
+    log.steps.step()
+    assert second.has_value

@@ -34,6 +34,13 @@ async def test_what_work_raises_is_passed_on(work: Callable[[], int], error: typ
         await settled(in_thread(asyncio.get_running_loop(), executor, work))
 
 
+async def test_work_for_which_there_is_no_thread_is_answered() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(UnknownServerError):
+        in_thread(asyncio.get_running_loop(), executor, lambda: 7).result()
+
+
 async def test_work_that_is_cancelled_is_answered() -> None:
     held = threading.Event()
     with ThreadPoolExecutor(1) as executor:

@@ -128,3 +128,20 @@ def test_an_abandoned_wait_is_left_alone() -> None:
     wait.abandon()
     fixture.threads.finish()
     assert not wait.done
+
+
+def test_those_who_came_meanwhile_wait_for_no_mistake_of_what_a_sync_settles() -> None:
+    fixture = Fixture(1)
+    first, second = fixture.append(), fixture.append()
+
+    def fail(_: int) -> None:
+        raise MemoryError
+
+    fixture.flush = GroupFlush(cast(Any, fixture.log), fixture.threads, fail, fixture.commits.fail)
+    fixture.threads.work.clear()
+    fixture.flush.appended()
+    third = fixture.append()
+    fixture.threads.finish()
+    assert fixture.threads.work, "the next sync is under way"
+    fixture.commits.advance(3)
+    assert all(wait.done for wait in (first, second, third))

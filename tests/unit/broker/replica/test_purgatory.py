@@ -5,6 +5,7 @@ import pytest
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.protocol.errors import UnknownServerError
 
 
 class Operation:
@@ -21,6 +22,20 @@ class Operation:
         self.expired += 1
 
 
+class Bad(Operation):
+    """An operation that always raises."""
+
+    def try_complete(self) -> bool:
+        raise MemoryError
+
+    def expire(self) -> None:
+        raise RuntimeError
+
+
+def ignore(_: Exception) -> None:
+    """For operations that raise nothing."""
+
+
 @pytest.fixture
 def loop() -> ManualLoop:
     return ManualLoop()
@@ -34,7 +49,7 @@ def purgatory(loop: ManualLoop) -> Purgatory:
 def test_touching_a_key_tries_the_operation_in_the_next_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
     operation.ready = True
-    purgatory.park(operation, ["a", "b"], 100)
+    purgatory.park(operation, ["a", "b"], 100, ignore)
     purgatory.touch("b")
     assert operation.tried == 0
     loop.run_soon()
@@ -44,7 +59,7 @@ def test_touching_a_key_tries_the_operation_in_the_next_turn(loop: ManualLoop, p
 
 def test_touches_of_one_turn_try_an_operation_once(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
-    purgatory.park(operation, ["a", "b"], 100)
+    purgatory.park(operation, ["a", "b"], 100, ignore)
     for _ in range(3):
         purgatory.touch("a")
         purgatory.touch("b")
@@ -61,7 +76,7 @@ def test_touching_a_key_nobody_watches_asks_for_no_turn(loop: ManualLoop, purgat
 
 def test_an_operation_expires_at_its_deadline(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
-    purgatory.park(operation, ["a"], 100)
+    purgatory.park(operation, ["a"], 100, ignore)
     loop.advance(99)
     assert operation.expired == 0
     loop.advance(5)
@@ -73,7 +88,7 @@ def test_an_operation_expires_at_its_deadline(loop: ManualLoop, purgatory: Purga
 def test_a_completed_operation_does_not_expire(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
     operation.ready = True
-    purgatory.park(operation, ["a"], 100)
+    purgatory.park(operation, ["a"], 100, ignore)
     purgatory.touch("a")
     loop.run_soon()
     loop.advance(1000)
@@ -83,7 +98,7 @@ def test_a_completed_operation_does_not_expire(loop: ManualLoop, purgatory: Purg
 
 def test_a_cancelled_operation_is_neither_tried_nor_expired(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
-    parked = purgatory.park(operation, ["a"], 100)
+    parked = purgatory.park(operation, ["a"], 100, ignore)
     purgatory.touch("a")
     purgatory.cancel(parked)
     purgatory.cancel(parked)
@@ -94,14 +109,14 @@ def test_a_cancelled_operation_is_neither_tried_nor_expired(loop: ManualLoop, pu
 
 def test_a_clock_jump_moves_no_deadline(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
-    purgatory.park(operation, ["a"], 100)
+    purgatory.park(operation, ["a"], 100, ignore)
     loop.time.jump_wall(86_400_000)
     loop.advance(50)
     assert operation.expired == 0
 
 
 def test_a_key_named_twice_is_left_whole(loop: ManualLoop, purgatory: Purgatory) -> None:
-    parked = purgatory.park(Operation(), ["a", "a"], 100)
+    parked = purgatory.park(Operation(), ["a", "a"], 100, ignore)
     purgatory.cancel(parked)
     assert len(purgatory) == 0
     purgatory.touch("a")
@@ -110,7 +125,7 @@ def test_a_key_named_twice_is_left_whole(loop: ManualLoop, purgatory: Purgatory)
 
 def test_an_operation_expires_once_when_told(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
-    parked = purgatory.park(operation, ["a"], 100)
+    parked = purgatory.park(operation, ["a"], 100, ignore)
     purgatory.expire(parked)
     purgatory.expire(parked)
     loop.advance(1000)
@@ -121,7 +136,7 @@ def test_an_operation_expires_once_when_told(loop: ManualLoop, purgatory: Purgat
 def test_expire_all_answers_everything(purgatory: Purgatory) -> None:
     operations = [Operation() for _ in range(3)]
     for operation in operations:
-        purgatory.park(operation, ["a"], 1000)
+        purgatory.park(operation, ["a"], 1000, ignore)
     purgatory.expire_all()
     assert [operation.expired for operation in operations] == [1, 1, 1]
     assert len(purgatory) == 0
@@ -143,3 +158,38 @@ def test_an_answer_whose_client_is_gone_is_forgotten(loop: ManualLoop, purgatory
     purgatory.touch("a")
     loop.run_soon()
     assert (operation.expired, operation.tried, len(purgatory)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("occasion", ["touched", "expired", "closed"])
+def test_an_operation_that_raises_is_refused_and_keeps_no_other_waiting(
+    loop: ManualLoop, purgatory: Purgatory, occasion: str
+) -> None:
+    answers: list[Deferred[None]] = [Deferred() for _ in range(3)]
+    others = [Operation() for _ in range(3)]
+    for answer, other in zip(answers, others, strict=True):
+        purgatory.park_answer(Bad(), ["a"], 100, answer)
+        purgatory.park(other, ["a"], 100, ignore)
+    if occasion == "touched":
+        purgatory.touch("a")
+        loop.run_soon()
+    elif occasion == "expired":
+        loop.advance(200)
+    else:
+        purgatory.expire_all()
+    for answer in answers:
+        with pytest.raises(UnknownServerError):
+            answer.result()
+    assert all(other.tried or other.expired for other in others)
+    assert len(purgatory) == (3 if occasion == "touched" else 0)
+
+
+def test_a_client_that_cannot_be_told_keeps_no_other_waiting(loop: ManualLoop, purgatory: Purgatory) -> None:
+    def fail(_: Exception) -> None:
+        raise RuntimeError
+
+    other = Operation()
+    purgatory.park(Bad(), ["a"], 100, fail)
+    purgatory.park(other, ["a"], 100, ignore)
+    purgatory.touch("a")
+    loop.run_soon()
+    assert other.tried == 1

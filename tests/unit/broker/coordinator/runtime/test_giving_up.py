@@ -275,3 +275,23 @@ def test_a_clock_that_meets_a_fault_does_not_stop(monkeypatch: pytest.MonkeyPatc
     assert not world.runtime.loaded
     world.advance(RETRY_MS + 20_000)
     assert not world.group().members, "its session has ended"
+
+
+def test_a_partition_that_meets_a_fault_keeps_no_other_from_being_loaded() -> None:
+    world = GroupWorld()
+    for number in range(20):
+        commit(world, number, group_id=f"group-{number}")
+    again = GroupWorld(world.log, world.time)
+    build, faults = again.runtime._new_shard, [RuntimeError()]
+
+    def fail_once(partition: int, timer: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return build(partition, timer)
+
+    again.runtime._new_shard = fail_once
+    again.runtime.load_all()
+    again.loop.run_soon()
+    assert len(again.runtime.loaded) == len(world.log.batches) - 1
+    again.advance(RETRY_MS)
+    assert len(again.runtime.loaded) == len(world.log.batches)
