@@ -57,6 +57,9 @@ LABEL org.opencontainers.image.title="Tidelog" \
 COPY --from=build /opt/tidelog /opt/tidelog
 RUN mkdir -p /var/lib/tidelog /etc/tidelog && chown 10001:10001 /var/lib/tidelog \
  && printf 'listeners=PLAINTEXT://0.0.0.0:9092\nlog.dirs=/var/lib/tidelog\n' > /etc/tidelog/server.properties
+# The start script of Apache's image by its path: Testcontainers' modules and manifests for that image work unchanged.
+COPY docker/image/entrypoint /usr/local/bin/tidelog-entrypoint
+COPY docker/image/run /etc/kafka/docker/run
 ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     TIDELOG_CONFIG_FILES=/etc/tidelog/server.properties:/mnt/shared/config/server.properties
@@ -65,5 +68,5 @@ VOLUME /var/lib/tidelog
 EXPOSE 9092
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["tidelog", "ping", "--local", "--quiet"]
-ENTRYPOINT ["tidelog"]
+ENTRYPOINT ["tidelog-entrypoint"]
 CMD ["serve"]

@@ -18,15 +18,18 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
     from tidelog.broker.laboratory.server import LaboratoryServer
     from tidelog.broker.server import Server
+    from tidelog.commands.running.service_manager import ServiceManager
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
@@ -213,9 +216,8 @@ async def serve_until_asked_to_stop(
             stop_asked.set()
             server.abandon_start()
 
-    server: Server | LaboratoryServer
     if laboratory is None:
-        server = Server(config, on_failure=stop_asked.set)
+        server: Server | LaboratoryServer = Server(config, on_failure=stop_asked.set)
     else:
         server = open_laboratory(config, laboratory, on_failure=stop_asked.set)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -229,14 +231,31 @@ async def serve_until_asked_to_stop(
             return  # a member that waited for its cluster was told to stop
         raise
     loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
-    try:
-        announce(server)
-        await stop_asked.wait()
-    finally:
-        await server.stop()
+    await serve_clients(server, stop_asked.wait())
     if server.failure is not None:
         raise StartError(server.failure)
     logger.info("the broker has stopped")
+
+
+async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable[object]) -> None:
+    """Tell that the broker serves, to people, tests and the service manager; stop it when asked to."""
+    import asyncio
+    import logging
+
+    manager = find_service_manager(asyncio.get_running_loop())
+    try:
+        # Kafka's words, which Testcontainers waits for.
+        logging.getLogger(__name__).info("Transitioning from RECOVERY to RUNNING")
+        announce(server)
+        if manager is not None:
+            manager.ready()
+        await stop_asked
+    finally:
+        if manager is not None:
+            manager.stopping()
+        await server.stop()
+        if manager is not None:
+            manager.close()
 
 
 def open_laboratory(config: BrokerConfig, descriptor: int, on_failure: Callable[[], object]) -> LaboratoryServer:
@@ -254,6 +273,15 @@ def open_laboratory(config: BrokerConfig, descriptor: int, on_failure: Callable[
     laboratory = LaboratoryServer(config, on_failure=on_failure)
     laboratory.begin_control(Control(laboratory).serve(connection))
     return laboratory
+
+
+def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:
+    """Return the service manager that waits to hear of this process; None where there is none."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return None
+    from tidelog.commands.running.service_manager import ServiceManager
+
+    return ServiceManager(os.environ, loop)
 
 
 def announce(server: Server | LaboratoryServer) -> None:

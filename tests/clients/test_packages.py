@@ -1,0 +1,152 @@
+"""Files by which others start a broker: the image's scripts, as Apache's image has them, and the systemd unit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rivals.process import free_port
+from tidelog.broker_process import clean_environment
+from tidelog.client.connection import Client
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+ROOT = Path(__file__).resolve().parents[2]
+ENTRYPOINT = str(ROOT / "docker" / "image" / "entrypoint")
+RUN = str(ROOT / "docker" / "image" / "run")
+UNIT = ROOT / "docker" / "systemd" / "tidelog.service"
+RUNNING = "Transitioning from RECOVERY to RUNNING"
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The image's environment: tidelog is on the PATH."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "tidelog").write_text(f'#!/bin/sh\nexec {sys.executable} -m tidelog.cli "$@"\n')
+    (commands / "tidelog").chmod(0o755)
+    return {**clean_environment(), "PATH": f"{commands}:{os.environ['PATH']}", "KAFKA_LOG_DIRS": str(tmp_path / "data")}
+
+
+def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+class Started:
+    """A process and its output."""
+
+    def __init__(self, environment: dict[str, str], *words: str) -> None:
+        self.process = subprocess.Popen(
+            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def read_until(self, text: str) -> str:
+        """Return the output up to the line with ``text``."""
+        assert self.process.stdout is not None
+        seen = ""
+        for line in self.process.stdout:
+            seen += line
+            if text in line:
+                return seen
+        raise AssertionError(seen)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=TIMEOUT_S)
+        finally:
+            self.process.kill()
+        return self.process.returncode
+
+
+def test_words_of_the_command_line_are_tidelogs(environment: dict[str, str]) -> None:
+    assert run(environment, ENTRYPOINT, "version").stdout.startswith("tidelog ")
+    assert "Usage: tidelog" in run(environment, ENTRYPOINT, "--help").stdout
+
+
+def test_a_shell_or_a_path_is_run_as_it_is(environment: dict[str, str]) -> None:
+    assert run(environment, ENTRYPOINT, "sh", "-c", "exit 7").returncode == 7
+    assert run(environment, ENTRYPOINT, "/bin/sh", "-c", "exit 8").returncode == 8
+
+
+def test_testcontainers_starts_a_broker_as_it_starts_apaches_image(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its Java module: a shell waits for a script, which says what is advertised and calls /etc/kafka/docker/run."""
+    outside, inside = free_port(), free_port()
+    script = tmp_path / "testcontainers_start.sh"
+    given = {
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+        "KAFKA_LISTENERS": f"PLAINTEXT://:{outside},BROKER://:{inside},CONTROLLER://:9094",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_LOG_FLUSH_INTERVAL_MESSAGES": str(2**63 - 1),
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    }
+    wait = f"while [ ! -f {script} ]; do sleep 0.1; done; exec {script}"
+    broker = Started({**environment, **given}, ENTRYPOINT, "sh", "-c", wait)
+    advertised = f"PLAINTEXT://localhost:{outside},BROKER://{socket.gethostname()}:{inside}"
+    ready = tmp_path / "ready.sh"
+    ready.write_text(f"#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS={advertised}\nexec {RUN}\n")
+    ready.chmod(0o777)
+    ready.rename(script)
+    try:
+        broker.read_until(RUNNING)
+        broker.read_until("tidelog ready on ")
+        with Client(f"localhost:{outside}") as client:
+            found = client.call(MetadataRequest(topics=[]), MetadataResponse)
+        assert found.cluster_id == given["CLUSTER_ID"]
+        assert [(one.host, one.port) for one in found.brokers] == [("localhost", outside)]
+    finally:
+        code = broker.stop()
+    assert code == 0
+
+
+def test_arguments_of_the_start_script_are_variables(environment: dict[str, str]) -> None:
+    done = run(environment, RUN, "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:no port")
+    assert done.returncode == 2
+    assert "no port" in done.stderr
+
+
+@pytest.fixture
+def notified(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket on which a service manager listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messages:
+        messages.bind(str(tmp_path / "notify"))
+        messages.settimeout(TIMEOUT_S)
+        yield messages
+
+
+def test_a_service_manager_hears_of_a_broker(environment: dict[str, str], notified: socket.socket) -> None:
+    given = {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "60000000"}
+    broker = Started({**environment, **given}, ENTRYPOINT, "serve", "--port", "0", "--host", "127.0.0.1")
+    try:
+        heard = [notified.recv(100), notified.recv(100)]
+    finally:
+        code = broker.stop()
+    assert heard == [b"READY=1", b"WATCHDOG=1"]
+    assert (notified.recv(100), code) == (b"STOPPING=1", 0)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is missing; install it with: apt-get install systemd")
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/tidelog/bin/tidelog", sys.executable))
+    done = run({**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}, analyze, "verify", str(unit))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    rated = run({**os.environ}, analyze, "security", "--offline=true", "--threshold=20", str(unit))
+    assert rated.returncode == 0, rated.stdout[-500:]

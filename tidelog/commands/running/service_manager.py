@@ -1,0 +1,64 @@
+"""Messages to systemd about a broker's process (sd_notify): it serves, its loop turns, it stops.
+
+    READY=1      once clients are answered
+    WATCHDOG=1   from the event loop, twice in the time after which systemd restarts a silent service (WatchdogSec)
+    STOPPING=1   when the stop begins
+
+Without ``NOTIFY_SOCKET`` in the environment there is no service manager, and nothing is imported for it. Source:
+sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Mapping
+
+SOCKET = "NOTIFY_SOCKET"
+WATCHDOG = "WATCHDOG_USEC"
+WATCHDOG_PROCESS = "WATCHDOG_PID"
+
+
+class ServiceManager:
+    """The service manager that started this process. Loop thread only."""
+
+    def __init__(self, environment: Mapping[str, str], loop: AbstractEventLoop) -> None:
+        self._address = environment[SOCKET].replace("@", "\0", 1)
+        self._loop = loop
+        self._interval_s = watchdog_interval_s(environment)
+        self._timer: TimerHandle | None = None
+
+    def ready(self) -> None:
+        """Tell that clients are answered, and from now on that the loop turns."""
+        self._tell("READY=1")
+        self._turn()
+
+    def stopping(self) -> None:
+        """Tell that the stop has begun."""
+        self._tell("STOPPING=1")
+
+    def close(self) -> None:
+        """Tell no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _turn(self) -> None:
+        if self._interval_s > 0:
+            self._tell("WATCHDOG=1")
+            self._timer = self._loop.call_later(self._interval_s, self._turn)
+
+    def _tell(self, message: str) -> None:
+        """Send a message; a manager that is gone keeps no broker from its work."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messages:
+            messages.setblocking(False)
+            messages.sendto(message.encode(), self._address)
+
+
+def watchdog_interval_s(environment: Mapping[str, str]) -> float:
+    """Return how often the watchdog wants to hear of this process; 0 where it is not asked to."""
+    text = environment.get(WATCHDOG, "")
+    if environment.get(WATCHDOG_PROCESS, str(os.getpid())) != str(os.getpid()) or not text.isdecimal():
+        return 0.0
+    return int(text) / 2_000_000
