@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, invalid
-from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKENS_FILE
+from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKEN_KEYS, ADMIN_TOKENS_FILE
 from tidelog.broker.config.keys.security import LISTENER_CONFIG_DEF, listener_values
 from tidelog.broker.security.policy import is_loopback
 
@@ -18,6 +18,8 @@ LISTENER = "admin"
 """Its name in log lines, and that of its stores."""
 _PREFIX = "admin."
 _CLIENT_AUTH = "ssl.client.auth"
+_ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
+"""URLs and files of keys that may be used at all."""
 
 
 def methods_of(config: BrokerConfig) -> frozenset[str]:
@@ -57,6 +59,28 @@ def tls_texts(config: BrokerConfig) -> dict[str, str]:
     return {**texts, _CLIENT_AUTH: asks}
 
 
+def bearer_texts(config: BrokerConfig) -> dict[str, str]:
+    """The texts of the check of signed tokens, by the keys of a listener; empty where none are taken."""
+    if not config.get(ADMIN_TOKEN_KEYS):
+        return {}
+    given = config.listener_texts()
+    own = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
+    return {key: text for key, text in given.items() if key.startswith(_ALLOWED)} | own
+
+
+def check_bearer(config: BrokerConfig) -> None:
+    """Raises ConfigError where no token could be good."""
+    texts = bearer_texts(config)
+    if texts:
+        from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL
+
+        build_signed(listener_values(texts, LISTENER), None)
+    elif not config.get(ADMIN_TOKENS_FILE):
+        raise invalid(
+            ADMIN_TOKENS_FILE, "", f"the file of tokens, or {ADMIN_TOKEN_KEYS}, as {ADMIN_AUTHENTICATION} has bearer"
+        )
+
+
 def check_access(config: BrokerConfig) -> Mapping[str, str]:
     """Return the texts of its TLS. Raises ConfigError where it cannot ask for what it shall."""
     if not config.get_str(ADMIN_LISTENER):
@@ -64,8 +88,8 @@ def check_access(config: BrokerConfig) -> Mapping[str, str]:
     given, methods, texts = config.get_list(ADMIN_AUTHENTICATION), methods_of(config), tls_texts(config)
     if NONE in given and methods:
         raise invalid(ADMIN_AUTHENTICATION, ",".join(given), "none alone, or a list of basic, bearer and mtls")
-    if BEARER in methods and not config.get(ADMIN_TOKENS_FILE):
-        raise invalid(ADMIN_TOKENS_FILE, "", f"the file of tokens, as {ADMIN_AUTHENTICATION} has bearer")
+    if BEARER in methods:
+        check_bearer(config)
     if MTLS in methods and not texts:
         raise invalid(ADMIN_AUTHENTICATION, MTLS, "mtls only with admin.ssl.keystore.location")
     if methods and not texts and not is_local(config):

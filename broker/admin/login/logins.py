@@ -18,10 +18,9 @@ from typing import NamedTuple
 from aiohttp import web
 
 from tidelog.broker.admin.login.access import BASIC, BEARER, MTLS, methods_of
+from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
 from tidelog.broker.admin.login.passwords import Passwords
-from tidelog.broker.admin.login.tokens import TokenFile
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.keys.admin import ADMIN_TOKENS_FILE
 from tidelog.broker.controller.scram_credentials import ScramCredentials
 from tidelog.broker.network.newcomers import FailedLogins
 from tidelog.broker.security.audit import record
@@ -61,7 +60,7 @@ class Logins:
         self._tls = tls
         self._time = broker.time
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="admin-login")
-        self._tokens = TokenFile(config.get_str(ADMIN_TOKENS_FILE)) if BEARER in self.methods else None
+        self._bearers = Bearers(config) if BEARER in self.methods else None
         credentials = ScramCredentials(broker.controller).get
         self._passwords = (
             Passwords(config, credentials, broker.time.monotonic_ms, self._executor) if BASIC in self.methods else None
@@ -71,7 +70,9 @@ class Logins:
         self._waiting: Counter[str] = Counter()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
+        if self._bearers is not None:
+            self._bearers.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -128,8 +129,8 @@ class Logins:
         try:
             if scheme == BASIC and self._passwords is not None:
                 return await self._check_password(self._passwords, *parse_basic(value))
-            if scheme == BEARER and self._tokens is not None:
-                return await self._check_token(self._tokens, value)
+            if scheme == BEARER and self._bearers is not None:
+                return await self._check_token(self._bearers, value)
             raise LoginError(scheme, "", "this way to log in is not configured")
         except LoginError as error:
             await self._refuse(request, error)
@@ -140,14 +141,12 @@ class Logins:
             raise LoginError(BASIC, user, "invalid username or password")
         return Caller(Principal(USER, user))
 
-    async def _check_token(self, tokens: TokenFile, value: str) -> Caller:
+    async def _check_token(self, bearers: Bearers, value: str) -> Caller:
         try:
             now_s = self._time.milliseconds() / 1000
-            found = await asyncio.get_running_loop().run_in_executor(self._executor, tokens.find, value, now_s)
-        except OSError as error:
-            raise LoginError(BEARER, "", f"the file of tokens cannot be read: {error.strerror}") from error
-        if found is None:
-            raise LoginError(BEARER, "", "unknown or expired token")
+            found = await asyncio.get_running_loop().run_in_executor(self._executor, bearers.find, value, now_s)
+        except UnknownBearerError as error:
+            raise LoginError(BEARER, "", str(error)) from error
         return Caller(Principal(USER, found.user), found.may_write)
 
     async def _refuse(self, request: web.Request, error: LoginError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.config.keys.security import TLS_KEYS
+from tidelog.broker.config.keys.security import OAUTHBEARER_KEYS, TLS_KEYS
 from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, each_of
 
 ADMIN_LISTENER = "admin.listener"
@@ -20,6 +20,9 @@ ADMIN_AUTHENTICATION = "admin.authentication"
 ADMIN_TOKENS_FILE = "admin.tokens.file"
 
 
+ADMIN_TOKEN_KEYS = "admin.sasl.oauthbearer.jwks.endpoint.url"
+
+
 ADMIN_TLS_KEYS = tuple(
     ConfigKey(
         f"admin.{key.name}",
@@ -32,6 +35,20 @@ ADMIN_TLS_KEYS = tuple(
     for key in TLS_KEYS
     if key.name.startswith(("ssl.keystore.", "ssl.truststore.", "ssl.principal.", "ssl.store.", "ssl.allow."))
     or key.name in ("ssl.key.password", "ssl.enabled.protocols", "ssl.cipher.suites")
+)
+
+
+ADMIN_BEARER_KEYS = tuple(
+    ConfigKey(
+        f"admin.{key.name}",
+        key.type,
+        key.default,
+        key.validator,
+        key.importance,
+        f"As {key.name}, for the HTTP interface, which takes nothing from that one. Tidelog's own key.",
+    )
+    for key in OAUTHBEARER_KEYS
+    if key.name.startswith("sasl.") and not key.name.endswith("validator.class")
 )
 
 
@@ -52,8 +69,9 @@ ADMIN_KEYS = (
         each_of("none", "basic", "bearer", "mtls"),
         Importance.MEDIUM,
         "How users of the HTTP interface log in: basic (users of PLAIN and SCRAM), bearer (tokens of "
-        "admin.tokens.file), mtls (certificates); or none. Default: none while only this machine reaches it and no "
-        "listener authenticates, else basic. Logins over the network need admin.ssl.keystore.*. Tidelog's own key.",
+        "admin.tokens.file, and signed ones by admin.sasl.oauthbearer.*), mtls (certificates); or none. Default: none "
+        "while only this machine reaches it and no listener authenticates, else basic. Logins over the network need "
+        "admin.ssl.keystore.*. Tidelog's own key.",
     ),
     ConfigKey(
         ADMIN_TOKENS_FILE,
@@ -83,4 +101,5 @@ ADMIN_KEYS = (
         "Tidelog's own key.",
     ),
     *ADMIN_TLS_KEYS,
+    *ADMIN_BEARER_KEYS,
 )

@@ -140,11 +140,16 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
             f"{HANDLER_KEY} of listener {listener}, {OAUTHBEARER}", handler, f"{SECURED_HANDLER}, or "
             f"{UNSECURED_HANDLER} on a listener of this machine alone"
         )  # fmt: skip
+    return build_signed(values, trust_of(module.options))
+
+
+def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None) -> Secured:
+    """The check of signed tokens; ``context`` is TLS towards the keys' endpoint. Raises ConfigError."""
     check_url(values)
     for name in _MODULES:
         if find_spec(name) is None:
             raise refuse("sasl.enabled.mechanisms", OAUTHBEARER, "it only with `pip install tidelog[oauth]`")
-    return Secured(values, trust_of(module.options))
+    return Secured(values, context)
 
 
 def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from tidelog.broker.config.broker_config import (
     has_no_effect,
     is_known,
 )
-from tidelog.broker.config.keys.admin import ADMIN_TLS_KEYS
+from tidelog.broker.config.keys.admin import ADMIN_BEARER_KEYS, ADMIN_TLS_KEYS
 from tidelog.broker.config.keys.broker import NO_EFFECT
 from tidelog.log.config import SYNONYMS, LogConfig
 from tidelog.protocol.config_def import ConfigError, ConfigKey
@@ -296,7 +296,8 @@ def test_every_declared_key_has_a_reader() -> None:
     paths = [path for folder in ("broker", "log", "cleaner", "tidelog") for path in (ROOT / folder).rglob("*.py")]
     source = Names("\n".join(path.read_text() for path in paths if path not in DECLARATIONS))
     read_as = {key.name: key.name for key in BROKER_CONFIG_DEF}
-    read_as |= {key.name: key.name.removeprefix("admin.") for key in ADMIN_TLS_KEYS}  # by the code of listeners
+    by_code_of_listeners = (*ADMIN_TLS_KEYS, *ADMIN_BEARER_KEYS)
+    read_as |= {key.name: key.name.removeprefix("admin.") for key in by_code_of_listeners}
     unread = [key.name for key in BROKER_CONFIG_DEF if not is_read(read_as[key.name], source) and not is_fixed(key)]
     assert not unread, f"declared, and read nowhere: {unread}; they belong in NO_EFFECT"
     assert not is_read("queued.max.requests", source)

@@ -19,12 +19,14 @@ from uuid import uuid4
 import pytest
 
 from tests.support.certificates import Certificates
+from tests.support.issuer import AUDIENCE, ISSUER, Issuer, unsecured, write_keys
 from tests.support.topics import create_topic
 from tests.unit.broker.admin.test_guard import Answer, Site
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.login import logins as admin_login
 from tidelog.broker.admin.login.access import check_access, methods_of
+from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
 from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.admin.permissions import NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -189,6 +191,48 @@ async def test_tokens_read_or_write_until_they_end(tmp_path: Path, monkeypatch: 
         assert await statuses(asked, {"Authorization": f"Bearer {writer}"}) == [401] * 6
 
 
+SIGNED = "admin.sasl.oauthbearer."
+
+
+async def test_signed_tokens_name_their_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
+    issuer = Issuer()
+    issuer.key("es256")
+    own, line = make_token("ann", may_write=True, expires_s=10**12)
+    (tmp_path / "tokens").write_text(line)
+    texts = {
+        "admin.authentication": "bearer",
+        "admin.tokens.file": str(tmp_path / "tokens"),
+        f"{SIGNED}jwks.endpoint.url": write_keys(issuer, tmp_path / "keys.json"),
+        f"{SIGNED}expected.audience": AUDIENCE,
+        f"{SIGNED}expected.issuer": ISSUER,
+        **AUTHORIZER,
+    }
+    async with site(tmp_path / "data", texts) as asked:
+        wanted = {
+            issuer.token(sub="root"): LET_IN,
+            issuer.token(): [403, 403, 404, 404, 403, 404],
+            issuer.token(exp=1): [401] * 6,
+            issuer.token(aud="elsewhere"): [401] * 6,
+            Issuer().token(): [401] * 6,
+            unsecured(): [401] * 6,
+            "a.b.c": [401] * 6,
+            own: [403, 403, 404, 404, 403, 404],
+        }
+        for token, expected in wanted.items():
+            assert await statuses(asked, {"Authorization": f"Bearer {token}"}) == expected
+
+
+def test_a_bearer_without_a_file_or_a_signature_is_unknown(tmp_path: Path) -> None:
+    bearers = Bearers(BrokerConfig({"admin.authentication": "bearer", "admin.tokens.file": str(tmp_path / "none")}))
+    with pytest.raises(UnknownBearerError, match="cannot be read"):
+        bearers.find("x", 0)
+    (tmp_path / "none").write_text("")
+    with pytest.raises(UnknownBearerError, match="unknown or expired"):
+        bearers.find("a.b.c", 0)
+    bearers.close()
+
+
 def test_lines_that_are_no_tokens_are_passed_over(tmp_path: Path) -> None:
     token, line = make_token("Jürgen #1 x", may_write=False, expires_s=7)
     assert [one.user for one in parse_tokens(f"a b\n\n{line}x y read -1\nx y all 5\n# {line}").values()] == [
@@ -318,10 +362,16 @@ def test_a_login_is_asked_for_where_others_reach_it_or_clients_log_in(texts: dic
         {"admin.authentication": "mtls"},
         {"admin.authentication": "bearer"},
         {"admin.authentication": "none,basic"},
+        {"admin.authentication": "bearer", f"{SIGNED}jwks.endpoint.url": "http://issuer.example/keys"},
+        {
+            "admin.authentication": "bearer",
+            f"{SIGNED}jwks.endpoint.url": "file:///keys",
+            "org.apache.kafka.sasl.oauthbearer.allowed.files": "/other",
+        },
     ],
 )
 def test_what_cannot_be_kept_refuses_the_start(texts: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file)"):
+    with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file)|jwks"):
         check_access(BrokerConfig(texts))
     check_access(BrokerConfig({**texts, "admin.listener": ""}))
     check_access(BrokerConfig({"admin.listener": "0.0.0.0:1", "admin.authentication": "none"}))
