@@ -16,6 +16,7 @@ from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
+from tests.support.last_words import brokers_of
 from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of
 from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
@@ -92,7 +93,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show what each broker of a failed test printed on standard error."""
     report = yield
     if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, BrokerProcess):
-                report.sections.append((f"standard error of {value.name}", value.output()))
+        for broker in brokers_of(getattr(item, "funcargs", {}).values()):
+            report.sections.append((f"standard error of {broker.name} at {broker.directory}", broker.output()))
     return report

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -99,8 +100,9 @@ class Cluster:
 
     def wait_isr(self, name: str, members: list[int], limit_s: float = WAIT_S) -> None:
         """Wait until these are the in-sync replicas, as all brokers tell it."""
-        for node in self.brokers.values():
-            wait_until(lambda node=node: isr(node, name) == sorted(members), f"{name}: {members}", limit_s)  # type: ignore[misc]
+        wanted = sorted(members)
+        told = partial(isr, name=name)
+        wait_until(lambda: all(told(node) == wanted for node in self.brokers.values()), f"{name}: {members}", limit_s)
 
 
 def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> None:

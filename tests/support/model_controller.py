@@ -163,7 +163,7 @@ class ModelController:
         self.commit(*changes, _registration(request, epoch, before if is_same else None))
         self.register_offsets[request.broker_id] = self.offset
         kept = self._sessions.get(request.broker_id, Session(now_ms)) if is_same else Session(now_ms)
-        self._sessions[request.broker_id] = kept._replace(heard_ms=now_ms, position=-1)
+        self._sessions[request.broker_id] = kept._replace(heard_ms=now_ms, position=-1, shutdown_offset=-1)
         return BrokerRegistrationResponse(broker_epoch=epoch)
 
     def _changes_of_shutdown(
@@ -234,7 +234,7 @@ class ModelController:
             if not request.want_fence and request.current_metadata_offset >= self.register_offsets[broker_id]:
                 self._unfence(broker)
             return False
-        if broker.in_controlled_shutdown:
+        if self._sessions[broker_id].shutdown_offset >= 0:
             return self._may_stop(broker_id)
         if request.want_fence:
             self.fence(broker_id)
@@ -247,14 +247,19 @@ class ModelController:
         if not self._leads(broker_id):
             self.fence(broker_id)
             return True
-        change = _registration_change(broker, in_controlled_shutdown=IN_SHUTDOWN)
-        self.commit(change, *self._changes(self._in_isr(broker_id), removed=broker_id))
+        known = broker.in_controlled_shutdown
+        change = [] if known else [_registration_change(broker, in_controlled_shutdown=IN_SHUTDOWN)]
+        self.commit(*change, *self._changes(self._in_isr(broker_id), removed=broker_id))
         self._sessions[broker_id] = self._sessions[broker_id]._replace(shutdown_offset=self.offset)
         return False
 
     def _may_stop(self, broker_id: int) -> bool:
         """Return whether no leader is left there and all live brokers have heard of it; the broker is fenced then."""
-        active = [session.position for one, session in self._sessions.items() if self.is_active(one)]
+        active = [
+            session.position
+            for one, session in self._sessions.items()
+            if not self.brokers[one].is_fenced and session.shutdown_offset < 0
+        ]
         if self._leads(broker_id) or self._sessions[broker_id].shutdown_offset > min(active, default=1 << 62):
             return False
         self.fence(broker_id)
@@ -264,7 +269,9 @@ class ModelController:
         return any(place.state.leader == broker_id for place in self.places())
 
     def fence(self, broker_id: int) -> None:
-        """Take a broker out of all ISRs; it leads no longer."""
+        """Take a broker out of all ISRs; it leads no longer. Of its stop only the mark in its registration stays."""
+        if broker_id in self._sessions:
+            self._sessions[broker_id] = self._sessions[broker_id]._replace(shutdown_offset=-1)
         changes = self._changes(self._in_isr(broker_id), removed=broker_id)
         self.commit(*changes, _registration_change(self.brokers[broker_id], fenced=FENCE))
 

@@ -103,7 +103,11 @@ def list_groups(cluster: Cluster) -> list[ListedGroup]:
 
 def describe_group(cluster: Cluster, group: str) -> Group:
     """Ask for a group's members, offsets and lag. Raises ClientError, KafkaError when there is no such group."""
-    client = cluster.until_settled(lambda: cluster.coordinator(group, GROUP))
+    return cluster.until_settled(lambda: _describe_group(cluster, group))
+
+
+def _describe_group(cluster: Cluster, group: str) -> Group:
+    client = cluster.coordinator(group, GROUP)
     listed = next((one for one in _groups_at(cluster, client) if one.group == group), None)
     if listed is None:
         raise GroupIdNotFoundError(f"group {group}: there is no such group")

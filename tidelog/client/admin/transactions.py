@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.client.admin.offsets import TopicPartition
-from tidelog.client.cluster import TRANSACTION, Cluster, ask, raise_for_code
+from tidelog.client.cluster import TRANSACTION, Address, Cluster, ask, raise_for_code
 from tidelog.client.connection import ClientError
 from tidelog.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -51,20 +52,24 @@ class Transaction(NamedTuple):
 
 def list_transactions(cluster: Cluster, states: tuple[str, ...] = ()) -> list[ListedTransaction]:
     """Ask each broker for the transactional ids it coordinates. Raises ClientError, KafkaError."""
-    found = []
+    return sorted(
+        found
+        for address in cluster.brokers().values()
+        for found in cluster.until_settled(partial(_transactions_at, cluster, address, states))
+    )
+
+
+def _transactions_at(cluster: Cluster, address: Address, states: tuple[str, ...]) -> list[ListedTransaction]:
     request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=[])
-    for address in cluster.brokers().values():
-        answer = ask(
-            cluster.client_for(address), request, ListTransactionsResponse, ListTransactionsRequest.VERSIONS.highest
-        )
-        raise_for_code(answer.error_code, "transactions")
-        if answer.unknown_state_filters:
-            raise ClientError(f"unknown state {', '.join(answer.unknown_state_filters)}")
-        found += [
-            ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
-            for one in answer.transaction_states
-        ]
-    return sorted(found)
+    highest = ListTransactionsRequest.VERSIONS.highest
+    answer = ask(cluster.client_for(address), request, ListTransactionsResponse, highest)
+    raise_for_code(answer.error_code, "transactions")
+    if answer.unknown_state_filters:
+        raise ClientError(f"unknown state {', '.join(answer.unknown_state_filters)}")
+    return [
+        ListedTransaction(one.transactional_id, one.producer_id, one.transaction_state)
+        for one in answer.transaction_states
+    ]
 
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
@@ -110,9 +115,15 @@ def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: in
 
     For a transaction that its coordinator no longer knows; return its producer. Raises ClientError, KafkaError.
     """
+    producer = cluster.until_settled(lambda: _producer_that_began_at(cluster, place, start_offset))
+    cluster.until_settled(lambda: _write_abort_marker(cluster, place, producer))
+    return producer
+
+
+def _producer_that_began_at(cluster: Cluster, place: TopicPartition, start_offset: int) -> ProducerState:
     topic, partition = place
-    client = cluster.client_for(cluster.leader(topic, partition))
     asked = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
+    client = cluster.client_for(cluster.leader(topic, partition))
     (answer,) = ask(client, asked, DescribeProducersResponse, 0).topics[0].partitions
     raise_for_code(answer.error_code, f"producers of {topic}-{partition}", answer.error_message)
     producer = next((one for one in answer.active_producers if one.current_txn_start_offset == start_offset), None)
@@ -120,6 +131,11 @@ def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: in
         open_at = sorted(one.current_txn_start_offset for one in answer.active_producers)
         begun = ", ".join(str(offset) for offset in open_at if offset >= 0) or "none"
         raise ClientError(f"no transaction begins at offset {start_offset} of {topic}-{partition}; open: {begun}")
+    return producer
+
+
+def _write_abort_marker(cluster: Cluster, place: TopicPartition, producer: ProducerState) -> None:
+    topic, partition = place
     marker = WritableTxnMarker(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
@@ -127,8 +143,8 @@ def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: in
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
+    client = cluster.client_for(cluster.leader(topic, partition))
     for result in ask(client, WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, _MARKERS).markers:
         for written in result.topics:
             for one in written.partitions:
                 raise_for_code(one.error_code, f"abort marker in {written.name}-{one.partition_index}")
-    return producer

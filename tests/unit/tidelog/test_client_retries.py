@@ -1,0 +1,120 @@
+"""Admin questions that a broker cannot answer yet are asked again: a coordinator that loads, a leader that moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.client.admin.groups import describe_group
+from tidelog.client.admin.transactions import abort_in_partition, list_transactions
+from tidelog.client.cluster import Cluster
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+)
+from tidelog.protocol.messages import describe_groups, describe_producers, list_groups, offset_fetch, write_txn_markers
+from tidelog.protocol.messages import list_transactions as listed
+
+PLACE = ("paid", 0)
+
+
+class Broker:
+    """A connection to a broker that answers what a script says."""
+
+    bootstrap = "broker:1"
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return dict.fromkeys(range(100), (0, 99))
+
+    def send(self, request: object, response_type: type, version: int) -> Any:
+        answer = self.answers.pop(0)
+        assert isinstance(answer, response_type)
+        return answer
+
+
+class Scripted(Cluster):
+    """A cluster of one such broker."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._timeout_s = 60.0
+        self._leaders = {}
+        self.broker = Broker(answers)
+
+    def brokers(self) -> dict[int, tuple[str, int]]:
+        return {1: ("broker", 1)}
+
+    def leader(self, topic: str, partition: int) -> tuple[str, int]:
+        return ("broker", 1)
+
+    def client_for(self, address: tuple[str, int]) -> Any:
+        return self.broker
+
+    def coordinator(self, key: str, key_type: int) -> Any:
+        return self.broker
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.client.cluster._PAUSE_S", 0)
+
+
+def producers(code: int = 0) -> describe_producers.DescribeProducersResponse:
+    state = describe_producers.ProducerState(producer_id=7, producer_epoch=1, current_txn_start_offset=5)
+    partition = describe_producers.PartitionResponse(partition_index=0, error_code=code, active_producers=[state])
+    topic = describe_producers.TopicResponse(name="paid", partitions=[partition])
+    return describe_producers.DescribeProducersResponse(topics=[topic])
+
+
+def written(code: int = 0) -> write_txn_markers.WriteTxnMarkersResponse:
+    partition = write_txn_markers.WritableTxnMarkerPartitionResult(partition_index=0, error_code=code)
+    topic = write_txn_markers.WritableTxnMarkerTopicResult(name="paid", partitions=[partition])
+    marker = write_txn_markers.WritableTxnMarkerResult(producer_id=7, topics=[topic])
+    return write_txn_markers.WriteTxnMarkersResponse(markers=[marker])
+
+
+def transactions(code: int = 0) -> listed.ListTransactionsResponse:
+    state = listed.TransactionState(transactional_id="till", producer_id=7, transaction_state="Ongoing")
+    return listed.ListTransactionsResponse(error_code=code, transaction_states=[] if code else [state])
+
+
+def groups() -> list_groups.ListGroupsResponse:
+    group = list_groups.ListedGroup(group_id="g", protocol_type="consumer", group_state="Empty", group_type="classic")
+    return list_groups.ListGroupsResponse(groups=[group])
+
+
+def described(code: int = 0) -> describe_groups.DescribeGroupsResponse:
+    group = describe_groups.DescribedGroup(error_code=code, group_id="g", group_state="Empty", protocol_type="consumer")
+    return describe_groups.DescribeGroupsResponse(groups=[group])
+
+
+LOADS, MOVED = CoordinatorLoadInProgressError.code, NotCoordinatorError.code
+OTHER_LEADER = NotLeaderOrFollowerError.code
+CASES: list[tuple[Callable[[Cluster], object], list[Any]]] = [
+    (list_transactions, [transactions(LOADS), transactions(CoordinatorNotAvailableError.code), transactions()]),
+    (
+        lambda cluster: describe_group(cluster, "g"),
+        [groups(), described(MOVED), groups(), described(LOADS), groups(), described(),
+         offset_fetch.OffsetFetchResponse(topics=[])],
+    ),
+    (
+        lambda cluster: abort_in_partition(cluster, PLACE, 5),
+        [producers(OTHER_LEADER), producers(), written(OTHER_LEADER), written()],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ask", "answers"), CASES, ids=["list transactions", "describe group", "abort in partition"])
+def test_what_passes_is_asked_again(
+    ask: Callable[[Cluster], object], answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places: {})
+    cluster = Scripted(list(answers))
+    ask(cluster)
+    assert cluster.broker.answers == []
