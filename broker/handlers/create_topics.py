@@ -61,10 +61,10 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
         except KafkaError as error:
             results.append((topic, without_traceback(error)))
         yield None
-    topics = []
+    topics, described = [], DescribedConfigs(broker)
     for topic, result in results:
         yield result.done if isinstance(result, Change) else None
-        topics.append(answer(broker, topic, result))
+        topics.append(answer(described, topic, result))
     return CreateTopicsResponse(topics=topics)
 
 
@@ -77,12 +77,29 @@ def count_wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
     return max(topic.num_partitions, 0)
 
 
-def answer(broker: Broker, topic: CreatableTopic, result: Change | KafkaError) -> CreatableTopicResult:
+class DescribedConfigs:
+    """Configs of new topics as one response shows them: topics with equal configs of their own share one list."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    def of(self, image: TopicImage) -> list[CreatableTopicConfigs]:
+        """Return the configs of a topic, its own and the defaults, as they were when the first such topic was met."""
+        key = frozenset(image.configs.items())
+        found = self._known.get(key)
+        if found is None:
+            found = [creatable_config(entry) for entry in self._broker.configs.describe_topic(image)]
+            self._known[key] = found
+        return found
+
+
+def answer(described: DescribedConfigs, topic: CreatableTopic, result: Change | KafkaError) -> CreatableTopicResult:
     """Build the result for one topic."""
     try:
         if isinstance(result, KafkaError):
             raise result
-        return describe_created(broker, result.done.result())
+        return describe_created(described, result.done.result())
     except KafkaError as error:
         return build_error_result(topic, error)
 
@@ -113,7 +130,7 @@ def read_configs(topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def describe_created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
+def describe_created(described: DescribedConfigs, image: TopicImage) -> CreatableTopicResult:
     """Describe the new topic: partitions, replicas and configs."""
     return CreatableTopicResult(
         name=image.name,
@@ -121,7 +138,7 @@ def describe_created(broker: Broker, image: TopicImage) -> CreatableTopicResult:
         error_message=None,
         num_partitions=image.partition_count,
         replication_factor=1,
-        configs=[creatable_config(entry) for entry in broker.configs.describe_topic(image)],
+        configs=described.of(image),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,23 @@ def test_a_topic_is_created(admin: AdminBroker, version: int) -> None:
         values = {config.name: (config.value, config.config_source) for config in result.configs}
         assert values["retention.ms"] == ("5", 1)
         assert values["segment.bytes"] == ("1073741824", 5)
+
+
+def test_each_topic_of_a_request_has_its_own_configs_in_the_answer(admin: AdminBroker) -> None:
+    wanted: list[dict[str, Any]] = [
+        {},
+        {"retention_ms": "5"},
+        {},
+        {"retention_ms": "6"},
+        {"retention_ms": "5"},
+        {"segment_ms": "7000"},
+    ]
+    results = create(admin, *(topic(f"t{number}", **texts) for number, texts in enumerate(wanted)), version=7)
+    for number, result in enumerate(results):
+        (alone,) = create(admin, topic(f"alone{number}", **wanted[number]), version=7)
+        assert (result.name, result.configs) == (f"t{number}", alone.configs)
+        own = {config.name: config.value for config in alone.configs or () if config.config_source == 1}
+        assert own == {key.replace("_", "."): value for key, value in wanted[number].items()}
 
 
 def test_defaults_are_taken_for_minus_one(admin: AdminBroker) -> None:
