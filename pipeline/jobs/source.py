@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST
 from tidelog.pipeline.options.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
 from tidelog.pipeline.plan.log_watch import Partition
@@ -23,6 +25,7 @@ class LogSource:
     choice: TopicChoice = ALL_TOPICS
     bootstrap: str | None = None
     read_committed: bool = True
+    security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
 
     def directories(self) -> list[PartitionDirectory]:
         """The partitions' directories, by topic and partition. Raises SelectionError."""
@@ -39,6 +42,7 @@ class LogSource:
                 ending=OffsetSpec("endingOffsets", LATEST),
                 bootstrap=self.bootstrap,
                 read_committed=self.read_committed,
+                security=self.security,
             ),
             accepts_damage=accepts_damage,
         )

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, Self
 
 from tidelog.client import ClientError, parse_bootstrap
 from tidelog.client.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
+from tidelog.client.connection import PLAIN
+from tidelog.client.security import Security
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.sink_options import SinkOptions
 from tidelog.pipeline.sink.commit import Publication, publish
 from tidelog.pipeline.sink.rows import BatchBuilder
 from tidelog.pipeline.sink.staging import StagingFile, TaskIdentity, remove_files
 from tidelog.pipeline.sink.task import PartitionCounts
-from tidelog.protocol.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
@@ -56,6 +58,7 @@ class Target:
     topic: str
     codec: int = 0
     rate: float | None = None
+    security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
 
     @property
     def chunk_rows(self) -> int:
@@ -65,7 +68,7 @@ class Target:
     def share(self, tasks: int) -> Target:
         """The same for one of ``tasks`` that run side by side."""
         rate = None if self.rate is None else self.rate / max(tasks, 1)
-        return Target(self.bootstrap, self.topic, self.codec, rate)
+        return replace(self, rate=rate)
 
 
 def check_names(target: Target, name: str) -> None:
@@ -94,15 +97,15 @@ def check_broker(target: Target) -> None:
     """Raises BadRequestError for an address that cannot be one, JobError when no broker answers there."""
     check_addresses(target.bootstrap)
     try:
-        Cluster(target.bootstrap, _PATIENCE_S).close()
-    except ClientError as error:
+        Cluster(target.bootstrap, _PATIENCE_S, target.security).close()
+    except (ClientError, KafkaError) as error:
         raise JobError(f"cannot write to topic {target.topic}: {error}") from error
 
 
 def is_there(target: Target) -> bool:
     """Return whether the topic exists; asking does not create it. Raises JobError."""
     try:
-        with Cluster(target.bootstrap, _PATIENCE_S) as cluster:
+        with Cluster(target.bootstrap, _PATIENCE_S, target.security) as cluster:
             cluster.leaders(target.topic)
     except UnknownTopicOrPartitionError:
         return False
@@ -115,7 +118,8 @@ def is_there(target: Target) -> bool:
 
 def partitions_of(target: Target) -> int:
     """Ask for the topic's number of partitions; it is made where the broker allows that. Raises PipelineError."""
-    return PartitionCounts(SinkOptions(target.bootstrap, Path(), topic=target.topic)).of(target.topic)
+    options = SinkOptions(target.bootstrap, Path(), topic=target.topic, security=target.security)
+    return PartitionCounts(options).of(target.topic)
 
 
 class Pace:
@@ -154,7 +158,10 @@ class TopicWriter:
 
     def __enter__(self) -> Self:
         staging = Path(self._stack.enter_context(TemporaryDirectory(prefix="tidelog-")))
-        self._options = SinkOptions(self._target.bootstrap, staging, topic=self._target.topic, codec=self._target.codec)
+        target = self._target
+        self._options = SinkOptions(
+            target.bootstrap, staging, topic=target.topic, codec=target.codec, security=target.security
+        )
         self._counts = PartitionCounts(self._options)
         return self
 
@@ -171,7 +178,8 @@ class TopicWriter:
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                with Cluster(self._options.bootstrap, self._options.request_timeout_ms / 1000) as cluster:
+                options = self._options
+                with Cluster(options.bootstrap, options.request_timeout_ms / 1000, options.security) as cluster:
                     return _read_committed(cluster, Publication(self._writer, 0, ()).name)
             except Trouble as error:
                 if not is_passing(error) or time.monotonic() > deadline:

@@ -106,6 +106,26 @@ def test_records_go_and_come(
     assert main(["ping", *profile]) == 0
 
 
+def test_jobs_of_the_pipeline_log_in(secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = ["--profile", secured.profile(tmp_path / "profile", "SASL_SSL", "SCRAM-SHA-512")]
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    for topic in ("jobs", "jobs-again"):
+        assert main(["topic", "create", topic, *profile]) == 0
+    assert main(["produce", "jobs", str(lines), *profile]) == 0
+    broker = ["--bootstrap", secured.addresses["SASL_SSL"]]
+    logs = ["--path", str(secured.broker.data_directory), "--topic", "jobs", "--master", "none", "--quiet"]
+    job = ["pipeline", "replay", *logs, "--to", "jobs-again", *broker]
+    assert main([*job, *profile]) == 0
+    assert main(["consume", "jobs-again", "--format", "value", *profile]) == 0
+    assert capsys.readouterr().out.endswith("one\ntwo\n")
+    wrong = secured.profile(tmp_path / "wrong", "SASL_SSL", "PLAIN", password="wrong")
+    assert main([*job, "--profile", wrong]) == 1
+    assert "Invalid username or password" in capsys.readouterr().err
+    export = ["pipeline", "export", *logs, *broker, *profile, str(tmp_path / "table")]
+    assert main(export) == 0
+
+
 def error_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     """The only line that a command fails with."""
     capsys.readouterr()

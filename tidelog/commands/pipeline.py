@@ -8,6 +8,7 @@ Exit codes: 0 done; 1 the job failed, an audit found something, or a table is no
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tidelog.client.security import Security
     from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
     from tidelog.pipeline.jobs.offline_logs import Configuration
@@ -69,11 +71,21 @@ def source_options(*, is_written: bool = False) -> list[click.Parameter]:
     ]
 
 
+def profile_option() -> click.Option:
+    """Build the option that names the properties of clients of the broker."""
+    return click.Option(
+        ["--profile", "--command-config", "profile"],
+        metavar="FILE",
+        help="client properties for it; default: $TIDELOG_PROFILE, or tidelog/profile.properties in ~/.config",
+    )
+
+
 def committed_source_options() -> list[click.Parameter]:
     """Build the options that choose logs and the records of them that count."""
     return [
         *source_options(),
         click.Option(["--bootstrap"], metavar="HOST:PORT", help="ask this broker where the logs end, not the files"),
+        profile_option(),
         click.Option(
             ["--isolation"],
             type=click.Choice(["read_committed", "read_uncommitted"]),
@@ -204,6 +216,7 @@ def target_options() -> list[click.Parameter]:
     return [
         click.Option(["--to"], required=True, metavar="TOPIC", help="the topic to write to"),
         click.Option(["--bootstrap"], required=True, metavar="HOST:PORT", help="the broker to write to"),
+        profile_option(),
         click.Option(
             ["--name"], metavar="NAME", help="name of the run: a stopped run goes on under its name; default: TOPIC"
         ),
@@ -310,17 +323,32 @@ def in_flags(message: str) -> str:
 
 def _source(arguments: SimpleNamespace) -> LogSource:
     """Raises OptionError, BadRequestError."""
+    from tidelog.client.connection import PLAIN
     from tidelog.pipeline.jobs.source import LogSource, choose
     from tidelog.pipeline.jobs.writing import check_addresses
 
-    if getattr(arguments, "bootstrap", None) is not None:
+    has_broker = getattr(arguments, "bootstrap", None) is not None
+    if has_broker:
         check_addresses(arguments.bootstrap)
     return LogSource(
         tuple(path.strip() for path in arguments.path.split(",")),
         choose(arguments.topic, arguments.pattern, arguments.assign),
         getattr(arguments, "bootstrap", None),
         getattr(arguments, "isolation", "read_committed") == "read_committed",
+        security=_security(arguments) if has_broker else PLAIN,
     )
+
+
+def _security(arguments: SimpleNamespace) -> Security:
+    """The security of the profile, as with every command that talks to a broker. Raises BadRequestError, OSError."""
+    from tidelog.client.connection import DEFAULT_TIMEOUT_S, ClientError
+    from tidelog.client.settings import load_settings
+    from tidelog.pipeline.job_errors import BadRequestError
+
+    try:
+        return load_settings(arguments.bootstrap, arguments.profile, DEFAULT_TIMEOUT_S, os.environ).security
+    except ClientError as error:
+        raise BadRequestError(str(error)) from error
 
 
 def _spark(arguments: SimpleNamespace) -> SparkSession | None:
@@ -561,7 +589,8 @@ def _target(arguments: SimpleNamespace) -> Target:
 
     if arguments.rate is not None and not arguments.rate > 0:
         raise BadRequestError(f"--rate {arguments.rate}: expected more than 0 records per second")
-    return Target(arguments.bootstrap, arguments.to, CODECS.index(arguments.compression), arguments.rate)
+    codec = CODECS.index(arguments.compression)
+    return Target(arguments.bootstrap, arguments.to, codec, arguments.rate, security=_security(arguments))
 
 
 def _replay(arguments: SimpleNamespace) -> int:
