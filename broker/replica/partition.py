@@ -311,11 +311,12 @@ class Partition:
             self._group_flush(log).appended()
 
     def _note_synced(self, offset: int) -> None:
-        """Move on to ``offset``, up to which this replica's records may count."""
-        if self.leading is None:
-            self.advance(offset)
-        else:
+        """Move on to ``offset``, up to which this replica's records may count. Where another broker leads by now, they
+        count by its word alone."""
+        if self.leading is not None:
             self.leading.note_synced(offset)
+        elif self.is_leader:
+            self.advance(offset)
 
     def advance(self, offset: int) -> None:
         """Move the high watermark to ``offset``; settle who waits for it."""

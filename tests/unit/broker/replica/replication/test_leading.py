@@ -12,7 +12,7 @@ from tests.support.replicated import LED, ReplicatedBroker, told
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.metadata.metadata_image import PartitionState
+from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 from tidelog.protocol import errors
 from tidelog.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -110,6 +110,19 @@ def test_with_flush_messages_acks_1_waits_for_its_own_sync(tmp_path: Path) -> No
     for replica in (2, 3):
         node.fetch(replica, 2)
     assert code(all_replicas) == 0
+    node.close()
+
+
+@pytest.mark.parametrize("leader", [2, NO_LEADER])
+def test_a_sync_that_ends_after_leadership_commits_nothing(tmp_path: Path, leader: int) -> None:
+    """This replica has the records on its disk, and no word of the next leader that they are committed."""
+    node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
+    answer = produce(node)
+    node.partition.take_over(LED._replace(leader=leader, leader_epoch=6))
+    for _ in range(4):
+        node.loop.run_soon()
+    assert code(answer) == errors.NotLeaderOrFollowerError.code
+    assert (node.partition.high_watermark, node.partition.log_end_offset) == (0, 1)
     node.close()
 
 
