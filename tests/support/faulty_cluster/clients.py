@@ -26,6 +26,7 @@ QUICK = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 50,
+    "topic.metadata.refresh.interval.ms": 500,  # librdkafka asks for no other leader after REQUEST_TIMED_OUT
     "socket.timeout.ms": 2000,
     "socket.connection.setup.timeout.ms": 1000,
 }
