@@ -242,6 +242,7 @@ class LogManager:
                 for future in done:
                     future.result()
                 logger.info("%s", progress.line((self._time.monotonic_ms() - started) / 1000))
+        self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
 
     def shutdown(self, broker_epoch: int = 0) -> None:
         """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown

@@ -200,6 +200,17 @@ def test_checkpoints_hold_what_kafka_would_write(tmp_path: Path) -> None:
     assert (tmp_path / "replication-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
 
 
+def test_a_high_watermark_above_what_recovery_left_is_lowered_in_its_file(tmp_path: Path) -> None:
+    """Or a second stop would take the next records for committed, as soon as they reach it."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(5))
+    log.abandon()
+    (tmp_path / "replication-offset-checkpoint").write_text(f"0\n1\n{T0.topic} 0 9\n")
+    manager_of(tmp_path)
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
+
+
 def test_logs_of_unknown_topics_are_reported_and_left(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     append(manager.get_or_create_log(T0, ID, CONFIG), batch(5))
