@@ -3,8 +3,10 @@
     clock, network   events in order of virtual time; delays, losses, one-way cuts; processes that freeze and end
     quorum           the model controller behind a metadata log that the real observers fetch
     disk             logs on a file system that forgets unsynced bytes at a power loss
-    broker           one broker: observer, lifecycle, partitions, fetchers, AlterPartition
-    replicas         its partitions: real logs, led or followed by the real cores
+    event_loop       asyncio on virtual time: the real coroutines run on it; work of threads ends later
+    broker           one broker: observer, lifecycle, roles, fetch loops, AlterPartition
+    parts, serving   what the real handlers and roles take from a broker; the real fetch handler
+    replicas         its partitions: the real ``Partition`` over real logs
     producer         clients that write, and remember what was acknowledged
     truth            the committed records, and the invariants that are checked after every step
     schedule         faults drawn from a seed, the run of a schedule, and its shrinking

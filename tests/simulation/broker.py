@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 from tests.simulation.clock import Clock, Process
 from tests.simulation.disk import Disk
-from tests.simulation.fetch_service import FetchService
 from tests.simulation.network import Network, Reply
+from tests.simulation.parts import Parts
 from tests.simulation.quorum import ADDRESS, CONTROLLER, Question, Quorum
 from tests.simulation.replicas import Replica
-from tests.simulation.settings import TOPIC, TOPIC_ID, Settings
+from tests.simulation.serving import serve
+from tests.simulation.settings import TOPIC_ID, Settings
 from tests.support.model_controller import CLUSTER_ID
-from tidelog.broker.cluster.alter_partition import AlterPartitions, PartitionKey
-from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher, Stage
-from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers
-from tidelog.broker.cluster.fetching.session import FetchKey
-from tidelog.broker.cluster.fetching.work import FetcherConfig, Followed, Work
+from tidelog.broker.cluster.fetching.fetcher import Stage
+from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
 from tidelog.broker.cluster.observer import Observer, ObserverConfig
+from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.replication import Replication
+from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import Endpoint, MetadataImage
-from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.fetch import FetchRequest
 
-DISK_MS = (0.0, 0.0, 0.0, 1.0, 1.0, 30.0)
-"""Times that the work of an answer may take."""
+HOST = "broker-"
+SETTINGS = SimpleNamespace(
+    replica_fetchers=1, replica_socket_timeout_ms=1000, broker_security=PeerSecurity("PLAINTEXT")
+)
 
 
 class Place(NamedTuple):
@@ -52,7 +59,6 @@ class SimulatedBroker:
         self.disk = disk
         self.process = Process(place.clock, node_id)
         self.process.end()
-        self.replicas: dict[int, Replica] = {}
         self.incarnation = 0
         self._place = place
 
@@ -84,10 +90,9 @@ class SimulatedBroker:
         self._is_asking = False
         self._has_roles = False
         self._is_open = False
-        self._proposals = AlterPartitions(self.node_id)
-        self._assignment = Fetchers(self.node_id, 1)
-        self._fetchers: dict[FetcherId, LeaderFetcher] = {}
-        self._service = FetchService(place.clock, self.process, self.replicas, place.chance.randrange(1 << 30))
+        self._backlog: deque[MetadataImage] = deque()
+        self._publishing = asyncio.Lock()
+        self.parts = Parts(self.node_id, place.clock, self.process, self.disk, place.chance, place.settings.lag_ms)
         self._ask_metadata()
         self._keep_house()
 
@@ -95,7 +100,7 @@ class SimulatedBroker:
         """End the process, with or without the power of its machine."""
         self._place.on_unclean_stop(self.node_id)
         self.process.end()
-        self.replicas.clear()
+        self.parts.loop.forget()
         if power:
             self.disk.lose_power()
         else:
@@ -114,7 +119,7 @@ class SimulatedBroker:
             self.kill(power=False)
             return
         self.process.end()
-        self.replicas.clear()
+        self.parts.loop.forget()
         self.disk.stop(self.broker_epoch)
         self._place.note(f"broker {self.node_id} stopped cleanly, epoch {self.broker_epoch}")
 
@@ -146,11 +151,24 @@ class SimulatedBroker:
             observer.take_failure("no answer", now_ms)
         else:
             published = observer.take_answer(answer, now_ms)
-            if published is not None and self._lifecycle is not None:
-                self._apply(published.image)
-                self._lifecycle.take_image(published.image)
+            if published is not None:
+                self._take_image(published.image)
             if self._lifecycle is None and observer.is_caught_up:
                 self._register()
+        if self._is_open:
+            self.parts.loop.create_task(self._publish_and_go_on())
+        else:
+            self._ask_metadata()
+
+    def _take_image(self, image: MetadataImage) -> None:
+        if self._is_open:
+            self._backlog.append(image)
+        elif self._lifecycle is not None:
+            self._lifecycle.take_image(image)
+
+    async def _publish_and_go_on(self) -> None:
+        """Publish what waits; the metadata are asked for again when that is done."""
+        await self._publish()
         self._ask_metadata()
 
     def _register(self) -> None:
@@ -158,7 +176,7 @@ class SimulatedBroker:
             broker_id=self.node_id,
             cluster_id=CLUSTER_ID,
             incarnation_id=b"incarnation" + bytes([self.node_id]) + self.incarnation.to_bytes(4, "big"),
-            endpoints=(Endpoint("PLAINTEXT", f"broker-{self.node_id}", 9092, 0),),
+            endpoints=(Endpoint("PLAINTEXT", f"{HOST}{self.node_id}", 9092, 0),),
             features={"metadata.version": (25, 30)},
             rack=None,
             directories=(self._directory,),
@@ -212,152 +230,100 @@ class SimulatedBroker:
     def _take_roles(self) -> None:
         """Recover the logs, take the roles of the newest image, and ask to be unfenced."""
         assert self._lifecycle is not None
-        topic = self.image.topics.get(TOPIC_ID)
-        for number in range(0 if topic is None else len(topic.partitions)):
-            self._open(number)
-        self._is_open = True
-        self._apply(self.image)
+        self._open_up()
+        self._backlog.append(self.image)
+        self.parts.loop.create_task(self._become_ready())
+
+    async def _become_ready(self) -> None:
+        assert self._lifecycle is not None
+        await self._publish()
         self._lifecycle.become_ready(self._place.clock.now_ms)
         self._beat()
 
-    def _open(self, number: int) -> Replica:
-        replica = self.replicas.get(number)
-        if replica is None:
-            log = self.disk.open_log(TopicPartition(TOPIC, number), TOPIC_ID)
-            replica = self.replicas[number] = Replica(
-                self.node_id, log, self._place.settings, self.disk.write_recovery_points
-            )
-        return replica
-
     # ---- roles
 
-    def _apply(self, image: MetadataImage) -> None:
-        """Take over an image: leaders first, then followers."""
-        topic = image.topics.get(TOPIC_ID)
-        if topic is None or not self._is_open:
-            return
-        now_ms = self._place.clock.now_ms
-        order = sorted(enumerate(topic.partitions), key=lambda one: one[1].leader != self.node_id)
-        for number, state in order:
-            if self.node_id in state.replicas:
-                self._open(number).take(state, image.brokers, now_ms)
-        for fetcher in self._assignment.take_topic(TOPIC, TOPIC_ID, topic.partitions):
-            self._assign(fetcher)
-        self._service.touch_all()
-        self._propose()
+    async def _publish(self) -> None:
+        """Show the images that wait, one after the other, as ``MetadataPublisher`` does."""
+        assert self._lifecycle is not None
+        async with self._publishing:
+            while self._backlog:
+                image = self._backlog.popleft()
+                self.parts.take_roles(image)
+                topic = image.topics.get(TOPIC_ID)
+                if topic is not None:
+                    await self.replication.take_topic(topic_image(image, topic))
+                self._lifecycle.take_image(image)
 
-    def _assign(self, fetcher: FetcherId) -> None:
+    def _open_up(self) -> None:
+        """Begin to fetch, to serve, and to keep ISRs."""
+        assert self._lifecycle is not None
+        place = self._place
         config = FetcherConfig(
             self.node_id,
             self.broker_epoch,
-            max_wait_ms=self._place.settings.fetch_wait_ms,
-            backoff_ms=self._place.settings.backoff_ms,
+            max_wait_ms=place.settings.fetch_wait_ms,
+            backoff_ms=place.settings.backoff_ms,
         )
-        loop = self._fetchers.setdefault(fetcher, LeaderFetcher(config))
-        loop.set_partitions(
-            {
-                key: Followed(followed.topic, followed.leader_epoch, self.replicas[key.partition].position())
-                for key, followed in self._assignment.of(fetcher).items()
-            }
+        self.replication = SimulatedReplication(self.parts, config, self._channel)
+        self._is_open = True
+        loop, roles = self.parts.loop, self.parts.roles
+        loop.create_task(roles.check_isr())
+        loop.create_task(
+            roles.alter_partitions(cast("Channel", self._channel()), self._observer.quorum, self.broker_epoch)
         )
-        self._fetch(fetcher)
 
-    # ---- following
+    def _channel(self) -> SimulatedChannel:
+        return SimulatedChannel(self)
 
-    def _fetch(self, fetcher: FetcherId) -> None:
-        """Send the loop's next request when there is one."""
-        place, loop = self._place, self._fetchers[fetcher]
-        request = loop.next_request(place.clock.now_ms)
-        if request is None:
-            wake_ms = loop.wake_ms
-            if wake_ms is not None and wake_ms > place.clock.now_ms:
-                self.process.after(wake_ms - place.clock.now_ms, lambda: self._fetch(fetcher))
+    # ---- requests
+
+    def ask(self, node_id: int, request: Any, take: Callable[[Any], object]) -> None:
+        """Ask the controller, or another broker."""
+        if node_id == CONTROLLER:
+            self._ask(request, take)
             return
-
-        def serve(reply: Reply) -> None:
-            peer = place.peers[fetcher.leader]
-            peer.process.run(lambda: peer.serve(request, reply))
-
+        place = self._place
+        peer = place.peers[node_id]
         timeout_ms = place.settings.timeout_ms + place.settings.fetch_wait_ms
-        way = (self.node_id, fetcher.leader)
-        place.network.ask(self.process, way, serve, lambda answer: self._take_fetched(fetcher, answer), timeout_ms)
-
-    def _take_fetched(self, fetcher: FetcherId, answer: Any) -> None:
-        loop, now_ms = self._fetchers[fetcher], self._place.clock.now_ms
-        if answer is None:
-            loop.take_failure(now_ms)
-        else:
-            for work in loop.take_answer(answer, now_ms):
-                self.process.after(self._place.chance.choice(DISK_MS), lambda work=work: self._do(fetcher, work))  # type: ignore[misc]
-        self._fetch(fetcher)
-
-    def _do(self, fetcher: FetcherId, work: Work) -> None:
-        replica, loop = self.replicas[work.key.partition], self._fetchers[fetcher]
-        replica.follow(work)
-        loop.moved(work.key, work.leader_epoch, replica.position())
-        self._fetch(fetcher)
-
-    # ---- leading
+        way = (self.node_id, node_id)
+        place.network.ask(
+            self.process, way, lambda reply: peer.process.run(lambda: peer.serve(request, reply)), take, timeout_ms
+        )
 
     def serve(self, request: Any, reply: Reply) -> None:
         """Answer a follower."""
         if self._is_open:
-            self._service.serve(request, reply)
-            self._propose()
+            serve(self.parts, request, reply)
 
-    def produce(self, number: int, value: bytes, acks: int, reply: Reply) -> None:
-        """Answer a client with the offset, or an error."""
+    def produce(self, number: int, value: bytes, acks: int, settled: Reply) -> None:
+        """Give a client the offset, or an error."""
         replica = self.replicas.get(number)
-        if replica is None:
-            return
-        try:
-            offset = replica.append(value, self._place.clock.now_ms)
-        except KafkaError as error:
-            reply(error)
-            return
-        self._service.touch(number)
-        if acks == 1:
-            reply(offset)
-        else:
-            replica.when_committed(offset, lambda error: reply(offset if error is None else error))
+        if replica is not None:
+            replica.append(value, acks, settled)
 
-    def _propose(self) -> None:
-        now_ms = self._place.clock.now_ms
-        for number, replica in self.replicas.items():
-            if replica.leader is not None:
-                proposal = replica.leader.proposal(now_ms)
-                if proposal is not None:
-                    self._proposals.submit(PartitionKey(TOPIC_ID, number), proposal)
-        self._send_proposals()
+    # ---- what is looked at
 
-    def _send_proposals(self) -> None:
-        now_ms = self._place.clock.now_ms
-        request = self._proposals.next_request(self.broker_epoch, now_ms)
-        if request is not None:
-            self._ask(request, self._take_proposals)
-        elif (wake_ms := self._proposals.wake_ms) is not None:
-            self.process.after(max(wake_ms - now_ms, 1.0), self._send_proposals)
+    @property
+    def replicas(self) -> dict[int, Replica]:
+        """The replicas of the process that runs."""
+        return self.parts.replicas if self.is_alive else {}
 
-    def _take_proposals(self, answer: Any) -> None:
-        now_ms = self._place.clock.now_ms
-        if answer is None:
-            self._proposals.take_failure(now_ms)
-        else:
-            for key, proposal, one in self._proposals.take_answer(answer, now_ms):
-                replica = self.replicas.get(key.partition)
-                if replica is not None and replica.leader is not None:
-                    replica.leader.take_answer(proposal, one, now_ms)
-                    replica.advance()
-            self._service.touch_all()
-        self._send_proposals()
+    @property
+    def failures(self) -> list[BaseException]:
+        """Defects that the loop has met."""
+        return self.parts.loop.failures if self.is_alive else []
 
     def misplaced_fetch(self) -> str:
         """Return the partition that a fetch loop follows wrongly; empty where there is none."""
-        for fetcher, loop in self._fetchers.items():
-            followed = self._assignment.of(fetcher)
-            if loop._partitions.keys() != followed.keys():
-                return f"broker {self.node_id} follows {list(loop._partitions)} at {fetcher}, not {list(followed)}"
-            for key, one in loop._partitions.items():
+        if not self._is_open or self._backlog or self._publishing.locked():
+            return ""
+        for fetcher_id, (fetcher, _) in self.replication._tasks.items():
+            followed = self.replication._fetchers.of(fetcher_id)
+            if fetcher._applying.locked():
+                continue
+            if fetcher.core._partitions.keys() != followed.keys():
+                return f"broker {self.node_id} follows {list(fetcher.core._partitions)}, not {list(followed)}"
+            for key, one in fetcher.core._partitions.items():
                 replica = self.replicas[key.partition]
                 if replica.leader is not None or one.leader_epoch != replica.state.leader_epoch:
                     return f"broker {self.node_id} follows {key.partition} in epoch {one.leader_epoch}: {replica.state}"
@@ -368,13 +334,43 @@ class SimulatedBroker:
     # ---- what comes round
 
     def _keep_house(self) -> None:
-        """Shrink ISRs and write the high watermarks, now and then."""
+        """Write the high watermarks, now and then."""
         if self._is_open:
-            self._propose()
             self.disk.checkpoint()
-        self.process.after(self._place.settings.lag_ms / 2, self._keep_house)
+        self.process.after(self._place.settings.checkpoint_ms, self._keep_house)
 
 
-def key_of(number: int) -> FetchKey:
-    """Return the key of a partition in fetches."""
-    return FetchKey(TOPIC_ID, number)
+class SimulatedChannel:
+    """A connection of one process, over the simulated network."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+
+    async def ask(self, address: Address, request: Any, _: type[Any]) -> Any:
+        """Ask one request. Raises ChannelError where no answer comes."""
+        arrived: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        node_id = CONTROLLER if address == ADDRESS else int(address.host.removeprefix(HOST))
+
+        def take(answer: Any) -> None:
+            if not arrived.done():
+                arrived.set_result(answer)
+
+        self._broker.ask(node_id, request, take)
+        answer = await arrived
+        if answer is None:
+            raise ChannelError("no answer")
+        return answer
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimulatedReplication(Replication):
+    """The real fetch loops, over simulated connections."""
+
+    def __init__(self, parts: Parts, config: FetcherConfig, connect: Callable[[], SimulatedChannel]) -> None:
+        super().__init__(parts.broker, parts.controller, config, cast("MemberConfig", SETTINGS))
+        self._connect = connect
+
+    def _channel(self) -> Channel:
+        return cast("Channel", self._connect())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 
 from tests.simulation.clock import Clock
 from tests.support.faulty_file_system import FaultyFileSystem
@@ -29,14 +30,20 @@ CONFIG = {"segment.bytes": 1500, "index.interval.bytes": 200, "file.delete.delay
 class Disk:
     """One directory; logs are opened from it, and lost with the process or the power."""
 
-    def __init__(self, root: str, clock: Clock, chance: random.Random) -> None:
+    THREAD_MS = (0.0, 0.0, 1.0, 1.0, 30.0, 250.0)
+    """Times that work in a thread may take."""
+
+    def __init__(self, root: str, clock: Clock, chance: random.Random, configs: Mapping[str, object]) -> None:
+        """``configs`` are those of all logs."""
         os.makedirs(root)
         self._root = root
+        self._config = LogConfig({**CONFIG, **configs})
         self._random = chance
         self._files = FaultyFileSystem(root, chance.randrange(1 << 30))
         self._environment = LogEnvironment(self._files, clock)
         self._state = DirectoryState(root)
         self._is_clean = False
+        self._watermarks: dict[TopicPartition, int] = {}
         self._logs: dict[TopicPartition, UnifiedLog] = {}
 
     def start(self) -> int:
@@ -44,6 +51,7 @@ class Disk:
         self._state = DirectoryState(self._root)
         epoch = read_clean_shutdown_epoch(self._files, self._root)
         self._is_clean = take_clean_shutdown(self._files, self._root)
+        self._watermarks = read_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS))
         return -1 if epoch is None else epoch
 
     def open_log(self, partition: TopicPartition, topic_id: bytes) -> UnifiedLog:
@@ -56,7 +64,7 @@ class Disk:
             LoadRequest(
                 partition,
                 directory,
-                LogConfig(CONFIG),
+                self._config,
                 self._environment,
                 self._state,
                 topic_id,
@@ -64,16 +72,16 @@ class Disk:
                 clean=self._is_clean,
             )
         )
-        watermarks = read_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS))
-        log.update_high_watermark(watermarks.get(partition, 0))
+        log.update_high_watermark(self._watermarks.get(partition, 0))
         self._logs[partition] = log
+        self.checkpoint()
         return log
 
     def checkpoint(self) -> None:
         """Write the high watermarks, as a broker does every few seconds."""
         if self._logs:
-            offsets = {partition: log.high_watermark for partition, log in self._logs.items()}
-            write_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS), offsets)
+            self._watermarks |= {partition: log.high_watermark for partition, log in self._logs.items()}
+            write_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS), self._watermarks)
 
     def flush(self) -> None:
         """Sync all logs, and note up to where they are safe."""
@@ -87,9 +95,10 @@ class Disk:
         write_offset_checkpoint(self._files, os.path.join(self._root, RECOVERY_POINTS), points)
 
     def stop(self, broker_epoch: int) -> None:
-        """Close the logs and leave the clean-shutdown marker."""
+        """Flush and close the logs, as the log manager does, and leave the clean-shutdown marker."""
         self.checkpoint()
         for log in self._logs.values():
+            log.flush()
             log.close()
         self.write_recovery_points()
         write_clean_shutdown(self._files, self._root, broker_epoch)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.simulation.replicas import Entry, Replica
-from tests.simulation.schedule import MEMORY, Schedule, Simulation
+from tests.simulation.schedule import MEMORY, Schedule, Simulation, let_go
 from tests.simulation.settings import TOPIC_ID, Settings
 from tests.simulation.truth import Acknowledged
 from tidelog.broker.metadata.metadata_image import PartitionState
@@ -117,3 +117,4 @@ def scenario(**settings: float) -> Iterator[Scenario]:
         for broker in made.brokers.values():
             broker.disk.kill()
         shutil.rmtree(root)
+        let_go()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
 from tests.simulation.broker import Place, SimulatedBroker
@@ -17,12 +19,16 @@ from tests.simulation.quorum import Quorum
 from tests.simulation.settings import TOPIC, TOPIC_ID, Settings
 from tests.simulation.truth import Acknowledged, Truth, ViolationError
 from tests.support.model_controller import MIN_ISR, UNCLEAN, ModelController
+from tidelog.broker.replica.group_flush import NEVER
 
 CHAOS_MS = 6000.0
 START_MS = 1500.0
 HEALING_MS = 30_000.0
 MEMORY = "/dev/shm"
-LAGS_MS = (600.0, 3000.0)
+SWING_MS = 200
+RUNS_OF_GARBAGE = 8
+_RUNS = count(1)
+LAGS_MS = (600.0, 3000.0, 3000.0)
 """Shorter than the session, and about three sessions as by Kafka's defaults: a broker may then end, return and be
 unfenced while its leader still counts what the process before had."""
 
@@ -67,13 +73,13 @@ def draw(seed: int) -> Schedule:
         number = chance.randrange(settings.partitions)
         acks = chance.choice((-1, -1, 1))
         actions.append(Action(chance.uniform(START_MS, last_write_ms), "produce", (number, acks)))
-    settings = settings._replace(lag_ms=chance.choice(LAGS_MS))
+    settings = settings._replace(lag_ms=chance.choice(LAGS_MS), flush_messages=chance.choice((NEVER, NEVER, NEVER, 1)))
     return Schedule(seed, settings, tuple(sorted(actions)))
 
 
 FAULTS = (
     "kill", "power", "freeze", "cut", "cut_one_way", "cut_controller", "stop", "fail_over", "lose_messages", "slow",
-    "flush", "elect_preferred", "bounce",
+    "flush", "elect_preferred", "bounce", "swing",
 )  # fmt: skip
 
 
@@ -104,7 +110,9 @@ class Simulation:
             self.truth.note_unclean_stop,
         )  # fmt: skip
         for node_id in settings.nodes:
-            self.brokers[node_id] = SimulatedBroker(node_id, place, Disk(f"{root}/{node_id}", self.clock, chance))
+            self.brokers[node_id] = SimulatedBroker(
+                node_id, place, Disk(f"{root}/{node_id}", self.clock, chance, settings.log_configs)
+            )
         self.written = 0
 
     def note(self, line: str) -> None:
@@ -259,6 +267,16 @@ class Simulation:
             for number in range(self.settings.partitions):
                 self.quorum.decide(lambda number=number: self.controller.elect(TOPIC_ID, number))  # type: ignore[misc]
 
+    def _swing(self, node_id: int, _: int, duration: int) -> None:
+        """Let the first partition's leader change twice, the second time while followers take the first change in."""
+        self._elect_preferred()
+        self.clock.after(duration % SWING_MS, lambda: self._stop_leader(duration))
+
+    def _stop_leader(self, duration: int) -> None:
+        leader = self.controller.image.topics[TOPIC_ID].partitions[0].leader
+        if leader in self.brokers:
+            self._stop(leader, 0, duration)
+
     # ---- writes
 
     def _produce(self, number: int, acks: int) -> None:
@@ -280,6 +298,12 @@ class Simulation:
         broker.process.run(lambda: broker.produce(number, value, acks, take))
 
 
+def let_go() -> None:
+    """Collect garbage now and then: tasks of processes that ended hold one another, and files of indices with them."""
+    if next(_RUNS) % RUNS_OF_GARBAGE == 0:
+        gc.collect()
+
+
 def run(schedule: Schedule) -> Simulation:
     """Run a schedule. Raises ViolationError; with its events in ``listing``."""
     root = tempfile.mkdtemp(dir=MEMORY, prefix="tidelog-simulation-")
@@ -296,6 +320,7 @@ def run(schedule: Schedule) -> Simulation:
         return simulation
     finally:
         shutil.rmtree(root)
+        let_go()
 
 
 def violation_of(schedule: Schedule) -> ViolationError | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.broker.replica.group_flush import NEVER
+
 TOPIC = "topic"
 TOPIC_ID = b"simulated-topic!"
 
@@ -23,6 +25,14 @@ class Settings(NamedTuple):
     timeout_ms: float = 500.0
     checkpoint_ms: float = 1000.0
     """Time between two writes of the high watermarks."""
+
+    flush_messages: int = NEVER
+    """``flush.messages`` of the topic: 1 has each record on the disk before it counts."""
+
+    @property
+    def log_configs(self) -> dict[str, object]:
+        """Configs of the topic's logs."""
+        return {"min.insync.replicas": self.min_isr, "flush.messages": self.flush_messages}
 
     @property
     def nodes(self) -> range:

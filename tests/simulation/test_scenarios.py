@@ -1,6 +1,7 @@
 """Known ways to lose records or to diverge, as fixed schedules; each is also run with the bug that it stands for.
 
-Source: J. Gustafson's models of Kafka replication (hachikuji/kafka-specification): Kip101, Kip279, Kip320, AsyncIsr.
+Source: J. Gustafson's models of Kafka replication (hachikuji/kafka-specification): Kip101, Kip279, Kip320, AsyncIsr;
+KIP-903.
 """
 
 from __future__ import annotations
@@ -166,3 +167,30 @@ def test_async_isr_finds_a_high_watermark_over_the_shrunk_isr(monkeypatch: pytes
     BUGS["high watermark over the shrunk ISR before its commit"].plant(monkeypatch)
     with pytest.raises(ViolationError, match="ReplicationQuorumSuperset"):
         shrink_that_never_arrives()
+
+
+# ---- Kip903: a follower comes back without its records before its leader has missed it
+
+
+def return_empty_before_it_is_missed() -> None:
+    with scenario(min_isr=2, lag_ms=3000.0) as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        cluster.settle()
+        epoch = cluster.brokers[2].broker_epoch
+        cluster.brokers[2].kill(power=True)
+        cluster.network.cuts |= {(2, 1)}  # its leader knows nothing but what the process before had
+        cluster.brokers[2].start()
+        cluster.until(lambda: 2 in cluster._live() and cluster.brokers[2].broker_epoch > epoch)
+        cluster.pause(1000)
+        cluster.heal()
+
+
+def test_kip903_a_process_joins_the_isr_by_what_it_has_itself() -> None:
+    return_empty_before_it_is_missed()
+
+
+def test_kip903_finds_an_isr_join_without_broker_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS["ISR join without broker epoch"].plant(monkeypatch)
+    with pytest.raises(ViolationError, match="LeaderCandidateCompleteness"):
+        return_empty_before_it_is_missed()

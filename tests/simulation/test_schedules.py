@@ -15,7 +15,7 @@ from tests.simulation.schedule import Schedule, draw, explain, run, shrink, viol
 from tests.simulation.truth import Acknowledged, ViolationError, is_unclean_election
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 
-SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "200"))
+SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("TIDELOG_SIMULATION_FIRST_SEED", "0"))
 BLOCK = 25
 PLANTED_SEEDS = 2000
@@ -30,11 +30,11 @@ def test_invariants_hold_in_any_schedule(first: int) -> None:
             pytest.fail(explain(schedule))
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.seed is not None])
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed that found it last is tried first; then all others."""
     BUGS[name].plant(monkeypatch)
-    first = BUGS[name].seed
+    first = BUGS[name].seed or 0
     for seed in [first, *(one for one in range(PLANTED_SEEDS) if one != first)]:
         if violation_of(draw(seed)) is not None:
             return
@@ -62,7 +62,7 @@ def test_a_failing_schedule_shrinks_to_what_it_takes() -> None:
 def test_a_violation_is_told_with_its_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "truncation by high watermark"
     BUGS[name].plant(monkeypatch)
-    told = explain(draw(BUGS[name].seed))
+    told = explain(draw(BUGS[name].seed or 0))
     assert told.startswith("LeaderCandidateCompleteness: ")
     assert "produce(" in told
 

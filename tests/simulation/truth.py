@@ -131,6 +131,8 @@ class Truth:
         for node_id in touched:
             broker = self._brokers[node_id]
             misplaced = broker.misplaced_fetch() if broker.is_alive else ""
+            if broker.failures:
+                raise ViolationError(f"Defect: broker {node_id}") from broker.failures[0]
             if misplaced:
                 raise ViolationError(f"ValidFetcherState: {misplaced}")
 

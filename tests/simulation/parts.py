@@ -1,0 +1,136 @@
+"""Parts of one simulated process that its real handlers, roles and fetch loops take from a broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+from tests.simulation.clock import Clock, Process
+from tests.simulation.disk import Disk
+from tests.simulation.event_loop import SimulatedLoop
+from tests.simulation.replicas import Replica
+from tests.simulation.settings import TOPIC, TOPIC_ID
+from tidelog.broker.broker import Broker
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.loop.turn_clock import TurnClock
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.member.roles import MemberRoles
+from tidelog.broker.metadata.metadata_image import NO_LEADER, MetadataImage, PartitionState
+from tidelog.broker.replica.fetch_session import FetchSessionCache
+from tidelog.broker.replica.index_proofs import IndexProofs
+from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.errors import UnknownTopicIdError
+
+FETCH_MAX_BYTES = 57_671_680
+NOT_SHOWN = PartitionState((), (), NO_LEADER, leader_epoch=-1, partition_epoch=-1)
+
+
+class Turns:
+    """A clock of turns that measures nothing: they take no virtual time, and reading the processor's takes a while."""
+
+    def run(self, _: str, turn: Callable[[], object]) -> None:
+        """Do a turn's work."""
+        turn()
+
+
+class Parts:
+    """The parts as a ``Broker`` has them. It is its own configuration, metadata, nodes and log manager."""
+
+    def __init__(
+        self, node_id: int, clock: Clock, process: Process, disk: Disk, chance: random.Random, lag_ms: float
+    ) -> None:
+        self.node_id = node_id
+        self.time = clock
+        self.loop = SimulatedLoop(clock, process, lambda: chance.choice(disk.THREAD_MS))
+        self.executor = None
+        self.authorizer = None
+        self.timers = TimerQueue(clock.monotonic_ms, self.loop.call_later, cast("TurnClock", Turns()))
+        self.purgatory = Purgatory(self.timers, self.loop.call_soon)
+        self.fetch_sessions = FetchSessionCache(100, clock.monotonic_ms, random.Random(chance.randrange(1 << 30)))
+        self.controller = RemoteController(MetadataImage(), node_id)
+        self.roles = MemberRoles(self.controller, self.timers, int(lag_ms), self.in_thread)
+        self.replicas: dict[int, Replica] = {}
+        self.config = self.metadata = self.nodes = self.log_manager = self.replica_manager = self
+        self.topics: dict[str, Any] = {}
+        self._disk = disk
+        self._proofs = IndexProofs(self.in_thread)
+
+    @property
+    def broker(self) -> Broker:
+        """The parts where a ``Broker`` is asked for."""
+        return cast("Broker", self)
+
+    def in_thread(self, work: Callable[[], None]) -> Deferred[None]:
+        """Run work in a thread."""
+        return in_thread(self.loop.shown, cast("Any", None), work)
+
+    # ---- the replica manager
+
+    def partition_by_id(self, topic_id: bytes, number: int) -> Partition:
+        """The partition of a replica here. Raises UnknownTopicIdError."""
+        replica = self.replicas.get(number)
+        if replica is None or topic_id != TOPIC_ID:
+            raise UnknownTopicIdError
+        return replica.partition
+
+    def open(self, number: int) -> Replica:
+        """Return a replica, with its log open."""
+        replica = self.replicas.get(number)
+        if replica is None:
+            name = TopicPartition(TOPIC, number)
+            partition = Partition(
+                name,
+                TOPIC_ID,
+                NOT_SHOWN,
+                node_id=self.node_id,
+                is_internal=False,
+                purgatory=self.purgatory,
+                open_log=lambda: self._disk.open_log(name, TOPIC_ID),
+                is_unopened=bool,
+                in_thread=self.in_thread,
+                proofs=self._proofs,
+            )
+            partition.join(self.roles, NOT_SHOWN)
+            replica = self.replicas[number] = Replica(partition)
+        return replica
+
+    def take_roles(self, image: MetadataImage) -> None:
+        """Give all replicas here their states in a new image, as ``ReplicaManager.take_roles`` does."""
+        self.controller.image = image
+        topic = image.topics.get(TOPIC_ID)
+        for number, state in enumerate(() if topic is None else topic.partitions):
+            if self.node_id in state.replicas:
+                replica = self.open(number)
+                replica.state = state
+                replica.partition.take_over(state)
+                self.purgatory.touch(replica.partition)
+        self.roles.take_brokers()
+
+    # ---- configuration, metadata, nodes, log manager
+
+    def get_int(self, key: str) -> int:
+        """The only key that a fetch asks for."""
+        assert key == "fetch.max.bytes"
+        return FETCH_MAX_BYTES
+
+    def topic_by_id(self, _: bytes) -> None:
+        """No metadata: followers do not look at the leaders that an error names."""
+
+    def find(self, *_: object) -> None:
+        """No endpoints."""
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write up to where the logs are synced."""
+        self._disk.write_recovery_points()
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write nothing: no records are deleted."""
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks."""
+        self._disk.checkpoint()

@@ -1,0 +1,78 @@
+"""Requests of followers at a simulated process: the real fetch handler, behind the wire's bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tests.simulation.network import Reply
+from tests.simulation.parts import Parts
+from tidelog.broker.handlers.fetch import handle as handle_fetch
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tidelog.protocol.transferable import TransferableRecords
+
+VERSION = 18
+OFFSETS_VERSION = 11
+LATEST = -1
+
+
+def serve(parts: Parts, request: Any, reply: Reply) -> None:
+    """Answer, at once or later."""
+    if isinstance(request, ListOffsetsRequest):
+        reply(offsets(parts, ListOffsetsRequest.decode(request.encode(OFFSETS_VERSION), OFFSETS_VERSION)))
+        return
+    wired = FetchRequest.decode(request.encode(VERSION), VERSION)
+    context = RequestContext()
+    context.api_version = VERSION
+    try:
+        answer = handle_fetch(parts.broker, context, wired)
+    except KafkaError as error:
+        reply(FetchResponse(error_code=error.code))
+        return
+    if isinstance(answer, Deferred):
+        answer.on_done(lambda done: reply(sent(done.result())))
+    else:
+        assert isinstance(answer, FetchResponse)
+        reply(sent(answer))
+
+
+def sent(answer: FetchResponse) -> FetchResponse:
+    """Return an answer as it arrives: its slices of files are the bytes that they have now."""
+    for topic in answer.responses:
+        for data in topic.partitions:
+            records = data.records
+            if isinstance(records, TransferableRecords):
+                data.records = os.pread(records.file.fileno(), records.size, records.position)
+                records.release()
+    return FetchResponse.decode(bytes(answer.encode(VERSION)), VERSION)
+
+
+def offsets(parts: Parts, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """Return the log starts and ends that a follower asks its leader for."""
+    topics = [
+        ListOffsetsTopicResponse(name=topic.name, partitions=[offset_of(parts, one) for one in topic.partitions])
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
+
+
+def offset_of(parts: Parts, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    """Return one partition's offset."""
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=-1)
+    try:
+        partition = parts.replicas[asked.partition_index].partition
+        partition.check_leader(asked.current_leader_epoch)
+        answer.offset = partition.log_end_offset if asked.timestamp == LATEST else partition.log_start_offset
+    except (KeyError, KafkaError) as error:
+        answer.error_code = error.code if isinstance(error, KafkaError) else NotLeaderOrFollowerError.code
+    return answer
