@@ -98,6 +98,11 @@ class BrokerLifecycle:
         self._own: BrokerRegistration | None = None
         self._is_ready = False
         self._is_first_shutdown_answer = True
+        self._untold: dict[bytes, float] = {}
+        """Directories that failed and when, which no controller has confirmed to know."""
+        self._offline: dict[bytes, None] = {}
+        self._told: frozenset[bytes] = frozenset()
+        """The directories that the heartbeat under way tells of."""
 
     @property
     def wants_fence(self) -> bool:
@@ -143,6 +148,17 @@ class BrokerLifecycle:
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self.state = BrokerState.SHUTTING_DOWN
 
+    def note_offline(self, directory_id: bytes, now_ms: float) -> None:
+        """A log directory failed, for good: tell the controller at once."""
+        if directory_id not in self._offline:
+            self._offline[directory_id] = None
+            self._untold[directory_id] = now_ms
+            self._not_before_ms = min(self._not_before_ms, now_ms)
+
+    def has_untold_failure(self, before_ms: float) -> bool:
+        """Return whether a directory failed before this time and no controller has confirmed to know."""
+        return any(failed_ms < before_ms for failed_ms in self._untold.values())
+
     # ---- what the controller says
 
     def take_failure(self, reason: str, now_ms: float) -> None:
@@ -184,6 +200,8 @@ class BrokerLifecycle:
                 )
             return
         self.is_fenced = response.is_fenced
+        for directory_id in self._told:
+            self._untold.pop(directory_id, None)
         self._succeed(now_ms + self._advance(response))
 
     def _advance(self, response: BrokerHeartbeatResponse) -> float:
@@ -206,7 +224,7 @@ class BrokerLifecycle:
     def _succeed(self, next_ms: float) -> None:
         self.last_failure = ""
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._not_before_ms = next_ms
+        self._not_before_ms = min([next_ms, *self._untold.values()])  # of what failed meanwhile it is told at once
 
     def _note_error(self, what: str, code: int, next_ms: float) -> None:
         error = errors.error_for_code(code)
@@ -236,11 +254,13 @@ class BrokerLifecycle:
         )
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
+        self._told = frozenset(self._offline)
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._image_offset,
             want_fence=self.wants_fence,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            offline_log_dirs=sorted(self._offline),
             cordoned_log_dirs=None if self.state is BrokerState.STARTING else [],
         )

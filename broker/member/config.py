@@ -39,6 +39,7 @@ class MemberConfig(NamedTuple):
     replica_lag_time_max_ms: int
     replica_fetchers: int
     replica_socket_timeout_ms: int
+    directory_failure_timeout_ms: int
     timeouts: ControllerTimeouts
     controller_security: PeerSecurity
     broker_security: PeerSecurity
@@ -57,6 +58,7 @@ def member_config(config: BrokerConfig) -> MemberConfig:
         replica_lag_time_max_ms=config.get_int("replica.lag.time.max.ms"),
         replica_fetchers=config.get_int("num.replica.fetchers"),
         replica_socket_timeout_ms=config.get_int("replica.socket.timeout.ms"),
+        directory_failure_timeout_ms=config.get_int("log.dir.failure.timeout.ms"),
         timeouts=controller_timeouts(config),
         controller_security=controller_security(config),
         broker_security=broker_security(config),

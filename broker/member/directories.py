@@ -79,7 +79,8 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
     except LogStorageError as error:
         raise StartError(f"a log directory cannot be used: {error}") from error
     epoch = epochs.pop() if len(epochs) == 1 else None
-    claimed = ClaimedDirectories(first.cluster_id, locks, {})
+    known = {one: identity.directory_id for one, identity in identities.items() if identity.directory_id is not None}
+    claimed = ClaimedDirectories(first.cluster_id, locks, {}, directory_ids=known)
     return MemberDirectories(claimed, tuple(ids), NO_EPOCH if epoch is None else epoch)
 
 

@@ -1,4 +1,4 @@
-"""R7: a follower with a slow disk, and closed segments that are damaged, on the leader and on a follower."""
+"""R7: a follower with a slow disk, closed segments that are damaged, and a log directory that fails (KIP-858)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
 SLOW_MS = 4000
 BESIDE_S = 6.0
 RECORDS, SIZE = 3000, 1000
+ASSIGNED_S = 5.0
+"""Directories of new replicas are in the metadata well before: a broker tells them twice a second."""
 
 
 class OnSlowDisk(MemberNode):
@@ -125,3 +127,52 @@ def test_damage_of_a_leader_is_not_copied(tmp_path: Path) -> None:
         assert {name: digest for name, digest in cluster.files("r7")[0].items() if name in whole} == whole
         assert len(read_all(cluster.bootstrap, {"r7": 1})) == RECORDS
     conclude("R7-damage", "TTT", history, history.findings([]), [again])
+
+
+class InTwoDirectories(OnSlowDisk):
+    """A member with two log directories, one of which a test takes away."""
+
+    def properties(self) -> dict[str, str]:
+        return {**super().properties(), "log.dirs": f"{self.data_directory},{self.directory / 'second'}"}
+
+
+def directory_of(cluster: FaultyCluster, topic: str) -> Path:
+    """The log directory of broker 1 in which partition 0 lies."""
+    (found,) = Path(cluster.brokers[1].directory).glob(f"*/{topic}-0")
+    return found.parent
+
+
+def test_leaders_in_a_directory_that_fails_are_others(tmp_path: Path) -> None:
+    """The broker goes on with the partitions of its other directory: as their leader, and by heartbeats."""
+    disk, histories = FailingDisk(tmp_path / "disk"), {"one": History(), "two": History()}
+
+    def make(directory: Path, node_id: int, controllers: Mapping[int, int], settings: Mapping[str, str]) -> MemberNode:
+        node = (InTwoDirectories if node_id == 1 else OnSlowDisk)(directory, node_id, controllers, settings)
+        node.disk = disk
+        return node
+
+    with FaultyCluster(tmp_path, "TTJ", make_member=make) as cluster:
+        for topic in histories:
+            cluster.create(topic, [1, 2, 3])
+        places = {directory_of(cluster, topic): topic for topic in histories}
+        assert len(places) == 2
+        failing, bad = next((place, topic) for place, topic in places.items() if place.name == "second")
+        (good,) = histories.keys() - {bad}
+        one, two = (Writer(cluster.bootstrap, topic, histories[topic]) for topic in (bad, good))
+        with one as writer, two as beside:
+            writer.wait_for(50)
+            beside.wait_for(50)
+            time.sleep(ASSIGNED_S)
+            since = time.monotonic()
+            disk.fail(failing)
+            assert cluster.wait_leader(bad, 1) in (2, 3)
+            writer.wait_for(50)
+            again = time.monotonic() - since
+            beside.wait_for(50)
+            assert cluster.leader(good) == 1
+            wait_until(lambda: isr(cluster.brokers[2], bad) == [2, 3], "the failed one left", WAIT_S)
+        disk.heal()
+        assert writer.errors == beside.errors == []
+        findings = histories[bad].findings(read_all(cluster.others(1), {bad: 1}))
+        assert len(read_all(cluster.bootstrap, {good: 1})) >= 100
+    conclude("R7-directory", "TTJ", histories[bad], findings, [again])

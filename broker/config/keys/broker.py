@@ -351,7 +351,7 @@ NO_EFFECT = frozenset(
     group.coordinator.rebalance.protocols group.coordinator.threads
     inter.broker.protocol.version kafka.metrics.polling.interval.secs
     kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-    leader.replication.throttled.rate log.dir.failure.timeout.ms log.initial.task.delay.ms
+    leader.replication.throttled.rate log.initial.task.delay.ms
     max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
     metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
     num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size

@@ -45,6 +45,8 @@ MEMBER_KEYS = (
         "broker.session.timeout.ms. When another controller becomes active, it waits no longer for the one before."),
     ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, between(1), MEDIUM,
         "How long a member waits for a controller's answer when it fetches the metadata; then it asks another one."),
+    ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, between(1), MEDIUM,
+        "When a member ends that has told no controller of a log directory that failed."),
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,

@@ -380,3 +380,53 @@ def test_any_schedule_ends_with_one_running_broker_and_a_clean_stop(seed: int) -
     assert is_in(process.lifecycle, BrokerState.SHUTTING_DOWN)
     assert world.controller.brokers[NODE].is_fenced
     assert world.controller.brokers[NODE].in_controlled_shutdown == leads
+
+
+# -- log directories that fail (KIP-858) ----------------------------------------------------------------------------
+
+
+def serving() -> BrokerLifecycle:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in (registered, caught_up, ready, unfenced):
+        act(lifecycle)
+    return lifecycle
+
+
+def beat(lifecycle: BrokerLifecycle, now_ms: float, failing: bytes | None = None) -> tuple[list[bytes], float]:
+    """A heartbeat that is answered, while a directory fails; the directories that it told of, and when the next is."""
+    request = lifecycle.next_question().request
+    assert isinstance(request, BrokerHeartbeatRequest)
+    if failing is not None:
+        lifecycle.note_offline(failing, now_ms)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False), now_ms)
+    return request.offline_log_dirs, lifecycle.next_question().not_before_ms
+
+
+def test_a_directory_that_fails_is_told_at_once_and_from_then_on() -> None:
+    lifecycle = serving()
+    assert lifecycle.next_question().not_before_ms == INTERVAL_MS
+    lifecycle.note_offline(b"d" * 16, 100)
+    assert lifecycle.next_question().not_before_ms == 100
+    assert beat(lifecycle, 110) == ([b"d" * 16], 110 + INTERVAL_MS)
+    lifecycle.note_offline(b"c" * 16, 200)
+    lifecycle.note_offline(b"d" * 16, 200)
+    assert beat(lifecycle, 210) == ([b"c" * 16, b"d" * 16], 210 + INTERVAL_MS)
+
+
+def test_what_fails_while_a_heartbeat_is_under_way_is_told_by_the_next_one_at_once() -> None:
+    lifecycle = serving()
+    told, next_ms = beat(lifecycle, 100, failing=b"d" * 16)
+    assert (told, next_ms) == ([], 100)
+    assert lifecycle.has_untold_failure(101), "that answer did not know of it"
+    assert beat(lifecycle, 110) == ([b"d" * 16], 110 + INTERVAL_MS)
+    assert not lifecycle.has_untold_failure(1e9)
+
+
+def test_a_failure_that_no_controller_confirms_is_known_by_its_age() -> None:
+    lifecycle = serving()
+    lifecycle.note_offline(b"d" * 16, 100)
+    lifecycle.next_question()
+    lifecycle.take_failure("no answer", 30_000)
+    lifecycle.take_answer(BrokerHeartbeatResponse(error_code=errors.NotControllerError.code), 30_000)
+    assert not lifecycle.has_untold_failure(100)
+    assert lifecycle.has_untold_failure(101)

@@ -1,0 +1,99 @@
+"""News of a member's log directories for the active controller: what lies in each, and which have failed (KIP-858).
+
+    a log was made                 assigned to its directory, within half a second
+    a directory fails              a heartbeat at once; the controller elects other leaders for what lies in it
+    the controller is not told     within ``log.dir.failure.timeout.ms``: the broker ends
+    no directory is left           the broker ends
+
+Loop thread only, but for ``note_failure``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidelog.broker.cluster.lifecycle import BrokerLifecycle
+from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.replica.replication.replica_directories import ReplicaDirectories
+from tidelog.log.environment import DirectoryState
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.manager import LogManager
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
+
+logger = logging.getLogger(__name__)
+
+ROUND_S = 0.5
+"""How soon a new log's directory is told: Kafka's broker gathers assignments for as long."""
+
+
+class DirectoryNews:
+    """Assignments and failures of the log directories of one member."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        controller: RemoteController,
+        lifecycle: BrokerLifecycle,
+        now_ms: Callable[[], float],
+        beat: Callable[[], None],
+    ) -> None:
+        """``beat`` has the next heartbeat sent at once."""
+        self._log_manager = log_manager
+        self._controller = controller
+        self._lifecycle = lifecycle
+        self._now_ms = now_ms
+        self._beat = beat
+        self._replicas = ReplicaDirectories(controller.node_id, log_manager.directory_id_of)
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self) -> None:
+        """Watch the directories, and note all logs that lie in several of them."""
+        directories = self._log_manager.directories
+        for directory in directories:
+            directory.state.add_listener(self.note_failure)
+            if not directory.is_online:
+                self._fail(directory.state)
+        if len(directories) > 1:
+            for topic in self._controller.image.topics.values():
+                self._replicas.note(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
+
+    def note_failure(self, state: DirectoryState) -> None:
+        """Have the controller told of a directory that failed. Any thread."""
+        self._loop.call_soon_threadsafe(self._fail, state)
+
+    def _fail(self, state: DirectoryState) -> None:
+        for directory in self._log_manager.directories:
+            if directory.state is state and directory.directory_id is not None:
+                self._lifecycle.note_offline(directory.directory_id, self._now_ms())
+        self._beat()
+
+    async def tell(self, channel: Channel, quorum: QuorumView, limit_ms: float) -> None:
+        """Send assignments, until cancelled. Raises KafkaStorageError when this broker cannot go on: no directory is
+        left, or the controller was not told of one that failed within ``limit_ms``."""
+        while True:
+            self._check(limit_ms)
+            placed = self._log_manager.placed
+            self._replicas.note(placed.popleft() for _ in range(len(placed)))
+            request = self._replicas.next_request(self._controller.image, self._lifecycle.broker_epoch)
+            if request is not None:
+                try:
+                    answer = await channel.ask(quorum.address, request, AssignReplicasToDirsResponse)
+                except ChannelError as error:
+                    logger.info("log directories of replicas are assigned again: %s", error)
+                else:
+                    if answer.error_code:
+                        logger.info("log directories of replicas are assigned again: error %d", answer.error_code)
+            await asyncio.sleep(ROUND_S)
+
+    def _check(self, limit_ms: float) -> None:
+        if not any(directory.is_online for directory in self._log_manager.directories):
+            raise KafkaStorageError("no log directory works")
+        if self._lifecycle.has_untold_failure(self._now_ms() - limit_ms):
+            raise KafkaStorageError(
+                "no controller was told of a log directory that failed within log.dir.failure.timeout.ms"
+            )

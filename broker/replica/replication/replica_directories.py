@@ -1,0 +1,72 @@
+"""Log directories of a broker's replicas, as the metadata should tell them (KIP-858).
+
+The controllers elect other leaders when a directory fails, so they have to know what lies in it. A replica whose
+directory the image does not name, or names wrongly, is assigned; one that the controller refuses is tried again.
+Sans-io, not thread-safe.
+
+Source: AssignmentsManager of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.messages.assign_replicas_to_dirs import (
+    AssignedDirectory,
+    AssignedPartition,
+    AssignedTopic,
+    AssignReplicasToDirsRequest,
+)
+
+MAX_ASSIGNMENTS = 2250
+"""Most partitions in one request, as Kafka's broker sends them."""
+
+
+class ReplicaDirectories:
+    """Replicas of one broker whose directories the metadata may lack."""
+
+    def __init__(self, node_id: int, directory_id_of: Callable[[TopicPartition], bytes | None]) -> None:
+        """``directory_id_of`` is the directory of a log, None where there is no log."""
+        self._node_id = node_id
+        self._directory_id_of = directory_id_of
+        self._unassigned: dict[TopicPartition, None] = {}
+
+    def note(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note logs that were made, or that lie here from before."""
+        self._unassigned.update(dict.fromkeys(partitions))
+
+    def next_request(self, image: MetadataImage, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
+        """Return what to tell the controller by this image, None where it says all."""
+        wanted: dict[bytes, dict[bytes, list[int]]] = {}
+        for partition in list(islice(self._unassigned, MAX_ASSIGNMENTS)):
+            assignment = self._assignment(image, partition)
+            if assignment is None:
+                del self._unassigned[partition]
+            else:
+                directory_id, topic_id = assignment
+                wanted.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition.partition)
+        if not wanted:
+            return None
+        directories = [AssignedDirectory(id=one, topics=assigned_topics(topics)) for one, topics in wanted.items()]
+        return AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=broker_epoch, directories=directories)
+
+    def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
+        """Return directory and topic id of a replica that lies elsewhere than the image says."""
+        directory_id, topic = self._directory_id_of(partition), image.topic_named(partition.topic)
+        if directory_id is None or topic is None or partition.partition >= len(topic.partitions):
+            return None
+        state = topic.partitions[partition.partition]
+        if (self._node_id, directory_id) in zip(state.replicas, state.directories, strict=False):
+            return None
+        return (directory_id, topic.topic_id) if self._node_id in state.replicas else None
+
+
+def assigned_topics(topics: Mapping[bytes, Iterable[int]]) -> list[AssignedTopic]:
+    """Return partitions by topic id as a request has them."""
+    return [
+        AssignedTopic(topic_id=topic_id, partitions=[AssignedPartition(partition_index=one) for one in found])
+        for topic_id, found in topics.items()
+    ]

@@ -1,0 +1,139 @@
+"""Log directories of a member that fail, by any thread, and when the member cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Registration
+from tidelog.broker.cluster.quorum import Address, QuorumView
+from tidelog.broker.member.channel import ChannelError
+from tidelog.broker.member.connections import directories
+from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.metadata_image import MetadataImage, PartitionState, TopicState
+from tidelog.log.environment import DirectoryState
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.time import ManualTime
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+FIRST, SECOND = b"1" * 16, b"2" * 16
+LIMIT_MS = 30_000.0
+IMAGE = MetadataImage(
+    topics={b"t" * 16: TopicState("t", b"t" * 16, (PartitionState((1,), (1,), 1),))}, topic_ids={"t": b"t" * 16}
+)
+
+
+class Directory:
+    """A log directory as the log manager has it."""
+
+    def __init__(self, directory_id: bytes) -> None:
+        self.directory_id = directory_id
+        self.state = DirectoryState("/nowhere")
+
+    @property
+    def is_online(self) -> bool:
+        return self.state.failure is None
+
+
+class Controller:
+    """A channel that fails once, then ends the test's wait."""
+
+    def __init__(self) -> None:
+        self.asked: list[AssignReplicasToDirsRequest] = []
+        self.is_done = asyncio.Event()
+
+    async def ask(self, _: Address, request: AssignReplicasToDirsRequest, __: object) -> AssignReplicasToDirsResponse:
+        self.asked.append(request)
+        if len(self.asked) == 1:
+            raise ChannelError("no answer")
+        self.is_done.set()
+        return AssignReplicasToDirsResponse()
+
+
+class World:
+    """A member with two directories, which serves."""
+
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.directories = [Directory(FIRST), Directory(SECOND)]
+        self.lifecycle = BrokerLifecycle(Registration(1, "cluster", b"i" * 16, (), {}, None, ()), 2000)
+        self.lifecycle.state = BrokerState.RUNNING
+        self.lifecycle.broker_epoch = 9
+        self.beaten = asyncio.Event()
+        placed = deque([TopicPartition("t", 0)])
+        logs = SimpleNamespace(directories=self.directories, placed=placed, directory_id_of=lambda _: SECOND)
+        self.news = DirectoryNews(
+            cast(Any, logs), RemoteController(IMAGE, 1), self.lifecycle, self.time.monotonic_ms, self.beaten.set
+        )
+        self.news.begin()
+        self.controller = Controller()
+
+    async def tell(self) -> None:
+        """Tell the controller, until cancelled or until this broker cannot go on."""
+        await self.news.tell(cast(Any, self.controller), QuorumView([Address("a", 1)]), LIMIT_MS)
+
+    def offline(self) -> list[bytes]:
+        request = self.lifecycle.next_question().request
+        assert isinstance(request, BrokerHeartbeatRequest)
+        return request.offline_log_dirs
+
+
+async def test_assignments_are_told_until_the_controller_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "ROUND_S", 0.0)
+    world = World()
+    task = asyncio.ensure_future(world.tell())
+    async with asyncio.timeout(60):
+        await world.controller.is_done.wait()
+    task.cancel()
+    assert world.controller.asked[0] == world.controller.asked[1]
+    ((assigned,),) = ([(one.id, len(one.topics)) for one in world.controller.asked[0].directories],)
+    assert assigned == (SECOND, 1)
+
+
+async def test_a_failure_that_another_thread_meets_is_in_the_next_heartbeat() -> None:
+    world = World()
+    assert world.offline() == []
+    await asyncio.to_thread(world.directories[1].state.mark_offline, KafkaStorageError("the disk is gone"))
+    async with asyncio.timeout(60):
+        await world.beaten.wait()
+    assert world.offline() == [SECOND]
+
+
+async def test_without_a_directory_that_works_the_broker_ends() -> None:
+    world = World()
+    for one in world.directories:
+        one.state.mark_offline(KafkaStorageError("the disk is gone"))
+    with pytest.raises(KafkaStorageError, match="no log directory works"):
+        await world.tell()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_failure_that_no_controller_hears_of_ends_the_broker(
+    is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions there have no leader as long as the controllers do not know."""
+    monkeypatch.setattr(directories, "ROUND_S", 0.0)
+    world = World()
+    world.directories[0].state.mark_offline(KafkaStorageError("the disk is gone"))
+    async with asyncio.timeout(60):
+        await world.beaten.wait()
+    if is_told:
+        world.offline()
+        world.lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False), world.time.monotonic_ms())
+    world.time.advance(LIMIT_MS + 1)
+    if is_told:
+        task = asyncio.ensure_future(world.tell())
+        async with asyncio.timeout(60):
+            await world.controller.is_done.wait()
+        assert not task.done()
+        task.cancel()
+    else:
+        with pytest.raises(KafkaStorageError, match=r"log\.dir\.failure\.timeout\.ms"):
+            await world.tell()

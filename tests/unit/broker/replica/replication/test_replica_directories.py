@@ -1,0 +1,75 @@
+"""Log directories of replicas: which the controller is told of, until the metadata say so."""
+
+from __future__ import annotations
+
+import random
+
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionState, TopicState
+from tidelog.broker.replica.replication.replica_directories import MAX_ASSIGNMENTS, ReplicaDirectories
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+
+OWN, OTHER = 1, 2
+FIRST, SECOND, THEIRS = b"1" * 16, b"2" * 16, b"x" * 16
+TOPIC = b"t" * 16
+Told = dict[int, bytes]
+
+
+def image(directories: list[bytes]) -> MetadataImage:
+    """A topic, of whose partitions this broker's replicas are in these directories by the metadata."""
+    partitions = tuple(
+        PartitionState((OTHER, OWN), (OTHER, OWN), OTHER, directories=(THEIRS, one)) for one in directories
+    )
+    return MetadataImage(topics={TOPIC: TopicState("t", TOPIC, partitions)}, topic_ids={"t": TOPIC})
+
+
+def told(request: AssignReplicasToDirsRequest | None) -> Told:
+    """Partition -> directory, as a request says it."""
+    if request is None:
+        return {}
+    assert (request.broker_id, request.broker_epoch) == (OWN, 9)
+    assert {topic.topic_id for one in request.directories for topic in one.topics} == {TOPIC}
+    return {
+        partition.partition_index: one.id
+        for one in request.directories
+        for topic in one.topics
+        for partition in topic.partitions
+    }
+
+
+def partitions(count: int) -> list[TopicPartition]:
+    return [TopicPartition("t", number) for number in range(count)]
+
+
+def test_what_the_metadata_lack_is_told_until_they_say_it() -> None:
+    places = {TopicPartition("t", 0): FIRST, TopicPartition("t", 1): SECOND}
+    replicas = ReplicaDirectories(OWN, places.get)
+    replicas.note(partitions(2))
+    for _ in range(2):
+        assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}
+    assert told(replicas.next_request(image([FIRST, SECOND]), 9)) == {}
+    assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {}, "no news by itself"
+
+
+def test_what_is_not_here_or_not_ours_is_not_told() -> None:
+    places = {TopicPartition("t", 1): FIRST, TopicPartition("t", 7): FIRST, TopicPartition("gone", 0): FIRST}
+    replicas = ReplicaDirectories(OTHER + 1, places.get)
+    replicas.note([*partitions(8), TopicPartition("gone", 0)])
+    assert replicas.next_request(image([FIRST, SECOND]), 9) is None
+    assert replicas.next_request(EMPTY_IMAGE, 9) is None
+
+
+def test_one_request_is_bounded_and_all_are_told() -> None:
+    """Whatever order answers and images come in, the metadata end as the logs lie."""
+    rng = random.Random(1)
+    count = MAX_ASSIGNMENTS + 100
+    wanted = {partition: rng.choice([FIRST, SECOND]) for partition in partitions(count)}
+    known = [rng.choice([FIRST, SECOND, THEIRS]) for _ in wanted]
+    replicas = ReplicaDirectories(OWN, wanted.get)
+    replicas.note(wanted)
+    while request := told(replicas.next_request(image(known), 9)):
+        assert len(request) <= MAX_ASSIGNMENTS
+        for number, directory_id in request.items():
+            if rng.random() < 0.8:  # the others were refused, or the answer was lost
+                known[number] = directory_id
+    assert known == list(wanted.values())
