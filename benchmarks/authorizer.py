@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.questions import build
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
-from tidelog.broker.controller.topic_changes import NewTopic
+from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
@@ -32,6 +33,7 @@ from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import release_slices
 
+TOPIC = "team-7.orders"
 ACLS = 10_000
 REQUESTS = 250
 ROUNDS = 200
@@ -43,7 +45,10 @@ class Side:
 
     def __init__(self, directory: Path, texts: dict[str, str]) -> None:
         self.data = DataBroker(directory, texts)
-        self.data.topics.changes.create(NewTopic("team-7.orders", 1))
+        with opening_expected():
+            create_topic(self.data, TOPIC, 1)
+        if self.data.broker.metadata.find(TOPIC) is None:
+            raise RuntimeError("the topic is not there: refusals would be measured")
         for number in range(ACLS if texts else 0):
             self._allow(number)
         self.dispatcher = Dispatcher(self.data.broker)
@@ -81,7 +86,7 @@ def frame_of(key: ApiKey, fields: dict[str, Any], request_class: type[Message]) 
 
 def frames() -> dict[str, bytes]:
     """Build the frames, by what they are called in the table."""
-    name = "team-7.orders"
+    name = TOPIC
     data = [{"index": 0, "records": bytes(batch(b"x" * 100))}]
     produced = {"acks": 1, "timeout_ms": 1000, "topic_data": [{"name": name, "partition_data": data}]}
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100}

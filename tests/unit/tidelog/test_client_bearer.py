@@ -28,7 +28,8 @@ class Issuer:
     """An endpoint that answers as a test says, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.status, self.headers = 200, {}
+        self.status = 200
+        self.headers: dict[str, str] = {}
         self.answer = json.dumps({"access_token": "a.b-c_d", "token_type": "Bearer"}).encode()
         self.asked: list[tuple[str, dict[str, list[str]]]] = []
         issuer = self
