@@ -31,8 +31,8 @@ MANY_OBJECTS = 100
 """So many collections of the middle generation are 700,000 objects that were not freed."""
 AUTOMATIC_THRESHOLD = 500
 """Full collections without the job come after so many: 3.5 million objects that were not freed."""
-YOUNG_THRESHOLD, MIDDLE_THRESHOLD = 700, 10
-"""Python's own for its small collections."""
+SERVING_THRESHOLDS = (700, 10, AUTOMATIC_THRESHOLD)
+"""Small collections come as in any Python, full ones by the job."""
 MOST_DELAYS = 12
 LONG_MS = 20.0
 """What a full collection may take of the interpreter: as much as a turn of the loop."""
@@ -47,11 +47,6 @@ class Collector(NamedTuple):
     unfreeze: Callable[[], object] = gc.unfreeze
     young_collections: Callable[[], int] = lambda: gc.get_count()[2]
     now_ms: Callable[[], float] = lambda: time.monotonic() * 1000
-
-
-def set_serving_thresholds() -> None:
-    """Have small collections come as in any Python, and full ones by the job."""
-    gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, AUTOMATIC_THRESHOLD)
 
 
 class GarbageCollector:

@@ -286,7 +286,7 @@ def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:
 
 def announce(server: Server | LaboratoryServer) -> None:
     """Print the ready line; a closed standard output does not stop the broker."""
-    from tidelog.broker.loop.garbage import set_serving_thresholds
+    from tidelog.broker.loop.garbage import SERVING_THRESHOLDS
 
     endpoint: Endpoint = server.endpoints[0]
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "0.0.0.0"
@@ -297,4 +297,4 @@ def announce(server: Server | LaboratoryServer) -> None:
     # All objects so far live as long as the process: later collections can skip them. None is collected here: a start
     # leaves some twenty objects in cycles, and to look for them takes 20 ms with 10,000 partitions.
     gc.freeze()
-    set_serving_thresholds()
+    gc.set_threshold(*SERVING_THRESHOLDS)
