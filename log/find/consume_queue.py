@@ -27,6 +27,7 @@ from tidelog.log.find.index_file import (
     check_size,
     open_descriptor,
     read_exactly,
+    unsynced,
     write_entries,
 )
 from tidelog.log.system.file_system import FileSystem, LogStorageError
@@ -145,8 +146,8 @@ class ConsumeQueueFile:
             raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
 
     def sync(self) -> None:
-        """Make everything put so far durable. Raises LogStorageError. Releases the interpreter while it waits."""
+        """Make everything put so far durable. Raises IndexDamagedError. Releases the interpreter while it waits."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise LogStorageError("sync", self.path, error.errno or errno.EIO) from error
+            raise unsynced(self.path, error) from error

@@ -114,8 +114,12 @@ def read_exactly(descriptor: int, path: str, position: int, size: int) -> bytes:
 
 
 def check_size(descriptor: int, path: str, size: int) -> None:
-    """Raise IndexDamagedError when the file has another size: writing on would leave a hole in what was put."""
-    found = os.fstat(descriptor).st_size
+    """Raise IndexDamagedError when the file has another size: writing on would leave a hole in what was put.
+    Raises LogStorageError."""
+    try:
+        found = os.fstat(descriptor).st_size
+    except OSError as error:
+        raise LogStorageError("stat", path, error.errno or errno.EIO) from error
     if found != size:
         raise IndexDamagedError(f"{path} was made with {size} bytes and has {found}")
 
@@ -137,6 +141,12 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
             written = os.pwrite(descriptor, entries[:_WRITE_BYTES], position)
     except OSError as error:
         raise LogStorageError("write", path, error.errno or errno.EIO) from error
+
+
+def unsynced(path: str, error: OSError) -> IndexDamagedError:
+    """The damage of a file whose sync failed: the kernel may have dropped what was put, and a second sync would wrongly
+    succeed (F9)."""
+    return IndexDamagedError(f"{path} could not be synced: {error.strerror}")
 
 
 def _check_bounds(bounds: FileBounds, path: str, size: int) -> None:
@@ -333,11 +343,11 @@ class IndexFile:
     # ---- durability
 
     def sync(self) -> None:
-        """Make everything put so far durable. Raises LogStorageError. Releases the interpreter while it waits."""
+        """Make everything put so far durable. Raises IndexDamagedError. Releases the interpreter while it waits."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise LogStorageError("sync", self.path, error.errno or errno.EIO) from error
+            raise unsynced(self.path, error) from error
 
     def restore(self, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Cut the file to its first ``count - 1`` entries, known to be on disk, and rebuild the slots from them.

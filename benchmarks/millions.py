@@ -1,0 +1,181 @@
+"""Bytes and time of very many groups, transactional ids and producer ids, by ``python -m benchmarks.millions``.
+
+Groups have one committed offset each, transactional ids are given out, producer ids have one batch each in one log: by
+their own requests or records, over topics in memory. CPU time. *Loaded* is what a start takes for all, *expired*
+that all of them go, each with the longest turn of the loop; of producer ids it is the time under the log's lock, which
+appends wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from benchmarks.procfs import rss_bytes
+from tests.support.coordinators import GroupWorld, ManualLoop, MemoryTopicLog, TransactionWorld
+from tests.unit.broker.coordinator.group.test_offset_commits import commit
+from tidelog.log.producer.state import ProducerBatch, ProducerStateManager
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.time import ManualTime
+
+DAY_MS = 24 * 3600 * 1000
+KEPT_MS = 3600 * 1000
+
+
+class Row(NamedTuple):
+    """Figures of one kind: bytes and microseconds of CPU each, seconds for all, milliseconds of the longest turn."""
+
+    what: str
+    bytes_each: float
+    made_us: float
+    loaded_s: float
+    loaded_turn_ms: float
+    expired_s: float
+    expired_turn_ms: float
+
+
+class Clock:
+    """CPU time of callbacks, and of the longest of them."""
+
+    def __init__(self) -> None:
+        self.total_s = self.longest_ms = 0.0
+
+    def run(self, work: Callable[[], object]) -> None:
+        began = time.thread_time()
+        work()
+        spent = time.thread_time() - began
+        self.total_s += spent
+        self.longest_ms = max(self.longest_ms, spent * 1000)
+
+
+def drain(loop: ManualLoop) -> Clock:
+    """Run what waits for the next turns, each measured, until nothing does."""
+    clock = Clock()
+    while loop.soon:
+        clock.run(loop.soon.pop(0))
+    return clock
+
+
+def advance(loop: ManualLoop, milliseconds: float) -> Clock:
+    """Let time pass, with each callback measured."""
+    clock, end = Clock(), loop.time.monotonic_ms() + milliseconds
+    while due := [entry for entry in loop.later if entry[0] <= end]:
+        entry = min(due, key=lambda item: item[:2])
+        loop.later.remove(entry)
+        loop.time.advance(max(0.0, entry[0] - loop.time.monotonic_ms()))
+        clock.run(entry[2])
+        turns = drain(loop)
+        clock.total_s += turns.total_s
+        clock.longest_ms = max(clock.longest_ms, turns.longest_ms)
+    loop.time.advance(max(0.0, end - loop.time.monotonic_ms()))
+    return clock
+
+
+def log_bytes(log: MemoryTopicLog) -> int:
+    return sum(len(batch) for batches in log.batches.values() for batch in batches)
+
+
+def grown_by(make: Callable[[], object], log: MemoryTopicLog) -> tuple[float, float]:
+    """Bytes that this takes beside its records in ``log``, and its seconds of CPU."""
+    gc.collect()
+    before, began = rss_bytes(os.getpid()), time.thread_time()
+    make()
+    spent = time.thread_time() - began
+    gc.collect()
+    return rss_bytes(os.getpid()) - before - log_bytes(log), spent
+
+
+def coordinator_row(what: str, world: GroupWorld | TransactionWorld, make: Callable[[], object], count: int) -> Row:
+    size, spent = grown_by(make, world.log)
+    again = type(world)(world.log, world.time)
+    again.config = world.config
+    again.runtime.load_all()
+    loaded = drain(again.loop)
+    expired = advance(again.loop, 3 * KEPT_MS)
+    return Row(
+        what, size / count, spent / count * 1e6, loaded.total_s, loaded.longest_ms, expired.total_s, expired.longest_ms
+    )
+
+
+def groups(count: int) -> Row:
+    world = GroupWorld(offsets_retention_minutes=KEPT_MS // 60_000)
+
+    def make() -> None:
+        for number in range(count):
+            commit(world, number, group_id=f"group-{number}")
+
+    return coordinator_row("groups with one committed offset", world, make, count)
+
+
+def transactional_ids(count: int) -> Row:
+    world = TransactionWorld(transactional_id_expiration_ms=KEPT_MS)
+
+    def make() -> None:
+        for number in range(count):
+            world.init(transactional_id=f"id-{number}")
+
+    return coordinator_row("transactional ids", world, make, count)
+
+
+class Held(AbstractContextManager[None]):
+    """A lock that says how long it was held."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        spent = time.thread_time() - self._began
+        self.clock.total_s += spent
+        self.clock.longest_ms = max(self.clock.longest_ms, spent * 1000)
+
+
+def producer_ids(count: int) -> Row:
+    """Loaded is the snapshot that a roll writes under the log's lock, read again."""
+    with tempfile.TemporaryDirectory() as directory:
+        clock = ManualTime()
+        state = ProducerStateManager(OsFileSystem(), directory, clock, DAY_MS)
+
+        def make() -> None:
+            for number in range(count):
+                state.update(ProducerBatch(number, 0, 0, 0, number, number, 0, False))
+
+        size, spent = grown_by(make, MemoryTopicLog())
+        state.end_offset = count
+        written = Clock()
+        written.run(state.take_snapshot)
+        print(f"a snapshot of {count} producer ids is written under the log's lock in {written.longest_ms:.0f} ms")
+        again = ProducerStateManager(OsFileSystem(), directory, clock, DAY_MS)
+        loaded = Clock()
+        loaded.run(lambda: again.load(0, count))
+        clock.advance(2 * DAY_MS)
+        lock = Held()
+        again.remove_expired(lock)
+        return Row("producer ids in one log", size / count, spent / count * 1e6, loaded.total_s, loaded.longest_ms,
+                   lock.clock.total_s, lock.clock.longest_ms)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200_000)
+    count = parser.parse_args().count
+    print("| | bytes each | made, µs each | loaded, s | longest turn, ms | expired, s | longest turn, ms |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for measure in (groups, transactional_ids, producer_ids):
+        row = measure(count)
+        figures = (f"{row.bytes_each:.0f}", f"{row.made_us:.0f}", f"{row.loaded_s:.2f}", f"{row.loaded_turn_ms:.1f}",
+                   f"{row.expired_s:.2f}", f"{row.expired_turn_ms:.1f}")  # fmt: skip
+        print(f"| {count} {row.what} | {' | '.join(figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""One call of the disk for a key or tag index fails, any one: EIO or ENOSPC at each call of indexing, checkpoints,
+trims, look-ups, rebuilds and opening.
+
+A look-up gives all records that are indexed, or an error; nothing that does not match. The log goes on, and so does the
+index: by itself, or rebuilt. ``TIDELOG_ALL_DISK_ERRORS`` tries every call, not some.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.finding import QUERIES, catch_up, check_answers, fill, indexed_bench, indexer_of, use_reference
+from tests.support.logs import LogBench
+from tidelog.log.find.index_file import IndexDamagedError
+from tidelog.log.find.indexer import LogIndexer
+from tidelog.log.find.lookup import find_newest
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.record.record_batch import Record
+
+CALLS = (
+    "open", "rename", "unlink", "scandir", "pread", "preadv", "pwrite", "ftruncate", "posix_fallocate", "fdatasync",
+    "fsync", "fstat",
+)  # fmt: skip
+ALL = bool(os.environ.get("TIDELOG_ALL_DISK_ERRORS"))
+SEED = os.environ.get("TIDELOG_DISK_SEED", "1")
+SAMPLE = 5
+ATTEMPTS = 3
+SMALL = {"index.keys.entries": 40, "index.tag.entries": 30}
+START = 20
+"""Where retention lets the log begin."""
+
+
+class Disk:
+    """The operating system's calls on index files, one of which may fail; a write that fails is done in part."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self._fail_at = self._code = 0
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+
+    def arm(self, fail_at: int, code: int) -> None:
+        self.calls, self._fail_at, self._code = 0, fail_at, code
+
+    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(target: Any, *arguments: Any, **named: Any) -> Any:
+            if is_of_an_index(target):
+                self.calls += 1
+                if self.calls == self._fail_at:
+                    if name == "pwrite":
+                        real(target, arguments[0][: len(arguments[0]) // 2], arguments[1])
+                    raise OSError(self._code, "injected")
+            return real(target, *arguments, **named)
+
+        return call
+
+
+def is_of_an_index(target: int | str) -> bool:
+    path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else os.fspath(target)
+    return "/keys" in path or "/tags" in path
+
+
+class Trial:
+    """A log, its indices, and what the broker's thread does for them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._bench: LogBench = indexed_bench(str(directory), **SMALL)
+        self._chance = random.Random(5)
+        self.log: UnifiedLog = self._bench.open()
+        self.records: list[Record] = fill(self.log, self._chance, 12)
+        self.indexer = indexer_of(self.log)
+        self.indexer.checkpoint()
+
+    def steps(self) -> Iterator[Callable[[], object]]:
+        self.records += fill(self.log, self._chance, 12)
+        yield lambda: catch_up(self.indexer)
+        yield self.indexer.checkpoint
+        self.log.maybe_increment_log_start_offset(START)
+        yield self.indexer.trim
+        yield self.look_up
+        yield self.indexer.rebuild
+        yield lambda: catch_up(self.indexer)
+        yield self.indexer.checkpoint
+        yield self.open
+        self.records += fill(self.log, self._chance, 3)
+        yield lambda: catch_up(self.indexer)
+
+    def open(self) -> None:
+        indexer = LogIndexer(self.log)
+        indexer.configure()
+        self.indexer = indexer
+
+    def attempt(self, step: Callable[[], object]) -> None:
+        """Do a step as the broker's thread does, which tries again later, and rebuilds what is damaged."""
+        for _ in range(ATTEMPTS):
+            try:
+                return void(step)
+            except IndexDamagedError:
+                step = self.indexer.rebuild
+            except KafkaStorageError:
+                continue
+        raise AssertionError("one call failed, and the work does not go on")
+
+    def run(self) -> None:
+        for step in self.steps():
+            self.attempt(step)
+            self.attempt(self.look_up)
+        self.attempt(lambda: catch_up(self.indexer))
+        assert self.log.is_serving
+
+    def look_up(self) -> None:
+        """Raises IndexDamagedError, KafkaStorageError."""
+        start = self.log.log_start_offset
+        for query in QUERIES:
+            if (query.key is None and query.tag is None) or (query.key or query.tag) == b"missing":
+                continue
+            indexed = self.indexer.next_offset
+            found = {record.offset for record in find_newest(self.log, self.indexer, query)}
+            wanted = {record.offset for record in self.records if record.offset >= start and query.matches(record)}
+            assert found <= wanted, query
+            assert {offset for offset in wanted if offset < indexed} <= found, query
+
+    def check(self) -> None:
+        kept = [record for record in self.records if record.offset >= START]
+        check_answers(self.log, self.indexer, kept)
+        self.log.flush()
+        self.log.close()
+        log = self._bench.open(log_start_offset=START)
+        log.update_high_watermark(log.log_end_offset)
+        check_answers(log, indexer_of(log), kept)
+
+
+def void(step: Callable[[], object]) -> None:
+    step()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_an_error_at_every_call_for_an_index(tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_reference(monkeypatch)
+    disk = Disk(monkeypatch)
+    undisturbed = Trial(tmp_path / "undisturbed")
+    disk.arm(0, 0)
+    undisturbed.run()
+    calls = range(1, disk.calls + 1)
+    undisturbed.check()
+    for at in calls if ALL else random.Random(f"{SEED} {code}").sample(calls, SAMPLE):
+        trial = Trial(tmp_path / str(at))
+        disk.arm(at, code)
+        trial.run()
+        disk.arm(0, 0)
+        trial.check()
+
+
+def test_an_index_whose_sync_failed_is_rebuilt_and_not_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped what was put, and a second sync would say that it is on the disk."""
+    trial = Trial(tmp_path)
+    trial.records += fill(trial.log, random.Random(7), 20)
+    catch_up(trial.indexer)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(IndexDamagedError):
+            trial.indexer.checkpoint()
+    before = {path.stat().st_ino for path in Path(trial.log.directory).glob("*s/0*")}
+    trial.indexer.rebuild()
+    assert not before & {path.stat().st_ino for path in Path(trial.log.directory).glob("*s/0*")}
+    catch_up(trial.indexer)
+    trial.indexer.checkpoint()
+    check_answers(trial.log, trial.indexer, trial.records)
