@@ -76,7 +76,7 @@ def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], Kerber
     """
     values = mechanism_values(texts, listener, GSSAPI)
     if find_spec("gssapi") is None:
-        allowed = "it, which is Kafka's default, only with `pip install tidelog[kerberos]`"
+        allowed = "others; GSSAPI, which is Kafka's default, only with `pip install tidelog[kerberos]`"
         raise _refuse(f"sasl.enabled.mechanisms of listener {listener}", GSSAPI, allowed)
     if values[JAAS_KEY] is None:
         raise _refuse(f"{JAAS_KEY} of listener {listener}, {GSSAPI}", None, EXAMPLE)
