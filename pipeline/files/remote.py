@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 
 #: What may stand before ``://``, and what pyarrow calls it.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
+#: The same with a remote tier's objects in them (``tiered``).
+SCHEMES |= {f"tiered+{name}": f"tiered+{kind}" for name, kind in SCHEMES.items() if kind != "hdfs"}
 #: How long a listing is believed: a plan asks several times for it within that.
 LISTING_S = 1.0
 MAX_LISTINGS = 10_000
+#: The directory that a remote tier is seen as.
+TIER_ROOT = "logs"
 _SEPARATOR = "://"
 _SECRET = re.compile(r"(?i)(key|secret|token|password)[^=&]*=")
 _AWS_ERROR = re.compile(r"AWS Error (\w+)(?: \([^)]*\))? during (\w+) operation: (.*)", re.DOTALL)
@@ -69,6 +73,9 @@ def remote_path(given: str) -> str:
         )
     encoded = f"?{quote(query, safe='=&%:')}" if query else ""
     key = unquote(prefix).strip("/")
+    if scheme.startswith("tiered+"):  # the tier's prefix is an option: paths below are those of a data directory
+        option = f"prefix={quote(unquote(prefix), safe='')}"
+        return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded + '&' if encoded else '?'}{option}/{TIER_ROOT}"
     return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded}" + (f"/{key}" if key else "")
 
 
@@ -87,6 +94,10 @@ def _connected(root: str, _process: int) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem
 
     try:
+        if root.startswith("tiered+"):
+            from tidelog.pipeline.files.tiered import connect_tier
+
+            return connect_tier(root)
         file_system, base = FileSystem.from_uri(root)
     except (ArrowInvalid, ArrowNotImplementedError, NotImplementedError, ImportError) as error:
         raise OptionError(f"path {root}: {_first_line(error)}") from error

@@ -1,0 +1,337 @@
+"""Segments in a remote tier, as Aiven's plugin for Apache Kafka's tiered storage writes them, seen as a data directory.
+
+    in the store   PREFIX<topic>-<topic id>/<partition>/<base offset>-<segment id>.log           chunks, one by one
+                                                                                  .rsm-manifest  how it was cut, JSON
+    seen           <topic>-<partition>/<base offset>.log                 the bytes that the broker had
+                   <topic>-<partition>/partition.metadata                the topic's id
+
+A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
+counts once its manifest is there, which the plugin writes last. Of two that begin at one offset the one that ends
+later counts. Encrypted segments are refused. Indices are not looked at: batches are walked.
+
+With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well, and instead of what the tier
+holds from the first local segment on.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import cramjam
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, LocalFileSystem, PyFileSystem
+
+from tidelog.pipeline.files.remote import LISTING_S, TIER_ROOT
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+SCHEME = "tiered+"
+KEPT_CHUNKS = 4
+_TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
+_MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
+_SEEN_LOG = re.compile(r"(?P<base>\d{20})\.log")
+_METADATA = "partition.metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSegment:
+    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets."""
+
+    key: str
+    base: int
+    end: int
+    size: int
+    chunk_size: int
+    starts: tuple[int, ...]
+    compressed: bool
+
+
+def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
+    """The segment of a manifest. Raises OSError for what cannot be read."""
+    try:
+        raw = json.loads(text)
+        if raw["version"] != "1" or raw.get("encryption") is not None:
+            what = "encrypted" if raw["version"] == "1" else f"of version {raw['version']}"
+            raise OSError(f"{key} is {what}: expected a manifest of version 1 without encryption")
+        index = raw["chunkIndex"]
+        starts = [0]
+        for size in _transformed_sizes(index):
+            starts.append(starts[-1] + size)
+        end = raw.get("remoteLogSegmentMetadata", {}).get("endOffset", base)
+        return TieredSegment(
+            key, base, end, index["originalFileSize"], index["originalChunkSize"], tuple(starts), raw["compression"]
+        )
+    except (ValueError, KeyError, TypeError, struct.error, cramjam.DecompressionError) as error:
+        raise OSError(f"{key} is no manifest of a segment: {error}") from error
+
+
+def _transformed_sizes(index: dict[str, Any]) -> list[int]:
+    if index["type"] == "fixed":
+        count = -(-index["originalFileSize"] // index["originalChunkSize"])
+        return [index["transformedChunkSize"]] * (count - 1) + [index["finalTransformedChunkSize"]] * (count > 0)
+    return decode_sizes(bytes(cramjam.zstd.decompress(base64.b64decode(index["transformedChunks"]))))
+
+
+def decode_sizes(data: bytes) -> list[int]:
+    """Sizes of chunks: count, base, width, all but the last above the base, the last in full; big-endian."""
+    (count,) = struct.unpack_from(">i", data)
+    if count < 2:
+        return list(struct.unpack_from(f">{count}i", data, 4))
+    base, width = struct.unpack_from(">ib", data, 4)
+    end = 9 + (count - 1) * width
+    sizes = [base + int.from_bytes(data[at : at + width], "big") for at in range(9, end, width)]
+    return [*sizes, struct.unpack_from(">i", data, end)[0]]
+
+
+class SegmentReader(io.RawIOBase):
+    """The bytes of a segment, from its chunks. One thread at a time, which pyarrow sees to."""
+
+    def __init__(self, source: Any, segment: TieredSegment) -> None:
+        super().__init__()
+        self._source = source
+        self._segment = segment
+        self._position = 0
+        self._chunks: OrderedDict[int, bytes] = OrderedDict()
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """The position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._segment.size}[whence]
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes; fewer at the end only. Raises OSError."""
+        left = self._segment.size - self._position
+        left = max(0, left if size is None or size < 0 else min(size, left))
+        found = []
+        while left:
+            number, inside = divmod(self._position, self._segment.chunk_size)
+            piece = self._chunk(number)[inside : inside + left]
+            if not piece:
+                raise OSError(f"{self._segment.key} has fewer bytes than its manifest says")
+            found.append(piece)
+            self._position += len(piece)
+            left -= len(piece)
+        return b"".join(found)
+
+    def close(self) -> None:
+        """Close the object."""
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+    def _chunk(self, number: int) -> bytes:
+        known = self._chunks.get(number)
+        if known is None:
+            start, end = self._segment.starts[number : number + 2]
+            known = self._source.read_at(end - start, start)
+            if self._segment.compressed:
+                try:
+                    known = bytes(cramjam.zstd.decompress(known))
+                except cramjam.DecompressionError as error:
+                    raise OSError(f"{self._segment.key}, chunk {number}: {error}") from error
+            self._chunks[number] = known
+            while len(self._chunks) > KEPT_CHUNKS:
+                self._chunks.popitem(last=False)
+        return known
+
+
+class TieredHandler(FileSystemHandler):  # type: ignore[misc]
+    """The view of a tier, for ``pyarrow.fs.PyFileSystem``. Only reading."""
+
+    def __init__(self, store: FileSystem, prefix: str, local: str | None) -> None:
+        """``prefix``: the plugin's ``key.prefix`` with the bucket before it, as the store's file system names it."""
+        self._store = store
+        self._folder, _, self._name_prefix = prefix.rpartition("/")
+        self._local = None if local is None else os.path.abspath(local)
+        self._manifests: dict[str, TieredSegment] = {}
+        self._listings: dict[str, tuple[float, list[FileInfo]]] = {}
+
+    def get_type_name(self) -> str:
+        """The kind of file system."""
+        return "tiered"
+
+    def normalize_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        """The kind and size of each path."""
+        return [self._info(_below_root(path)) for path in paths]
+
+    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
+        """The entries of a directory."""
+        if not selector.base_dir.strip("/"):
+            return [FileInfo(TIER_ROOT, FileType.Directory)]
+        folder = _below_root(selector.base_dir)
+        found = dict(self._local_infos(folder))
+        for info in self._topics() if not folder else self._partition(folder):
+            found.setdefault(info.path, info)
+        return list(found.values())
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file of the view. Raises FileNotFoundError, OSError."""
+        path = _below_root(path)
+        here = self._at(path)
+        if here is not None and os.path.isfile(here):
+            return LocalFileSystem().open_input_file(here)
+        folder, _, name = path.rpartition("/")
+        if name == _METADATA and (topic_id := self._topic_id(folder)) is not None:
+            return pa.BufferReader(f"version: 0\ntopic_id: {topic_id}".encode())
+        match = _SEEN_LOG.fullmatch(name)
+        for segment in self._segments(folder) if match is not None else ():
+            if segment.base == int(name[:20]):
+                source = self._store.open_input_file(segment.key)
+                return pa.PythonFile(SegmentReader(source, segment), mode="r")
+        raise FileNotFoundError(path)
+
+    open_input_stream = open_input_file
+
+    # ---- the local directory
+
+    def _at(self, path: str) -> str | None:
+        return None if self._local is None else os.path.join(self._local, path)
+
+    def _local_infos(self, folder: str) -> Iterable[tuple[str, FileInfo]]:
+        here = self._at(folder)
+        for entry in sorted(os.listdir(here)) if here is not None and os.path.isdir(here) else ():
+            path = f"{folder}/{entry}".strip("/")
+            yield path, _renamed(LocalFileSystem().get_file_info(os.path.join(here or "", entry)), path)
+
+    # ---- the tier
+
+    def _topics(self) -> list[FileInfo]:
+        found: list[FileInfo] = []
+        for topic, _, folder in self._topic_folders():
+            numbers = [info.base_name for info in self._list(folder) if info.base_name.isdigit()]
+            found += [FileInfo(f"{topic}-{number}", FileType.Directory) for number in numbers]
+        return found
+
+    def _topic_folders(self) -> Iterable[tuple[str, str, str]]:
+        """Topic, id and folder of each topic of the tier."""
+        for info in self._list(self._folder):
+            name = info.base_name.removeprefix(self._name_prefix)
+            match = _TOPIC.fullmatch(name)
+            if match is not None and info.base_name.startswith(self._name_prefix):
+                yield match["topic"], match["id"], info.path
+
+    def _partition(self, folder: str) -> list[FileInfo]:
+        segments = self._segments(folder)
+        files = [FileInfo(f"{folder}/{one.base:020d}.log", FileType.File, size=one.size) for one in segments]
+        if self._topic_id(folder) is not None:
+            files.append(FileInfo(f"{folder}/{_METADATA}", FileType.File))
+        return files
+
+    def _topic_id(self, folder: str) -> str | None:
+        """The id of the topic that a directory of the view is of. Raises OSError for several."""
+        topic = folder.rpartition("-")[0]
+        ids = sorted({number for name, number, _ in self._topic_folders() if name == topic})
+        here = self._at(f"{folder}/{_METADATA}")
+        if here is not None and os.path.exists(here):
+            with open(here, encoding="utf-8") as file:
+                found = re.search(r"topic_id: *([\w-]{22})", file.read())
+            ids = [number for number in ids if found is not None and number == found[1]]
+        if len(ids) > 1:
+            raise OSError(f"the tier has {len(ids)} topics of the name {topic}: expected one, or local=DIRECTORY")
+        return ids[0] if ids else None
+
+    def _segments(self, folder: str) -> list[TieredSegment]:
+        """The segments of a partition that count, by base offset, up to the first local one."""
+        topic, _, number = folder.rpartition("-")
+        topic_id = self._topic_id(folder)
+        best: dict[int, TieredSegment] = {}
+        for name, known, place in self._topic_folders():
+            if (name, known) != (topic, topic_id):
+                continue
+            for info in self._list(f"{place}/{number}"):
+                match = _MANIFEST.fullmatch(info.base_name)
+                if match is not None:
+                    segment = self._manifest(info.path, int(match["base"]))
+                    if segment.base not in best or segment.end > best[segment.base].end:
+                        best[segment.base] = segment
+        here = self._at(folder)
+        names = os.listdir(here) if here is not None and os.path.isdir(here) else ()
+        first = min((int(one[:20]) for one in names if _SEEN_LOG.fullmatch(one)), default=2**63)
+        return [best[base] for base in sorted(best) if base < first]
+
+    def _manifest(self, path: str, base: int) -> TieredSegment:
+        """The segment of a manifest, which never changes."""
+        known = self._manifests.get(path)
+        if known is None:
+            with self._store.open_input_file(path) as file:
+                text = file.read()
+            known = self._manifests[path] = parse_manifest(text, path.removesuffix("rsm-manifest") + "log", base)
+        return known
+
+    def _list(self, folder: str) -> list[FileInfo]:
+        known = self._listings.get(folder)
+        if known is None or time.monotonic() - known[0] > LISTING_S:
+            asked = time.monotonic()
+            known = asked, self._store.get_file_info(FileSelector(folder, allow_not_found=True))
+            self._listings[folder] = known
+        return known[1]
+
+    def _info(self, path: str) -> FileInfo:
+        here = self._at(path)
+        if here is not None and os.path.exists(here):
+            return _renamed(LocalFileSystem().get_file_info(here), path)
+        if not path:
+            return FileInfo(TIER_ROOT, FileType.Directory)
+        folder = path.rpartition("/")[0]
+        for info in self._topics() if not folder else self._partition(folder):
+            if info.path == path:
+                return info
+        return FileInfo(path, FileType.NotFound)
+
+    # ---- what a view does not do
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise OSError("a view of a tier is only read")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def _below_root(path: str) -> str:
+    """The path below TIER_ROOT."""
+    return path.strip("/").removeprefix(TIER_ROOT).strip("/")
+
+
+def _renamed(info: FileInfo, path: str) -> FileInfo:
+    return FileInfo(path, info.type, size=info.size, mtime_ns=info.mtime_ns)
+
+
+def connect_tier(root: str) -> tuple[FileSystem, str]:
+    """The view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&...``; other options are the store's."""
+    from pyarrow.fs import FileSystem
+
+    place, _, query = root.removeprefix(SCHEME).partition("?")
+    options = dict(part.partition("=")[::2] for part in query.split("&") if part)
+    prefix, local = unquote(options.pop("prefix", "")), options.pop("local", None)
+    rest = "&".join(f"{name}={value}" for name, value in options.items())
+    store, base = FileSystem.from_uri(f"{place}?{rest}" if rest else place)
+    handler = TieredHandler(store, f"{base.rstrip('/')}/{prefix}", None if local is None else unquote(local))
+    return PyFileSystem(handler), ""

@@ -1,0 +1,152 @@
+"""A remote tier as Aiven's plugin writes it, read in place, alone and together with the local tail."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("moto")
+
+from pyarrow.fs import FileSelector, LocalFileSystem
+
+import tidelog
+from tests.support.moto_store import BUCKET, MotoStore, moto_store
+from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
+from tests.support.tiered_storage import TierWriter, encode_sizes
+from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
+from tidelog.pipeline.files.remote import forget_listing, remote_path
+from tidelog.pipeline.files.tiered import TieredHandler, decode_sizes, parse_manifest
+
+PREFIX = "tier/"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[MotoStore]:
+    with moto_store() as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    directory = DataDirectory(tmp_path / "data")
+    fill(directory.log("orders"), 60)
+    fill(directory.log("orders", 1), 3)
+    directory.close()
+    return directory
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return f"{tmp_path.name}/{PREFIX}"
+
+
+def address(store: MotoStore, prefix: str, **options: Any) -> str:
+    given = {"endpoint_override": store.endpoint, "region": "us-east-1", **options}
+    query = "&".join(f"{name}={str(value).replace(':', '%3A').replace('/', '%2F')}" for name, value in given.items())
+    return f"tiered+s3://{BUCKET}/{prefix}?{query}"
+
+
+def upload(store: MotoStore, data: DataDirectory, prefix: str, *, is_compressed: bool) -> list[Path]:
+    """Upload all but the newest segment of each partition; those that were."""
+
+    def put(key: str, content: bytes) -> None:
+        with store.client().open_output_stream(f"{BUCKET}/{prefix}{key}") as stream:
+            stream.write(content)
+
+    writer, done = TierWriter(put, is_compressed=is_compressed), []
+    for directory in sorted(data.path.glob("orders-*")):
+        segments = sorted(directory.glob("*.log"))
+        for segment, following in pairwise(segments):
+            writer.upload(segment, TOPIC_ID, int(following.stem) - 1)
+            done.append(segment)
+    return done
+
+
+def rows(path: str, **options: Any) -> list[dict[str, Any]]:
+    columns = ["key", "value", "partition", "offset", "timestamp"]
+    found: list[dict[str, Any]] = tidelog.scan(path, "orders", columns=columns, **options).read_all().to_pylist()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-so-secret")
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_the_tier_and_the_local_tail_are_the_log(
+    store: MotoStore, data: DataDirectory, prefix: str, is_compressed: bool
+) -> None:
+    expected = rows(str(data.path))
+    done = upload(store, data, prefix, is_compressed=is_compressed)
+    assert len(done) > 2
+    end = int(sorted((data.path / "orders-0").glob("*.log"))[-1].stem)
+    alone = address(store, prefix)
+    assert rows(alone) == [row for row in expected if row["partition"] == 0 and row["offset"] < end]
+    both = address(store, prefix, local=data.path)
+    for gone in (0, len(done)):
+        for segment in done[:gone]:
+            segment.unlink(missing_ok=True)
+        forget_listing(remote_path(both) + "/orders-0")
+        assert rows(both) == expected
+    assert rows(both, offsets=(17, 53)) == [row for row in expected if 17 <= row["offset"] < 53]
+
+
+def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDirectory, prefix: str) -> None:
+    done = upload(store, data, prefix, is_compressed=False)
+    for segment in done:
+        segment.unlink()
+    (manifest,) = (one for one in store.names_below(prefix) if done[1].stem in one and one.endswith("manifest"))
+    store.client().delete_file(manifest.removeprefix("s3://"))
+    with pytest.raises(DataLossError, match="are missing between"):
+        rows(address(store, prefix, local=data.path))
+
+
+def test_what_cannot_be_read_is_told(store: MotoStore, data: DataDirectory, prefix: str) -> None:
+    upload(store, data, prefix, is_compressed=True)
+    name = min(one for one in store.names_below(prefix) if one.endswith("manifest")).removeprefix("s3://")
+    with store.client().open_output_stream(name) as stream:
+        stream.write(b'{"version": "1", "encryption": {}}')
+    with pytest.raises(PipelineError, match="is encrypted: expected a manifest of version 1 without encryption"):
+        rows(address(store, prefix))
+    with pytest.raises(OptionError, match=r"expected tiered\+s3"):
+        remote_path("tiered+s3:///x")
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}'])
+def test_damaged_manifests_are_told(text: bytes) -> None:
+    with pytest.raises(OSError, match=r"x\.rsm-manifest"):
+        parse_manifest(text, "x.rsm-manifest", 0)
+
+
+def test_sizes_of_chunks_have_their_bytes() -> None:
+    chance = random.Random(20_261_122)
+    for _ in range(200):
+        sizes = [chance.randrange(1, chance.choice((3, 300, 70_000, 2**24 + 9))) for _ in range(chance.randrange(9))]
+        assert decode_sizes(encode_sizes(sizes)) == sizes
+    # Count, base, width, all but the last, the last: the layout of the plugin's description.
+    assert decode_sizes(bytes.fromhex("00000003 000f4240 01 00 0a 000f4254")) == [1_000_000, 1_000_010, 1_000_020]
+
+
+def test_topics_of_one_name_need_the_local_directory(tmp_path: Path) -> None:
+    for number in (b"a" * 16, b"b" * 16):
+        writer = TierWriter(lambda key, content: _write(tmp_path / "tier" / key, content))
+        segment = tmp_path / "orders-0" / f"{0:020d}.log"
+        _write(segment, b"12345")
+        writer.upload(segment, number, 0)
+    handler = TieredHandler(LocalFileSystem(), f"{tmp_path}/tier/", None)
+    assert {info.path for info in handler.get_file_info_selector(FileSelector("logs"))} == {"orders-0"}
+    with pytest.raises(OSError, match="the tier has 2 topics of the name orders"):
+        handler.get_file_info_selector(FileSelector("logs/orders-0"))
+
+
+def _write(path: Path, content: bytes) -> None:
+    os.makedirs(path.parent, exist_ok=True)
+    path.write_bytes(content)
