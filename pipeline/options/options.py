@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidelog.client.connection import PLAIN, ClientError
-from tidelog.client.security import KEYS, Security
+from tidelog.client.security import Security, known_keys
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.storage import place_of
@@ -52,7 +52,7 @@ _WITHOUT_EFFECT = (
     "kafka.socket.connection.setup.timeout.ms", "kafka.socket.connection.setup.timeout.max.ms",
     "kafka.allow.auto.create.topics",
 )  # fmt: skip
-SECURITY = tuple(sorted(f"kafka.{key}" for key in KEYS))
+SECURITY = tuple(sorted(f"kafka.{key}" for key in known_keys()))
 """Options of the connection to the brokers, as Kafka's clients have them."""
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)

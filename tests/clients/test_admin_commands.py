@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -168,3 +171,12 @@ def test_kafkas_own_tools_see_the_same(shell: Shell) -> None:
     assert "retention.ms=1234" in told
     listed = run_tool(TOPIC_COMMAND, [*server, "--list"]).stdout.split()
     assert set(listed) == names(shell.json("topic", "list", "--internal"))
+
+
+def test_a_shell_completes_the_names_of_topics(served: BrokerProcess, shell: Shell) -> None:
+    create(shell, "completed-topic")
+    words = ["tidelog", "topic", "describe", "-b", served.bootstrap, "completed-"]
+    asked = {"_TIDELOG_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    command = [sys.executable, "-m", "tidelog"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    assert done.stdout == "plain,completed-topic\n"

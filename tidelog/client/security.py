@@ -13,16 +13,17 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.client.sasl.credentials import KEYS as SASL_KEYS
-from tidelog.client.sasl.credentials import read_credentials
 from tidelog.client.wire import ClientError
 
 if TYPE_CHECKING:
     import ssl
 
+    from tidelog.broker.security.sasl.client.exchange import Credentials
+    from tidelog.client.sasl.bearer import BearerCredentials
+
 PROTOCOL_KEY = "security.protocol"
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
-KEYS = frozenset(
+TLS_KEYS = frozenset(
     {
         PROTOCOL_KEY,
         "ssl.truststore.type",
@@ -32,10 +33,15 @@ KEYS = frozenset(
         "ssl.keystore.location",
         "ssl.key.password",
         "ssl.endpoint.identification.algorithm",
-        *SASL_KEYS,
     }
 )
-"""The keys that are understood."""
+
+
+def known_keys() -> frozenset[str]:
+    """Return the keys that are understood."""
+    from tidelog.client.sasl.credentials import KEYS  # a third of the imports of a command without a profile
+
+    return TLS_KEYS | KEYS
 
 
 class Security:
@@ -52,7 +58,7 @@ class Security:
             if kind != "PEM":
                 raise ClientError(f"ssl.{store}.type={kind}: expected PEM")
         has_login = self.protocol in (SASL_PLAINTEXT, SASL_SSL)
-        self.credentials = read_credentials(properties) if has_login else None
+        self.credentials = read_login(properties) if has_login else None
         self._context: ssl.SSLContext | None = None
 
     def __reduce__(self) -> tuple[type[Security], tuple[dict[str, str]]]:
@@ -89,3 +95,10 @@ class Security:
         if keystore is not None:
             context.load_cert_chain(keystore, password=given.get("ssl.key.password", ""))
         return context
+
+
+def read_login(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
+    """Read the credentials of a profile. Raises ClientError, which shows no password."""
+    from tidelog.client.sasl.credentials import read_credentials  # few commands log in
+
+    return read_credentials(properties)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidelog.broker.config.secrets import resolve
 from tidelog.broker.config.sources import PropertiesError, parse_properties
 from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, PLAIN, ClientError
-from tidelog.client.security import KEYS, Security
+from tidelog.client.security import Security, known_keys
 from tidelog.protocol.config_def import ConfigError
 
 PROFILE_VARIABLE = "TIDELOG_PROFILE"
@@ -54,8 +54,8 @@ def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, 
     except (PropertiesError, UnicodeDecodeError) as error:
         raise ClientError(f"profile {place}: {error}") from error
     for key in properties:
-        if key != BOOTSTRAP_KEY and key not in KEYS:
-            known = ", ".join(sorted({BOOTSTRAP_KEY, *KEYS}))
+        if key != BOOTSTRAP_KEY and key not in known_keys():
+            known = ", ".join(sorted({BOOTSTRAP_KEY, *known_keys()}))
             raise ClientError(f"profile {place}: unknown key {key!r}; expected {known}")
     try:
         return resolve(properties, environment).texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import ModuleType
@@ -73,6 +74,19 @@ def test_check_misses_the_segments_of_a_partition(
     (tmp_path / "meta.properties").touch()
     assert run(check, str(tmp_path)) == 1
     assert f"{directory}: no segment" in capsys.readouterr().out
+
+
+def test_check_tells_programs_of_each_partition(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(check, "--json", str(tmp_path)) == 0
+    assert json.loads(capsys.readouterr().out) == [{"directory": directory, "findings": []}]
+    for name in os.listdir(directory):
+        if name.endswith(".log"):
+            os.unlink(os.path.join(directory, name))
+    assert run(check, "--json", directory) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["findings"] == [{"path": directory, "position": -1, "message": "no segment"}]
 
 
 def test_check_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

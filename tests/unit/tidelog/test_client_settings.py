@@ -56,7 +56,10 @@ def test_the_variable_names_the_broker(monkeypatch: pytest.MonkeyPatch, capsys: 
         (None, "there is no such file"),
         ("bootstrap.server=h:1", "unknown key 'bootstrap.server'; expected bootstrap.servers"),
         ("security.protocol=TLS", "security.protocol=TLS: expected PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"),
-        ("security.protocol=SASL_SSL", "sasl.mechanism is missing: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"),
+        (
+            "security.protocol=SASL_SSL",
+            "sasl.mechanism is missing: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTH",
+        ),
         ("ssl.truststore.type=JKS", "ssl.truststore.type=JKS: expected PEM"),
         ("bootstrap.servers=\\u12", "malformed"),
     ],

@@ -6,11 +6,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.output import print_json
+
+if TYPE_CHECKING:
+    from tidelog.log.check import Finding
 
 LOCK_FILE = ".lock"
 
@@ -18,7 +24,8 @@ LOCK_FILE = ".lock"
 @click.command(cls=Command)
 @click.argument("directories_given", metavar="DIR...", nargs=-1, required=True)
 @click.option("--quiet", is_flag=True, help="print findings only")
-def command(*, directories_given: tuple[str, ...], quiet: bool) -> int:
+@json_option
+def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """Verify the logs of a stopped broker.
 
     Checksums, offsets, indices and snapshots of a partition directory, or of a whole log directory. The exit code is 1
@@ -39,15 +46,10 @@ def command(*, directories_given: tuple[str, ...], quiet: bool) -> int:
                 return 2
             locks.append(lock)
         directories = partition_directories(directories_given)
-        if not directories and not quiet:
+        found = ((directory, check_directory(file_system, directory)) for directory in directories)
+        wrong = print_document(found) if as_json else print_lines(found, quiet=quiet)
+        if not directories and not (quiet or as_json):
             print("no partitions")
-        for directory in directories:
-            findings = check_directory(file_system, directory)
-            wrong += len(findings)
-            for finding in findings:
-                print(finding)
-            if not findings and not quiet:
-                print(f"{directory}: in order")
     except KafkaStorageError as error:
         print(f"tidelog check: {error}", file=sys.stderr)
         return 2
@@ -55,6 +57,30 @@ def command(*, directories_given: tuple[str, ...], quiet: bool) -> int:
         for lock in locks:
             lock.close()
     return 1 if wrong else 0
+
+
+def print_lines(found: Iterable[tuple[str, list[Finding]]], *, quiet: bool) -> int:
+    """Print a line for each finding, and for each partition without any. Returns the number of findings."""
+    wrong = 0
+    for directory, findings in found:
+        wrong += len(findings)
+        for finding in findings:
+            print(finding)
+        if not findings and not quiet:
+            print(f"{directory}: in order")
+    return wrong
+
+
+def print_document(found: Iterable[tuple[str, list[Finding]]]) -> int:
+    """Print the findings of each partition as JSON. Returns their number."""
+    listed = list(found)
+    print_json(
+        [
+            {"directory": directory, "findings": [finding._asdict() for finding in findings]}
+            for directory, findings in listed
+        ]
+    )
+    return sum(len(findings) for _, findings in listed)
 
 
 def lock_files(paths: Sequence[str]) -> list[str]:

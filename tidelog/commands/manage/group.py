@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tidelog.commands.frame.commands import Group as CommandGroup
+from tidelog.commands.frame.completing import complete_groups
 from tidelog.commands.frame.options import ClientSettings, client_options, each_of, json_option
 from tidelog.commands.frame.output import print_json, print_rows
 
@@ -46,7 +47,7 @@ def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, a
 
 
 @command.command("describe")
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
 @json_option
 @client_options()
 def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
@@ -103,7 +104,7 @@ class Target(NamedTuple):
 
 
 @command.command("reset")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:N,...]", help="of this topic, or of these partitions")
 @click.option("--all-topics", is_flag=True, help="of all topics that the group has offsets of")
 @click.option("--to-earliest", is_flag=True, help="to the start of each log")
@@ -198,7 +199,7 @@ def new_offsets(
 
 
 @command.command("delete")
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
 @json_option
 @client_options()
 def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -> int:
@@ -223,7 +224,7 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -
 
 
 @command.command("delete-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:N,...]",
               help="of this topic, or of these partitions; may be repeated")  # fmt: skip
 @json_option

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, each_of, json_option, key_values
 from tidelog.commands.frame.output import print_json, print_rows
 
@@ -49,7 +50,7 @@ def list_all(*, settings: ClientSettings, internal: bool, as_json: bool) -> None
 
 
 @command.command("describe")
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--all-configs", is_flag=True, help="keys with their default value as well")
 @json_option
 @client_options()
@@ -174,7 +175,7 @@ def _created_text(row: Mapping[str, Any], dry_run: bool) -> str:
 
 
 @command.command("delete")
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--if-exists", is_flag=True, help="a topic that is not there is no failure")
 @json_option
 @client_options()
@@ -207,7 +208,7 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool,
 
 
 @command.command("alter")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="a configuration; may be repeated")
 @click.option("--delete-config", "unset", multiple=True, metavar="KEY", help="back to the default; may be repeated")
 @click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="as many partitions in all")
@@ -242,7 +243,7 @@ def alter(
 
 
 @command.command("add-partitions")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("-n", "--num", type=click.IntRange(1), metavar="N", help="so many more")
 @click.option("-p", "--partitions", "total", type=click.IntRange(1), metavar="N", help="as many in all")
 @click.option("--dry-run", is_flag=True, help="let the broker check it, add none")

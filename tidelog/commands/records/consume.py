@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.records import hex_line, json_line, text_line
 
@@ -36,7 +37,7 @@ class Range(NamedTuple):
 
 
 @click.command(cls=Command)
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-o", "--offset", metavar="WHERE", help="start, end, an offset, or -N for the last N of each partition")
 @click.option("--from-beginning", is_flag=True, help="as --offset start, which is the default without a group")
 @click.option("--from", "begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")

@@ -7,6 +7,7 @@ import sys
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.records import json_line, text_line
 from tidelog.find import Tidelog, in_ms
@@ -15,7 +16,7 @@ DEFAULT_MAX = 100
 
 
 @click.command(cls=Command)
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--key", metavar="KEY", help="records with exactly this key (the topic needs index.keys=true)")
 @click.option("--tag", metavar="TAG", help="records with this value in the header that index.tag.header names")
 @click.option("--from", "begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")

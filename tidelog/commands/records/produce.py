@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
 from tidelog.commands.frame.output import print_json
 
@@ -42,7 +43,7 @@ class Fields(NamedTuple):
 
 
 @click.command(cls=Command)
-@click.argument("topic", metavar="TOPIC")
+@click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 @click.argument("files", metavar="[FILE]...", nargs=-1)
 @click.option("-k", "--key", metavar="KEY", help="the key of every record")
 @click.option(
