@@ -5,42 +5,42 @@ from __future__ import annotations
 from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, uuid
 
 
-class AssignedPartition(Struct):
+class PartitionData(Struct):
     partition_index: int = int32()
 
 
-class AssignedTopic(Struct):
+class TopicData(Struct):
     topic_id: bytes = uuid()
-    partitions: list[AssignedPartition] = array(AssignedPartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
-class AssignedDirectory(Struct):
+class DirectoryData(Struct):
     id: bytes = uuid()
-    topics: list[AssignedTopic] = array(AssignedTopic)
+    topics: list[TopicData] = array(TopicData)
 
 
 class AssignReplicasToDirsRequest(Message, api_key=73, versions="0", flexible="0+"):
     broker_id: int = int32()
     broker_epoch: int = int64(default=-1)
-    directories: list[AssignedDirectory] = array(AssignedDirectory)
+    directories: list[DirectoryData] = array(DirectoryData)
 
 
-class AssignedPartitionResult(Struct):
+class PartitionDataResponse(Struct):
     partition_index: int = int32()
     error_code: int = int16()
 
 
-class AssignedTopicResult(Struct):
+class TopicDataResponse(Struct):
     topic_id: bytes = uuid()
-    partitions: list[AssignedPartitionResult] = array(AssignedPartitionResult)
+    partitions: list[PartitionDataResponse] = array(PartitionDataResponse)
 
 
-class AssignedDirectoryResult(Struct):
+class DirectoryDataResponse(Struct):
     id: bytes = uuid()
-    topics: list[AssignedTopicResult] = array(AssignedTopicResult)
+    topics: list[TopicDataResponse] = array(TopicDataResponse)
 
 
 class AssignReplicasToDirsResponse(Message, api_key=73, versions="0", flexible="0+"):
     throttle_time_ms: int = int32()
     error_code: int = int16()
-    directories: list[AssignedDirectoryResult] = array(AssignedDirectoryResult)
+    directories: list[DirectoryDataResponse] = array(DirectoryDataResponse)

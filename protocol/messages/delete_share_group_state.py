@@ -5,30 +5,30 @@ from __future__ import annotations
 from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, string, uuid
 
 
-class DeletePartition(Struct):
+class PartitionData(Struct):
     partition: int = int32()
 
 
-class DeleteTopic(Struct):
+class DeleteStateData(Struct):
     topic_id: bytes = uuid()
-    partitions: list[DeletePartition] = array(DeletePartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
 class DeleteShareGroupStateRequest(Message, api_key=86, versions="0", flexible="0+"):
     group_id: str = string()
-    topics: list[DeleteTopic] = array(DeleteTopic)
+    topics: list[DeleteStateData] = array(DeleteStateData)
 
 
-class DeletePartitionResult(Struct):
+class PartitionResult(Struct):
     partition: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
 
 
-class DeleteTopicResult(Struct):
+class DeleteStateResult(Struct):
     topic_id: bytes = uuid()
-    partitions: list[DeletePartitionResult] = array(DeletePartitionResult)
+    partitions: list[PartitionResult] = array(PartitionResult)
 
 
 class DeleteShareGroupStateResponse(Message, api_key=86, versions="0", flexible="0+"):
-    results: list[DeleteTopicResult] = array(DeleteTopicResult)
+    results: list[DeleteStateResult] = array(DeleteStateResult)

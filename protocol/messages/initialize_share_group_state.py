@@ -5,32 +5,32 @@ from __future__ import annotations
 from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string, uuid
 
 
-class InitializePartition(Struct):
+class PartitionData(Struct):
     partition: int = int32()
     state_epoch: int = int32()
     start_offset: int = int64()
 
 
-class InitializeTopic(Struct):
+class InitializeStateData(Struct):
     topic_id: bytes = uuid()
-    partitions: list[InitializePartition] = array(InitializePartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
 class InitializeShareGroupStateRequest(Message, api_key=83, versions="0", flexible="0+"):
     group_id: str = string()
-    topics: list[InitializeTopic] = array(InitializeTopic)
+    topics: list[InitializeStateData] = array(InitializeStateData)
 
 
-class InitializePartitionResult(Struct):
+class PartitionResult(Struct):
     partition: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
 
 
-class InitializeTopicResult(Struct):
+class InitializeStateResult(Struct):
     topic_id: bytes = uuid()
-    partitions: list[InitializePartitionResult] = array(InitializePartitionResult)
+    partitions: list[PartitionResult] = array(PartitionResult)
 
 
 class InitializeShareGroupStateResponse(Message, api_key=83, versions="0", flexible="0+"):
-    results: list[InitializeTopicResult] = array(InitializeTopicResult)
+    results: list[InitializeStateResult] = array(InitializeStateResult)

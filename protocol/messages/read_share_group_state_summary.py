@@ -8,22 +8,22 @@ from __future__ import annotations
 from tidelog.protocol.schema.fields import Message, Struct, array, int16, int32, int64, string, uuid
 
 
-class SummaryPartition(Struct):
+class PartitionData(Struct):
     partition: int = int32()
     leader_epoch: int = int32()
 
 
-class SummaryTopic(Struct):
+class ReadStateSummaryData(Struct):
     topic_id: bytes = uuid()
-    partitions: list[SummaryPartition] = array(SummaryPartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
 class ReadShareGroupStateSummaryRequest(Message, api_key=87, versions="0-1", flexible="0+"):
     group_id: str = string()
-    topics: list[SummaryTopic] = array(SummaryTopic)
+    topics: list[ReadStateSummaryData] = array(ReadStateSummaryData)
 
 
-class SummaryPartitionResult(Struct):
+class PartitionResult(Struct):
     partition: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
@@ -33,10 +33,10 @@ class SummaryPartitionResult(Struct):
     delivery_complete_count: int = int32("1+", default=-1)
 
 
-class SummaryTopicResult(Struct):
+class ReadStateSummaryResult(Struct):
     topic_id: bytes = uuid()
-    partitions: list[SummaryPartitionResult] = array(SummaryPartitionResult)
+    partitions: list[PartitionResult] = array(PartitionResult)
 
 
 class ReadShareGroupStateSummaryResponse(Message, api_key=87, versions="0-1", flexible="0+"):
-    results: list[SummaryTopicResult] = array(SummaryTopicResult)
+    results: list[ReadStateSummaryResult] = array(ReadStateSummaryResult)

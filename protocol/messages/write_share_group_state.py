@@ -8,42 +8,42 @@ from __future__ import annotations
 from tidelog.protocol.schema.fields import Message, Struct, array, int8, int16, int32, int64, string, uuid
 
 
-class WriteStateBatch(Struct):
+class StateBatch(Struct):
     first_offset: int = int64()
     last_offset: int = int64()
     delivery_state: int = int8()
     delivery_count: int = int16()
 
 
-class WritePartition(Struct):
+class PartitionData(Struct):
     partition: int = int32()
     state_epoch: int = int32()
     leader_epoch: int = int32()
     start_offset: int = int64()
     delivery_complete_count: int = int32("1+", default=-1)
-    state_batches: list[WriteStateBatch] = array(WriteStateBatch)
+    state_batches: list[StateBatch] = array(StateBatch)
 
 
-class WriteTopic(Struct):
+class WriteStateData(Struct):
     topic_id: bytes = uuid()
-    partitions: list[WritePartition] = array(WritePartition)
+    partitions: list[PartitionData] = array(PartitionData)
 
 
 class WriteShareGroupStateRequest(Message, api_key=85, versions="0-1", flexible="0+"):
     group_id: str = string()
-    topics: list[WriteTopic] = array(WriteTopic)
+    topics: list[WriteStateData] = array(WriteStateData)
 
 
-class WritePartitionResult(Struct):
+class PartitionResult(Struct):
     partition: int = int32()
     error_code: int = int16()
     error_message: str | None = string(nullable="0+", default=None)
 
 
-class WriteTopicResult(Struct):
+class WriteStateResult(Struct):
     topic_id: bytes = uuid()
-    partitions: list[WritePartitionResult] = array(WritePartitionResult)
+    partitions: list[PartitionResult] = array(PartitionResult)
 
 
 class WriteShareGroupStateResponse(Message, api_key=85, versions="0-1", flexible="0+"):
-    results: list[WriteTopicResult] = array(WriteTopicResult)
+    results: list[WriteStateResult] = array(WriteStateResult)

@@ -153,11 +153,6 @@ def test_declared_versions_are_those_of_both_jars(name: str) -> None:
 NOT_SERVED = {
     "AddRaftVoterRequest",
     "RemoveRaftVoterRequest",
-    "InitializeShareGroupStateRequest",
-    "ReadShareGroupStateRequest",
-    "ReadShareGroupStateSummaryRequest",
-    "WriteShareGroupStateRequest",
-    "DeleteShareGroupStateRequest",
 }
 
 

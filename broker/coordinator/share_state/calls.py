@@ -44,7 +44,7 @@ class Call(NamedTuple):
     """False: without a state the call is refused for that, whether or not there is a topic."""
 
 
-def written_of(partition: writing.WritePartition) -> Written:
+def written_of(partition: writing.PartitionData) -> Written:
     """Return the change that a request asks for."""
     return Written(
         partition.start_offset,
@@ -55,15 +55,15 @@ def written_of(partition: writing.WritePartition) -> Written:
     )
 
 
-def write_partition(key: StateKey, written: Written) -> writing.WritePartition:
+def write_partition(key: StateKey, written: Written) -> writing.PartitionData:
     """Return the part of a request that asks for a change."""
-    return writing.WritePartition(
+    return writing.PartitionData(
         partition=key.partition,
         state_epoch=written.state_epoch,
         leader_epoch=written.leader_epoch,
         start_offset=written.start_offset,
         delivery_complete_count=written.delivery_complete_count,
-        state_batches=[writing.WriteStateBatch(**batch_fields(span)) for span in written.batches],
+        state_batches=[writing.StateBatch(**batch_fields(span)) for span in written.batches],
     )
 
 
@@ -86,7 +86,7 @@ def _read_fields(state: ShareState) -> dict[str, Any]:
     return {
         "state_epoch": state.state_epoch,
         "start_offset": state.start_offset,
-        "state_batches": [reading.ReadStateBatch(**batch_fields(span)) for span in state.batches],
+        "state_batches": [reading.StateBatch(**batch_fields(span)) for span in state.batches],
     }
 
 
@@ -99,12 +99,12 @@ def _summary_fields(state: ShareState) -> dict[str, Any]:
     }
 
 
-def _read_value(result: reading.ReadPartitionResult) -> ShareState:
+def _read_value(result: reading.PartitionResult) -> ShareState:
     spans = tuple(decode_spans(result.state_batches))
     return ShareState(result.start_offset, spans, state_epoch=result.state_epoch)
 
 
-def _summary_value(result: summarizing.SummaryPartitionResult) -> ShareState:
+def _summary_value(result: summarizing.PartitionResult) -> ShareState:
     return ShareState(
         result.start_offset,
         delivery_complete_count=result.delivery_complete_count,
@@ -118,34 +118,34 @@ NEVER_MADE = ShareState(-1)
 
 CALLS = {
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: Call(
-        initialization.InitializeShareGroupStateRequest, initialization.InitializeTopic,
-        initialization.InitializeShareGroupStateResponse, initialization.InitializeTopicResult,
-        initialization.InitializePartitionResult,
+        initialization.InitializeShareGroupStateRequest, initialization.InitializeStateData,
+        initialization.InitializeShareGroupStateResponse, initialization.InitializeStateResult,
+        initialization.PartitionResult,
         lambda coordinator, key, asked: coordinator.initialize(key, asked.start_offset, asked.state_epoch),
         lambda _: None, lambda _: {},
     ),
     ApiKey.READ_SHARE_GROUP_STATE: Call(
-        reading.ReadShareGroupStateRequest, reading.ReadTopic, reading.ReadShareGroupStateResponse,
-        reading.ReadTopicResult, reading.ReadPartitionResult,
+        reading.ReadShareGroupStateRequest, reading.ReadStateData, reading.ReadShareGroupStateResponse,
+        reading.ReadStateResult, reading.PartitionResult,
         lambda coordinator, key, asked: coordinator.read_as_leader(key, asked.leader_epoch),
         _read_value, _read_fields, needs_topic=False,
     ),
     ApiKey.WRITE_SHARE_GROUP_STATE: Call(
-        writing.WriteShareGroupStateRequest, writing.WriteTopic, writing.WriteShareGroupStateResponse,
-        writing.WriteTopicResult, writing.WritePartitionResult,
+        writing.WriteShareGroupStateRequest, writing.WriteStateData, writing.WriteShareGroupStateResponse,
+        writing.WriteStateResult, writing.PartitionResult,
         lambda coordinator, key, asked: coordinator.write(key, written_of(asked)),
         lambda _: None, lambda _: {}, needs_topic=False,
     ),
     ApiKey.DELETE_SHARE_GROUP_STATE: Call(
-        deletion.DeleteShareGroupStateRequest, deletion.DeleteTopic, deletion.DeleteShareGroupStateResponse,
-        deletion.DeleteTopicResult, deletion.DeletePartitionResult,
+        deletion.DeleteShareGroupStateRequest, deletion.DeleteStateData, deletion.DeleteShareGroupStateResponse,
+        deletion.DeleteStateResult, deletion.PartitionResult,
         lambda coordinator, key, _: coordinator.delete_one(key),
         lambda _: None, lambda _: {},
     ),
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: Call(
-        summarizing.ReadShareGroupStateSummaryRequest, summarizing.SummaryTopic,
-        summarizing.ReadShareGroupStateSummaryResponse, summarizing.SummaryTopicResult,
-        summarizing.SummaryPartitionResult,
+        summarizing.ReadShareGroupStateSummaryRequest, summarizing.ReadStateSummaryData,
+        summarizing.ReadShareGroupStateSummaryResponse, summarizing.ReadStateSummaryResult,
+        summarizing.PartitionResult,
         lambda coordinator, key, _: coordinator.summary(key),
         _summary_value, _summary_fields,
     ),

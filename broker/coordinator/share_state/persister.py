@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.share_state.state import UNCHANGED_OFFSET, Share
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol import errors
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.messages.write_share_group_state import WritePartition
+from tidelog.protocol.messages.write_share_group_state import PartitionData as WritePartition
 from tidelog.protocol.schema.fields import Message, Struct
 
 TIMEOUT_MS = 20_000.0

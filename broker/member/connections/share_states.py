@@ -32,10 +32,10 @@ from tidelog.protocol.errors import (
     KafkaError,
     NotLeaderOrFollowerError,
 )
-from tidelog.protocol.messages.delete_share_group_state import DeletePartition
-from tidelog.protocol.messages.initialize_share_group_state import InitializePartition
-from tidelog.protocol.messages.read_share_group_state import ReadPartition
-from tidelog.protocol.messages.read_share_group_state_summary import SummaryPartition
+from tidelog.protocol.messages.delete_share_group_state import PartitionData as DeletePartition
+from tidelog.protocol.messages.initialize_share_group_state import PartitionData as InitializePartition
+from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
+from tidelog.protocol.messages.read_share_group_state_summary import PartitionData as SummaryPartition
 from tidelog.protocol.schema.fields import Struct
 
 REQUEST_TIMEOUT_S = 10.0

@@ -15,10 +15,10 @@ from itertools import islice
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.messages.assign_replicas_to_dirs import (
-    AssignedDirectory,
-    AssignedPartition,
-    AssignedTopic,
     AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
 )
 
 MAX_ASSIGNMENTS = 2250
@@ -50,7 +50,7 @@ class ReplicaDirectories:
                 wanted.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition.partition)
         if not wanted:
             return None
-        directories = [AssignedDirectory(id=one, topics=assigned_topics(topics)) for one, topics in wanted.items()]
+        directories = [DirectoryData(id=one, topics=assigned_topics(topics)) for one, topics in wanted.items()]
         return AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=broker_epoch, directories=directories)
 
     def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
@@ -64,9 +64,9 @@ class ReplicaDirectories:
         return (directory_id, topic.topic_id) if self._node_id in state.replicas else None
 
 
-def assigned_topics(topics: Mapping[bytes, Iterable[int]]) -> list[AssignedTopic]:
+def assigned_topics(topics: Mapping[bytes, Iterable[int]]) -> list[TopicData]:
     """Return partitions by topic id as a request has them."""
     return [
-        AssignedTopic(topic_id=topic_id, partitions=[AssignedPartition(partition_index=one) for one in found])
+        TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=one) for one in found])
         for topic_id, found in topics.items()
     ]

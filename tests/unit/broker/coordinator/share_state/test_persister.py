@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
     KafkaError,
     NotCoordinatorError,
 )
-from tidelog.protocol.messages.read_share_group_state import ReadPartition
+from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
 
 READ, WRITE = ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE
 TOPIC = b"t" * 16
