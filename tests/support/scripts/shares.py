@@ -507,7 +507,7 @@ class States:
 
 @share_script("initialize_share_group_state")
 def states_are_made(broker: Broker, version: int) -> None:
-    states = States(broker, "sm")
+    states = States(broker, "state-made")
     for state_epoch, start_offset in ((3, 5), (3, 7), (2, 9), (4, -1)):
         states.initialize(state_epoch, start_offset)
         states.summary()
@@ -518,7 +518,7 @@ def states_are_made(broker: Broker, version: int) -> None:
 
 @share_script("read_share_group_state")
 def states_are_read(broker: Broker, version: int) -> None:
-    states = States(broker, "sr")
+    states = States(broker, "state-read")
     states.read(0)
     states.initialize(1, 0)
     for leader_epoch in (0, 2, 2, 1):
@@ -534,7 +534,7 @@ def states_are_read(broker: Broker, version: int) -> None:
 
 @share_script("write_share_group_state")
 def states_are_written(broker: Broker, version: int) -> None:
-    states = States(broker, f"sw{version}")
+    states = States(broker, f"state-written{version}")
     states.write(version, (0, 0), 0)
     states.initialize(2, 0)
     states.read(1)
@@ -553,7 +553,7 @@ def states_are_written(broker: Broker, version: int) -> None:
 
 @share_script("delete_share_group_state")
 def states_are_deleted(broker: Broker, version: int) -> None:
-    states = States(broker, "sd")
+    states = States(broker, "state-deleted")
     states.ask("delete_share_group_state", 0)
     states.initialize(1, 5)
     states.ask("delete_share_group_state", 0)
@@ -566,7 +566,7 @@ def states_are_deleted(broker: Broker, version: int) -> None:
 
 @share_script("read_share_group_state_summary")
 def summaries_are_read(broker: Broker, version: int) -> None:
-    states = States(broker, f"ss{version}")
+    states = States(broker, f"state-summary{version}")
     states.summary(version)
     states.initialize(4, 6)
     states.summary(version)
