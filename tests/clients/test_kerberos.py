@@ -223,5 +223,6 @@ def test_a_ticket_that_the_keytab_has_no_key_for_is_refused_until_it_has_it(worl
     world.keytab.write_bytes(kept)
     with pytest.raises(RefusedError):
         by_kcat(world, "SASL_PLAINTEXT", "ann", "changed-never")
+    assert any('"event": "login failed"' in line and "GSS failure" in line for line in world.logins())
     world.keytab.write_bytes(renewed)
     assert by_kcat(world, "SASL_PLAINTEXT", "ann", "changed") == VALUES

@@ -32,7 +32,11 @@ _LONGEST_REASON = 300
 
 
 class Acceptor:
-    """One context that accepts a client."""
+    """One context that accepts a client.
+
+    An error that has a token for the client comes late from the package: ``step`` returns the token, and the next look
+    at the context raises the error. So each look is a call that may refuse.
+    """
 
     def __init__(self, gssapi: Any, credentials: Any) -> None:
         self._gssapi = gssapi
@@ -44,13 +48,13 @@ class Acceptor:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client is proved to be the initiator."""
-        return bool(self._context.complete)
+        """Return whether the client is proved to be the initiator. Raises RefusedTicketError."""
+        return bool(self._call(lambda: self._context.complete))
 
     @property
     def initiator(self) -> str:
-        """The client's principal, with its realm."""
-        return str(self._context.initiator_name)
+        """The client's principal, with its realm. Raises RefusedTicketError."""
+        return str(self._call(lambda: str(self._context.initiator_name)))
 
     def wrap(self, message: bytes, /) -> bytes:
         """The message, signed. Raises RefusedTicketError."""
@@ -65,7 +69,7 @@ class Acceptor:
     def _call(self, step: Callable[..., Any], *arguments: object) -> Any:
         try:
             return step(*arguments)
-        except self._gssapi.exceptions.GSSError as error:
+        except (self._gssapi.exceptions.GSSError, UnicodeDecodeError) as error:
             raise RefusedTicketError(str(error)[:_LONGEST_REASON]) from None
 
 

@@ -36,12 +36,12 @@ class SecurityContext(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client is proved to be the initiator."""
+        """Return whether the client is proved to be the initiator. Raises RefusedTicketError."""
         ...
 
     @property
     def initiator(self) -> str:
-        """The client's principal, with its realm."""
+        """The client's principal, with its realm. Raises RefusedTicketError."""
         ...
 
     def wrap(self, message: bytes, /) -> bytes:

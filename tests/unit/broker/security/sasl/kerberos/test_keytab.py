@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.security.sasl.errors import AuthenticationFailedError
 from tidelog.broker.security.sasl.jaas import KERBEROS_MODULE, PLAIN_MODULE
 from tidelog.broker.security.sasl.kerberos.keytab import build_server
 from tidelog.broker.security.sasl.listener import SaslListener
@@ -32,19 +33,28 @@ class Name:
 
 
 class SecurityContext:
-    """Takes the ticket ``good`` alone, and gives no proof."""
-
-    initiator_name = f"ann@{REALM}"
+    """Takes the ticket ``good``, and gives no proof. For a ticket that was shown before, it returns an error for
+    the client, and raises its own at the next look, as the package does."""
 
     def __init__(self, *, creds: object, usage: str) -> None:
         assert (creds, usage) == ("credentials", "accept")
-        self.complete = False
+        self._ticket = b""
 
     def step(self, token: bytes) -> bytes | None:
-        if token != b"good":
+        if token not in (b"good", b"replayed", b"latin"):
             raise GSSError("Clock skew too great" * 100)
-        self.complete = True
-        return None
+        self._ticket = token
+        return b"KRB-ERROR" if token == b"replayed" else None
+
+    @property
+    def complete(self) -> bool:
+        if self._ticket == b"replayed":
+            raise GSSError("Request is a replay")
+        return True
+
+    @property
+    def initiator_name(self) -> str:
+        return (b"\xe4nn" if self._ticket == b"latin" else b"ann").decode() + f"@{REALM}"
 
     def wrap(self, message: bytes, _encrypt: bool) -> Any:
         return SimpleNamespace(message=message)
@@ -94,6 +104,16 @@ def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(asked: list[tu
         exchange.evaluate(b"bad")()
     assert "Clock skew" in refused.value.reason  # type: ignore[attr-defined]
     assert len(refused.value.reason) < 500  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("ticket", "reason"), [(b"replayed", "Request is a replay"), (b"latin", "can't decode")])
+def test_what_the_context_says_late_is_a_refusal_too(
+    asked: list[tuple[str | None, Any]], ticket: bytes, reason: str
+) -> None:
+    exchange = build_server("OUT", texts_of())()
+    with pytest.raises(AuthenticationFailedError, match="invalid credentials") as refused:
+        exchange.evaluate(ticket)()
+    assert reason in refused.value.reason
 
 
 @pytest.mark.parametrize(
