@@ -112,6 +112,16 @@ def test_the_secret_goes_nowhere_else(issuer: Issuer, status: int) -> None:
     assert "se cret" not in str(refused.value)
 
 
+def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, issuer.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ClientError, match="gives no token"):
+        read(**CLIENT, **{URL_KEY: "http://127.0.0.1:1/token"}).token()
+    assert issuer.asked == []
+
+
 @pytest.mark.parametrize(
     ("properties", "told"),
     [

@@ -91,9 +91,9 @@ class BearerCredentials:
         return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
 
     def _opener(self) -> OpenerDirector:
-        """One that sends the secret nowhere else."""
+        """One that sends the secret nowhere else: by a proxy only inside TLS."""
         import ssl
-        from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+        from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
 
         class NoRedirects(HTTPRedirectHandler):
             def redirect_request(
@@ -101,7 +101,9 @@ class BearerCredentials:
             ) -> None:
                 """Follow none."""
 
-        return build_opener(HTTPSHandler(context=ssl.create_default_context(cafile=self.authority)), NoRedirects())
+        encrypted = HTTPSHandler(context=ssl.create_default_context(cafile=self.authority))
+        proxies = ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind == "https"})
+        return build_opener(encrypted, proxies, NoRedirects())
 
 
 def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:
