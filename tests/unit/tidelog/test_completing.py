@@ -68,6 +68,25 @@ def test_groups_are_completed(opened: list[ClientSettings]) -> None:
     assert opened
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "b;reboot", "b$(reboot)", "b`reboot`", "b reboot", "b\nfile,x", "b\treboot", "b|sh", "b&", "b>x", "b<x", "b*",
+        "b?", "b[a]", "b{a,b}", "b!!", "b#x", "b'", 'b"', "b\\", "b\x1b[2J", "b\r", "b\0", "b\u2028", "b\u202e", "b(",
+        "b)", "b^", "-b", "--delete", "~root", "=b", "#b", "",
+    ],
+)  # fmt: skip
+def test_a_name_that_a_shell_would_take_for_more_than_a_word_is_not_completed(
+    opened: list[ClientSettings], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Shells put the completion in the line as it is, and every client may choose the name of its group."""
+    listed = [SimpleNamespace(group=group) for group in (name, "b-1.of:team_2@host", "bürger")]
+    monkeypatch.setattr(groups, "list_groups", lambda _: listed)
+    found = complete_groups(click.Context(group_command), click.Option(["--group"]), "")
+    assert found == ["b-1.of:team_2@host", "bürger"]
+    assert opened
+
+
 @pytest.mark.parametrize("complete", [complete_topics, complete_groups])
 def test_a_broker_that_does_not_answer_completes_nothing(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: ClientSettings) -> Any:

@@ -2,11 +2,15 @@
 
 A shell waits for it, so brokers have SHORT_S to answer, and whatever fails completes nothing. Imported when a shell
 asks, like the client.
+
+Shells put a completion in the line as it is, and any client chooses the name of its group. So names are left out that
+a shell would take for more than a word, such as ``x;reboot``, or a command for an option.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 SHORT_S = 2.0
 """Time-out of each answer."""
+_WORD = re.compile(r"\w[\w.:@%+,/-]*")
+"""A name that every shell takes as it is."""
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -51,6 +57,6 @@ def _complete(context: click.Context, incomplete: str, names: Callable[[Cluster]
     try:
         settings = load_settings(given.get("bootstrap"), given.get("profile"), SHORT_S, os.environ)
         with Cluster.open(settings) as cluster:
-            return sorted(name for name in names(cluster) if name.startswith(incomplete))
+            return sorted(name for name in names(cluster) if name.startswith(incomplete) and _WORD.fullmatch(name))
     except (ClientError, KafkaError, OSError):
         return []
