@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from tidelog.cleaner.log_cleaner import LogCleaner
 
 
-MOST_COMMITS = 2_000
-"""Groups and topics whose lag is told: more would hold the loop, and are more labels than such servers take well."""
+MOST_COMMITS, MOST_LAGS = 2_000, 20_000
+"""Topics of groups whose lag is told, and their partitions in all: more would hold the loop, and are more labels than
+such servers take well."""
 
 
 class Commits(NamedTuple):
@@ -102,18 +103,24 @@ def coordinator_samples(broker: Broker) -> Iterator[Sample]:
 
 
 def group_commits(broker: Broker) -> list[Commits]:
-    """Copy what the loaded groups have committed, of at most MOST_COMMITS groups and topics. Loop thread."""
+    """Copy what the loaded groups have committed, up to MOST_COMMITS and MOST_LAGS. Loop thread."""
     coordinators = broker.services.coordinators.made
     groups = None if coordinators is None else coordinators.made_groups
     if groups is None:
         return []
     found = (
-        Commits(group, topic, partitions.copy())
+        Commits(group, topic, partitions)
         for _, shard in groups.runtime.loaded
         for group in shard.groups
         for topic, partitions in shard.offsets.of_group(group).items()
     )
-    return list(islice(found, MOST_COMMITS))
+    commits, left = [], MOST_LAGS
+    for commit in islice(found, MOST_COMMITS):
+        left -= len(commit.partitions)
+        if left < 0:
+            break
+        commits.append(commit._replace(partitions=commit.partitions.copy()))
+    return commits
 
 
 def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> Iterator[Sample]:

@@ -22,9 +22,9 @@ from tests.support.prometheus import Page, parse
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
-from tidelog.broker.admin.prometheus import request_samples
+from tidelog.broker.admin.prometheus import MOST_COMMITS, MOST_LAGS, group_commits, request_samples
 from tidelog.broker.cleaning import cleaner_of
-from tidelog.broker.coordinator.group.offsets import OffsetStore
+from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.metrics.request_times import NAME as TIMES
@@ -290,6 +290,19 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
         assert page.value("kafka_coordinator_transaction_transactionalids") == 1
         lags = {labels: value for (name, labels), value in page.samples.items() if name == "tidelog_group_lag_records"}
         assert lags == {frozenset({"group": "a", "topic": TOPIC, "partition": "0"}.items()): 1}
+
+
+@pytest.mark.parametrize("partitions", [1, 1_000, MOST_LAGS // 2, MOST_LAGS + 1])
+def test_the_lag_of_many_groups_is_told_of_some(partitions: int) -> None:
+    """The loop copies what is told, and a monitor keeps a series for each."""
+    topic = dict.fromkeys(range(partitions), OffsetAndMetadata(0, 1, -1, "", 0, 0))
+    groups = [str(number) for number in range(MOST_COMMITS + 1)]
+    offsets = SimpleNamespace(of_group=lambda _: {TOPIC: topic})
+    runtime = SimpleNamespace(loaded=[(0, SimpleNamespace(groups=groups, offsets=offsets))])
+    made = SimpleNamespace(made_groups=SimpleNamespace(runtime=runtime))
+    services = SimpleNamespace(coordinators=SimpleNamespace(made=made))
+    commits = group_commits(cast(Any, SimpleNamespace(services=services)))
+    assert len(commits) == min(MOST_COMMITS, MOST_LAGS // partitions)
 
 
 async def test_label_values_are_escaped(tmp_path: Path) -> None:
