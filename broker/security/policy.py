@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
-from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKEN_KEYS
 from tidelog.broker.config.keys.security import UNSECURED_HANDLER, listener_values, mechanism_values
 
 OAUTHBEARER = "OAUTHBEARER"
@@ -24,7 +24,7 @@ def find_weaknesses(config: BrokerConfig) -> list[str]:
     host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
     if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
         found.append("the admin interface is open to the network, and asks for no login (admin.authentication=none)")
-    return found
+    return [*found, *_admin_token_findings(config)]
 
 
 def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
@@ -56,6 +56,16 @@ def _token_findings(config: BrokerConfig, name: str) -> Iterator[str]:
     for claim in ("audience", "issuer"):
         if not values[f"sasl.oauthbearer.expected.{claim}"]:
             yield f"listener {name} takes tokens of any {claim} (sasl.oauthbearer.expected.{claim} is not set)"
+
+
+def _admin_token_findings(config: BrokerConfig) -> Iterator[str]:
+    takes_tokens = "bearer" in config.get_list(ADMIN_AUTHENTICATION) and config.get(ADMIN_TOKEN_KEYS)
+    if not takes_tokens or not config.get_str(ADMIN_LISTENER):
+        return
+    for claim in ("audience", "issuer"):
+        key = f"admin.sasl.oauthbearer.expected.{claim}"
+        if not config.get(key):
+            yield f"the admin interface takes tokens of any {claim} ({key} is not set)"
 
 
 def is_loopback(host: str) -> bool:

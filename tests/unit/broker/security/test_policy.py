@@ -50,6 +50,31 @@ def test_each_weakness_is_found_alone(listeners: str, texts: dict[str, str], sai
     assert said in found
 
 
+@pytest.mark.parametrize(
+    ("given", "claims"),
+    [
+        ({}, ["audience", "issuer"]),
+        ({"expected_audience": "tidelog"}, ["issuer"]),
+        ({"expected_issuer": "https://issuer.test"}, ["audience"]),
+        ({"expected_issuer": "https://issuer.test", "expected_audience": "tidelog,kafka"}, []),
+    ],
+)
+@pytest.mark.parametrize("methods", ["bearer", "basic,bearer"])
+def test_the_admin_interface_is_for_tokens_that_were_made_for_it(
+    given: dict[str, str], claims: list[str], methods: str
+) -> None:
+    keys = {"jwks_endpoint_url": "file:///keys", **given}
+    texts = {f"admin_sasl_oauthbearer_{key}": text for key, text in keys.items()}
+    found = weaknesses("PLAINTEXT://127.0.0.1:1", admin_authentication=methods, admin_listener="127.0.0.1:0", **texts)
+    assert len(found) == len(claims)
+    assert all(
+        f"the admin interface takes tokens of any {claim}" in line for claim, line in zip(claims, found, strict=True)
+    )
+    assert (
+        weaknesses("PLAINTEXT://127.0.0.1:1", admin_authentication="none", admin_listener="127.0.0.1:0", **texts) == []
+    )
+
+
 @pytest.mark.parametrize(("mode", "is_found"), [(0o644, True), (0o640, False), (0o600, False)])
 def test_a_private_key_is_for_its_owner(tmp_path: Path, mode: int, is_found: bool) -> None:
     store = tmp_path / "server.pem"
