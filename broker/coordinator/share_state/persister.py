@@ -5,13 +5,14 @@
 
 Calls about one share partition go one after the other, in their order; changes that wait become one. A coordinator that
 moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused
-those that wait behind it are refused with it: they were worked out upon it. Sans-io; loop thread only.
+those that wait behind it are refused with it: they were worked out upon it. One who waits may ask from within its
+answer, so answers are given when the queues say what is so. Sans-io; loop thread only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, write_partition, written_of
@@ -29,6 +30,10 @@ FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
 """Most share partitions in one request."""
+MAX_BATCHES = 40_000
+"""Most state batches in one request: with more elements than 50,000 a broker does not take it."""
+MOST_BATCHES_OF_ONE = 10_000
+"""Of a share partition: it has no more records in flight (``group.share.max.partition.max.record.locks``)."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
 
 AGAIN = (
@@ -61,6 +66,10 @@ class QueuedCall:
                 answer.fail(outcome)
             else:
                 answer.complete(outcome)
+
+
+Ended = tuple[QueuedCall, Outcome]
+"""A call, and what those who wait for it are told."""
 
 
 class Batch(NamedTuple):
@@ -100,24 +109,33 @@ class ShareStatePersister:
 
     def next_batch(self, now_ms: float) -> Batch | None:
         """Return calls to make now, None while there are none for a coordinator that is not being asked."""
+        ended: list[Ended] = []
+        found = self._gather(now_ms, ended)
+        if found is not None:
+            self._busy.add(found.node_id)
+            self._under_way.update(found.calls)
+        settle_all(ended)
+        return found
+
+    def _gather(self, now_ms: float, ended: list[Ended]) -> Batch | None:
+        """Return the calls of the next request; those whose time is over go to ``ended``."""
         found: Batch | None = None
         calls: dict[StateKey, QueuedCall] = {}
+        left = MAX_BATCHES
         for key, queue in list(self._queues.items()):
             if key in self._under_way or queue[0].not_before_ms > now_ms:
                 continue
             node_id = self._coordinator_of(key)
             if node_id is None:
-                self._ask_again(key, errors.CoordinatorNotAvailableError(), now_ms)
+                ended += self._ask_again(key, errors.CoordinatorNotAvailableError(), now_ms)
             elif node_id in self._busy or (found is not None and found[:3] != (node_id, queue[0].api, key.group_id)):
                 continue
             else:
                 found = found or Batch(node_id, queue[0].api, key.group_id, calls)
                 calls[key] = join_changes(key, queue)
-                if len(calls) == MAX_CALLS:
+                left -= batch_count(calls[key].asked)
+                if left < MOST_BATCHES_OF_ONE or len(calls) == MAX_CALLS:
                     break
-        if found is not None:
-            self._busy.add(found.node_id)
-            self._under_way.update(calls)
         return found
 
     def wake_ms(self, now_ms: float) -> float | None:
@@ -134,22 +152,26 @@ class ShareStatePersister:
         """Take the results of a batch."""
         self._busy.discard(batch.node_id)
         self._under_way.difference_update(batch.calls)
+        ended: list[Ended] = []
         for key in batch.calls:
             outcome = results.get(key, errors.UnknownServerError("the share coordinator left a partition out"))
             if isinstance(outcome, AGAIN):
-                self._ask_again(key, outcome, now_ms)
+                ended += self._ask_again(key, outcome, now_ms)
             else:
-                self._end(key, outcome)
+                ended += self._end(key, outcome)
+        settle_all(ended)
 
-    def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> None:
+    def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[Ended]:
+        """Have a call wait; return it, and those behind it, where the time is over."""
         call = self._queues[key][0]
         if now_ms >= call.deadline_ms:
-            self._end(key, error)
-            return
+            return self._end(key, error)
         call.not_before_ms = min(now_ms + call.backoff_ms, call.deadline_ms)
         call.backoff_ms = min(2 * call.backoff_ms, MAX_BACKOFF_MS)
+        return []
 
-    def _end(self, key: StateKey, outcome: Outcome) -> None:
+    def _end(self, key: StateKey, outcome: Outcome) -> list[Ended]:
+        """Return a call, and those refused with it, without their place in the queue."""
         queue = self._queues[key]
         ended = [queue.popleft()]
         if ended[0].api is WRITE and isinstance(outcome, errors.KafkaError):
@@ -157,8 +179,18 @@ class ShareStatePersister:
                 ended.append(queue.popleft())
         if not queue:
             del self._queues[key]
-        for call in ended:
-            call.settle(outcome)
+        return [(call, outcome) for call in ended]
+
+
+def settle_all(ended: Iterable[Ended]) -> None:
+    """Tell those who wait for these calls."""
+    for call, outcome in ended:
+        call.settle(outcome)
+
+
+def batch_count(asked: Struct) -> int:
+    """Return the number of state batches in a part of a request."""
+    return len(asked.state_batches) if isinstance(asked, WritePartition) else 0
 
 
 def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:

@@ -62,12 +62,13 @@ class MemberShareStates:
         self._persister = ShareStatePersister(self._coordinator)
         self._channels: dict[int, Channel] = {}
         self._read: dict[StateKey, tuple[int, ShareState | KafkaError]] = {}
+        self._is_sending_soon = False
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- what leaders of partitions ask
 
-    def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
-        """Begin to read a state; None where it was read at once."""
+    def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None]:
+        """Begin to read a state."""
         self._read.pop(key, None)
 
         def keep(found: ShareState | KafkaError) -> None:
@@ -76,8 +77,7 @@ class MemberShareStates:
             self._read[key] = (leader_epoch, found)
 
         asked = ReadPartition(partition=key.partition, leader_epoch=leader_epoch)
-        opened = self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
-        return None if opened.done else opened
+        return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
         """Return the state that was read last, once. Raises KafkaError."""
@@ -90,7 +90,13 @@ class MemberShareStates:
 
     def write(self, key: StateKey, written: Written) -> Deferred[None]:
         """Write a change; settles when it is committed."""
-        return self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
+
+        def forget_read(_: Deferred[None]) -> None:
+            self._read.pop(key, None)  # by a fetch that then found the share partition served
+
+        answer = self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
+        answer.on_done(forget_read)
+        return answer
 
     # ---- what coordinators of groups ask
 
@@ -122,16 +128,24 @@ class MemberShareStates:
 
     def _ask(self, api: ApiKey, key: StateKey, asked: Struct) -> Deferred[Any]:
         answer = self._persister.ask(api, key, asked, self._now_ms())
-        self._send_what_waits()
+        self._send_soon()
         return answer
 
+    def _send_soon(self) -> None:
+        """Send in the next turn: what is asked in this one goes together, and the queues are looked through once."""
+        if not self._is_sending_soon:
+            self._is_sending_soon = True
+            asyncio.get_running_loop().call_soon(self._send_what_waits)
+
     def _send_what_waits(self) -> None:
-        while (batch := self._persister.next_batch(self._now_ms())) is not None:
+        self._is_sending_soon = False
+        now_ms = self._now_ms()
+        while (batch := self._persister.next_batch(now_ms)) is not None:
             if batch.node_id == self._controller.node_id:
                 self._apply(batch)
             else:
                 self._start(self._send(batch))
-        wake_ms = self._persister.wake_ms(self._now_ms())
+        wake_ms = self._persister.wake_ms(now_ms)
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -146,7 +160,7 @@ class MemberShareStates:
             self._persister.take_results(batch, results, self._now_ms())
 
         if isinstance(taken := when_all_done(outcomes.values(), take), Deferred):
-            taken.on_done(lambda _: self._send_what_waits())
+            taken.on_done(lambda _: self._send_soon())
 
     def _apply_one(self, api: ApiKey, key: StateKey, asked: Struct) -> Deferred[Any]:
         try:
@@ -169,7 +183,7 @@ class MemberShareStates:
         else:
             results = results_of(batch.api, batch.group_id, answer)
             self._persister.take_results(batch, results, self._now_ms())
-        self._send_what_waits()
+        self._send_soon()
 
     def _coordinator(self, key: StateKey) -> int | None:
         """The leader of a state's partition by the newest image; without the topic it is created."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.unit.broker.share.share_world import ShareWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.share_state.calls import CALLS
+from tidelog.broker.coordinator.share_state.persister import FIRST_BACKOFF_MS
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, Written
 from tidelog.broker.handlers import delete_share_group_state as deletion
@@ -195,6 +197,53 @@ async def test_a_leader_that_is_fenced_sends_its_clients_on(world: ShareWorld) -
     await made.settled(made.states.opening(key, 4))
     with pytest.raises(NotLeaderOrFollowerError):
         made.states.read(key, 4)
+
+
+@pytest.mark.parametrize("coordinator", [OWN, OTHER])
+async def test_what_was_read_before_a_change_is_not_served_after_it(world: ShareWorld, coordinator: int) -> None:
+    """Two members of a group fetch at once, and both have the state read; the first one's is served, and changes."""
+    made, key = States(world, coordinator), key_of(world)
+    states = made.states
+    await made.settled(states.initialize(key, 2, 1))
+    first, second = states.opening(key, 7), states.opening(key, 7)
+    await made.settled(first)
+    assert states.read(key, 7).start_offset == 2
+    written = states.write(key, Written(9, 0, 7, (), 1))
+    await made.settled(second)
+    await made.settled(written)
+    with pytest.raises(NotLeaderOrFollowerError):
+        states.read(key, 7)
+
+
+async def test_a_call_is_made_again_however_the_time_goes_on(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no coordinator at first; the pause is over as soon as the clock is looked at again."""
+    made, key = States(world, -1), key_of(world)
+    times = count(0, FIRST_BACKOFF_MS)
+    monkeypatch.setattr(MemberShareStates, "_now_ms", staticmethod(lambda: next(times)))
+    initialized = made.states.initialize(key, 2, 1)
+    made.controller.image = image(OWN)
+    assert await made.settled(initialized) is None
+
+
+async def test_many_calls_at_once_are_looked_through_once(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group over a thousand partitions asks for them all: the loop would stand still for seconds."""
+    looked, coordinator_of = 0, MemberShareStates._coordinator
+
+    def count_looks(states: MemberShareStates, key: StateKey) -> int | None:
+        nonlocal looked
+        looked += 1
+        return coordinator_of(states, key)
+
+    monkeypatch.setattr(MemberShareStates, "_coordinator", count_looks)
+    made = States(world, OTHER)
+    keys = [key_of(world)._replace(partition=number) for number in range(400)]
+    steps: Any = made.states.summaries(keys)
+    while (waiting := next(steps)) is None:
+        pass  # these are the steps of one turn of the loop
+    await made.settled(waiting)
+    assert len(keys) <= looked <= 4 * len(keys)
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.API_KEY.name)

@@ -18,6 +18,7 @@ from tidelog.broker.coordinator.share_state.state import (
     apply_update,
 )
 from tidelog.broker.loop.deferred import Deferred, error_of
+from tidelog.broker.requests.bounds import max_elements
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -193,6 +194,64 @@ def test_a_request_is_of_one_group_and_bounded() -> None:
         world.answer(batch, ShareState(0))
     assert batches == [MAX_CALLS, MAX_CALLS]
     assert all(one.done for one in waits)
+
+
+@pytest.mark.parametrize("error", [None, FencedStateEpochError(), NotCoordinatorError()])
+def test_one_who_asks_from_an_answer_sends_no_other_call_twice(error: KafkaError | None) -> None:
+    """The broker goes on with a client's next request within the answer to the one before."""
+    world = World()
+    world.write(0)
+    first, sent = world.batch(), []
+    first_done, second_done = world.write(1), world.write(2, OTHER)
+
+    def ask_more(_: Deferred[Any]) -> None:
+        world.write(3, StateKey("g", TOPIC, 2))
+        while (batch := world.persister.next_batch(world.now_ms)) is not None:
+            sent.append(set(batch.calls))
+
+    first_done.on_done(ask_more)
+    world.answer(first)
+    batch = world.batch()
+    assert set(batch.calls) == {KEY, OTHER}
+    results = {KEY: FencedStateEpochError(), OTHER: error}
+    world.persister.take_results(batch, results, world.now_ms)
+    assert sent == [{StateKey("g", TOPIC, 2)}]
+    assert second_done.done is not isinstance(error, NotCoordinatorError)
+
+
+def test_one_who_asks_when_the_time_is_over_sends_no_other_call_twice() -> None:
+    world = World()
+    world.leader = None
+    first, second = world.read(), world.read(OTHER)
+    assert world.persister.next_batch(0.0) is None
+    world.now_ms = TIMEOUT_MS
+
+    def ask_more(_: Deferred[Any]) -> None:
+        world.write(3)
+        assert world.persister.next_batch(world.now_ms) is None
+
+    first.on_done(ask_more)
+    assert world.persister.next_batch(world.now_ms) is None
+    assert isinstance(error_of(first), CoordinatorNotAvailableError)
+    assert isinstance(error_of(second), CoordinatorNotAvailableError)
+
+
+def test_a_request_has_no_more_batches_than_a_broker_takes() -> None:
+    """A broker closes the connection of a longer request, and would do so again each time it is asked."""
+    world = World()
+    spans = [Span(2 * offset, 2 * offset, ACKNOWLEDGED, 1) for offset in range(2_000)]
+    for number in range(60):
+        key = StateKey("g", TOPIC, number)
+        world.persister.ask(WRITE, key, write_partition(key, Written(0, 0, 1, spans, 4)), 0.0)
+    sizes = []
+    while (batch := world.persister.next_batch(0.0)) is not None:
+        sizes.append(len(batch.calls))
+        topics = batch.request.topics  # type: ignore[attr-defined]
+        elements = sum(1 + len(one.state_batches) for topic in topics for one in topic.partitions)
+        assert len(topics) + elements <= max_elements(WRITE)
+        world.answer(batch)
+    assert sum(sizes) == 60
+    assert max(sizes) > 10
 
 
 @pytest.mark.parametrize("seed", range(50))
