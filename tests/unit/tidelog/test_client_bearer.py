@@ -38,6 +38,9 @@ class Issuer:
             def do_POST(self) -> None:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 issuer.asked.append((b64decode(self.headers["Authorization"].split()[1]).decode(), form))
+                if not issuer.status:
+                    self.wfile.write(b"no HTTP at all\r\n\r\n")
+                    return
                 self.send_response(issuer.status)
                 for name, value in issuer.headers.items():
                     self.send_header(name, value)
@@ -100,6 +103,12 @@ def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:
 def test_an_answer_without_a_token_says_so(issuer: Issuer, answer: bytes) -> None:
     issuer.answer = answer
     with pytest.raises(ClientError, match="gives no token"):
+        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+
+
+def test_an_issuer_that_does_not_speak_http_is_told(issuer: Issuer) -> None:
+    issuer.status = 0
+    with pytest.raises(ClientError, match="gives no token: BadStatusLine"):
         read(**CLIENT, **{URL_KEY: issuer.url}).token()
 
 

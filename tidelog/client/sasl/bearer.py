@@ -71,6 +71,7 @@ class BearerCredentials:
 
     def _ask(self) -> str:
         """Raises OSError, ValueError."""
+        from http.client import HTTPException
         from urllib.error import HTTPError
 
         try:
@@ -79,6 +80,8 @@ class BearerCredentials:
         except HTTPError as error:
             error.close()
             raise
+        except HTTPException as error:
+            raise ValueError(type(error).__name__) from error
         token = answer.get("access_token") if isinstance(answer, dict) else None
         return token if isinstance(token, str) else ""
 
