@@ -278,8 +278,6 @@ class Coordinators:
         """Stop: members that wait for a rebalance are told to look for their coordinator again."""
         groups, transactions, share = self._groups.made, self._transactions.made, self._share.made
         if groups is not None:
-            for _, shard in groups.runtime.loaded:
-                shard.close()
             groups.runtime.unload()
         if transactions is not None:
             transactions.runtime.unload()

@@ -132,7 +132,7 @@ class CoordinatorRuntime(Generic[S]):
         call_later: Callable[[float, Callable[[], None]], object],
         close: Callable[[S], object] = bool,
     ) -> None:
-        """``close`` answers all who wait within a shard that is given up."""
+        """``close`` answers all who wait within a shard that is given up or forgotten."""
         self._name = name
         self._log = log
         self._serde = serde
@@ -236,12 +236,13 @@ class CoordinatorRuntime(Generic[S]):
         for known in (self._loading, self._failed, self._reported, self._when_loaded, self._pauses):
             for partition in [one for one in known if not self._log.is_led(one)]:
                 del known[partition]
+        self._empty = {one for one in self._empty if self._log.is_led(one)}  # others may write into them
         lost = [one for one in self._shards if not self._log.is_led(one)]
         return [self._shards.pop(partition) for partition in lost]
 
     def unload(self) -> None:
-        """Forget everything: the topic was deleted, or the broker stops."""
-        self._shards.clear()
+        """Forget everything: the topic was deleted, or the broker stops. All who wait are answered."""
+        shards, self._shards = self._shards, {}
         self._loading.clear()
         self._empty.clear()
         self._failed.clear()
@@ -249,6 +250,8 @@ class CoordinatorRuntime(Generic[S]):
         self._opening.clear()
         self._when_loaded.clear()
         self._partition_of.clear()
+        for partition, shard in shards.items():
+            self._answer_waiting(partition, shard)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -548,6 +551,14 @@ class CoordinatorRuntime(Generic[S]):
         self._failed[partition] = error
         if isinstance(error, KafkaStorageError):  # the log may be served again: its disk was full
             self._try_again_later(partition, RETRY_MS)
+        elif isinstance(error, UnknownServerError):  # no fault of the log: there was no thread to open it, or no memory
+            self._try_again_later(partition, self._next_pause_ms(partition))
+
+    def _next_pause_ms(self, partition: int) -> float:
+        """Return the pause before the next load, and double the one after it."""
+        pause_ms = self._pauses.get(partition, RETRY_MS)
+        self._pauses[partition] = min(2 * pause_ms, MAX_RETRY_MS)
+        return pause_ms
 
     def _try_again_later(self, partition: int, delay_ms: float) -> None:
         def try_again() -> None:
@@ -560,17 +571,18 @@ class CoordinatorRuntime(Generic[S]):
         """After an unexpected error, in its handler: forget the shard, whose state may not be the log's, and load it
         again later. See the module."""
         logger.exception("%s-%d is given up, and loaded again", self._name, partition)
-        shard, loading = self._shards.pop(partition, None), self._loading.pop(partition, None)
+        shard = self._shards.pop(partition, None)
+        self._loading.pop(partition, None)
         self._failed[partition] = UnknownServerError()
-        pause_ms = self._pauses.get(partition, RETRY_MS)
-        if loading is not None:
-            self._pauses[partition] = min(2 * pause_ms, MAX_RETRY_MS)
-        self._try_again_later(partition, pause_ms)
+        self._try_again_later(partition, self._next_pause_ms(partition))
         if shard is not None:
-            try:
-                self._close(shard)
-            except Exception:
-                logger.exception("%s-%d: some who wait for it cannot be told", self._name, partition)
+            self._answer_waiting(partition, shard)
+
+    def _answer_waiting(self, partition: int, shard: S) -> None:
+        try:
+            self._close(shard)
+        except Exception:
+            logger.exception("%s-%d: some who wait for it cannot be told", self._name, partition)
 
     # -- clocks -------------------------------------------------------------------------------------------------
 

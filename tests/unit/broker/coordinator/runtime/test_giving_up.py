@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.coordinators import GroupWorld, ManualLoop, TransactionWorld
+from tests.support.coordinators import GroupWorld, ManualLoop, MemoryTopicLog, TransactionWorld
 from tests.unit.broker.coordinator.group.consumer.test_heartbeat import join as join_consumers
 from tests.unit.broker.coordinator.group.test_offset_commits import commit, txn_commit
 from tests.unit.broker.coordinator.share_state.test_state import KEY, StateWorld
@@ -20,6 +20,7 @@ from tests.unit.broker.coordinator.streams_world import Member, StreamsWorld
 from tests.unit.broker.data_broker import InlineLoop
 from tests.unit.broker.share.share_world import ShareWorld
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.coordinator.group.shard import GroupShard
 from tidelog.broker.coordinator.runtime import runtime as runtime_module
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import MAX_RETRY_MS, RETRY_MS, CoordinatorRuntime
@@ -295,3 +296,86 @@ def test_a_partition_that_meets_a_fault_keeps_no_other_from_being_loaded() -> No
     assert len(again.runtime.loaded) == len(world.log.batches) - 1
     again.advance(RETRY_MS)
     assert len(again.runtime.loaded) == len(world.log.batches)
+
+
+def test_a_load_whose_last_step_meets_a_fault_is_tried_again_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = GroupWorld()
+    commit(world, 5)
+    loads = []
+
+    def fail(_: object) -> list[CoordinatorResult[None]]:
+        loads.append(world.time.monotonic_ms())
+        raise RuntimeError
+
+    monkeypatch.setattr(GroupShard, "on_loaded", fail)
+    again = GroupWorld(world.log, world.time)
+    again.runtime.load_all()
+    again.advance(10 * MAX_RETRY_MS)
+    pauses = [later - earlier for earlier, later in pairwise(loads)]
+    assert pauses[:3] == [RETRY_MS, 2 * RETRY_MS, 4 * RETRY_MS]
+    assert max(pauses) == MAX_RETRY_MS
+
+
+def test_a_partition_whose_log_no_thread_could_open_is_loaded_later() -> None:
+    """There was no memory, or no thread could be started: the log itself may be sound."""
+    world = GroupWorld()
+    commit(world, 5)
+    again = GroupWorld(world.log, world.time)
+    opening = world.log.openings[world.runtime.partition_for("g")] = Deferred()
+    again.runtime.load_all()
+    again.loop.run_soon()
+    world.log.openings.clear()
+    opening.fail(RuntimeError("can't start new thread"))
+    with pytest.raises(NotCoordinatorError):
+        again.runtime.shard_for("g")
+    again.advance(RETRY_MS)
+    assert again.group() is not None
+
+
+def test_members_that_wait_are_answered_when_everything_is_forgotten() -> None:
+    """Their topic was deleted: no clock of theirs runs any more."""
+    world = GroupWorld(group_initial_rebalance_delay_ms=3000)
+    _, waiting = world.join_twice()
+    assert not waiting.done
+    world.runtime.unload()
+    assert waiting.result().error_code == NotCoordinatorError.code
+
+
+class LedLog(MemoryTopicLog):
+    """A topic of which this broker leads the partitions in ``led``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.led = set(range(self.partitions))
+
+    def is_led(self, partition: int) -> bool:
+        return partition in self.led
+
+
+def test_a_partition_that_was_empty_once_is_asked_when_another_broker_has_filled_it() -> None:
+    """It executes what all shards do, also where it is not loaded yet."""
+    log = LedLog()
+    world = GroupWorld(log)
+    commit(world, 1)
+    partition = world.runtime.partition_for("h")
+    assert partition != world.runtime.partition_for("g")
+    world.runtime.load_all()
+    world.loop.run_soon()
+    log.led.remove(partition)
+    world.runtime.resign_lost()
+    elsewhere = GroupWorld(MemoryTopicLog(), world.time)
+    elsewhere.log.batches, elsewhere.log.ends = log.batches, log.ends
+    commit(elsewhere, 5, group_id="h")
+    log.led.add(partition)
+    asked: list[str] = []
+
+    def decide(shard: GroupShard, _: int) -> Iterator[CoordinatorResult[None]]:
+        asked.extend(shard.groups)
+        return iter(())
+
+    world.runtime.load_all()
+    world.runtime.execute_in_all(decide)
+    world.loop.run_soon()
+    assert sorted(asked) == ["g", "h"]
