@@ -198,23 +198,30 @@ class TransactionCoordinator:
                 step(done)
             except Exception:
                 logger.exception("the end of the transaction of %s is tried again", transaction.transactional_id)
-                transaction.unmarked = set(transaction.partitions)
-                self._finish_later(transaction, RETRY_MS, ())
+                self._begin_again(transaction)
 
         waited_for.on_done(guarded)
 
     def _is_due(self, transaction: Transaction, committed: Deferred[None]) -> bool:
-        """Return whether the transaction is still to be ended here. After a failed sync the next load ends it."""
-        error = error_of(committed)
-        if error is not None:
-            logger.warning("transaction of %s is not ended: %s", transaction.transactional_id, error)
-            return False
+        """Return whether the transaction is still to be ended here, and now: where the step before may be lost, its end
+        begins again later."""
         try:
             shard = self.runtime.shard_for(transaction.transactional_id)
         except KafkaError:
             return False  # unloaded meanwhile
         known = shard.transactions.get(transaction.transactional_id)
-        return known is transaction and transaction.state in PREPARED
+        if known is not transaction or transaction.state not in PREPARED:
+            return False
+        error = error_of(committed)
+        if error is not None:
+            logger.warning("transaction of %s is not ended yet: %s", transaction.transactional_id, error)
+            self._begin_again(transaction)
+        return error is None
+
+    def _begin_again(self, transaction: Transaction) -> None:
+        """Have all markers written later, also those that are there: a second one changes nothing."""
+        transaction.unmarked = set(transaction.partitions)
+        self._finish_later(transaction, RETRY_MS, ())
 
     def _write_markers(self, transaction: Transaction) -> tuple[float, list[Deferred[None]]]:
         """Returns how long to wait before the next attempt, should partitions be left, and the markers that were

@@ -15,6 +15,7 @@ from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
 from tidelog.broker.coordinator.share_state.state import StateKey
+from tidelog.broker.coordinator.transaction.coordinator import RETRY_MS
 from tidelog.broker.coordinator.transaction.state import PREPARED
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Job, StepRunner
@@ -23,6 +24,7 @@ from tidelog.protocol.errors import (
     NONE,
     KafkaStorageError,
     NotCoordinatorError,
+    NotLeaderOrFollowerError,
     UnknownMemberIdError,
 )
 from tidelog.protocol.messages import alter_share_group_offsets as alter
@@ -417,3 +419,32 @@ def test_a_marker_that_may_be_lost_leaves_the_transaction_open() -> None:
     marker.fail(KafkaStorageError())
     assert log.appends == appends
     assert world.transaction().state in PREPARED
+
+
+@pytest.mark.parametrize("lost", ["decision", "marker"])
+def test_a_transaction_ends_although_what_its_end_rests_on_is_lost_once(lost: str) -> None:
+    """Its partition may have another leader meanwhile, or its disk was full: no load of the coordinator would come."""
+    log = SyncedLog()
+    world = TransactionWorld(log)
+    answer = world.coordinator.init_producer_id(
+        InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    )
+    log.sync()
+    producer = (answer.result().producer_id, answer.result().producer_epoch)
+    world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    log.sync()
+    marker: Deferred[None] = Deferred()
+    world.markers.syncs["t", 0] = marker
+    request = EndTxnRequest(transactional_id="x", producer_id=producer[0], producer_epoch=producer[1], committed=True)
+    world.coordinator.end(request, 1)
+    if lost == "decision":
+        for partition in list(log.syncs):
+            log.syncs.pop(partition).fail(NotLeaderOrFollowerError())
+    else:
+        log.sync()
+        marker.fail(NotLeaderOrFollowerError())
+    del world.markers.syncs["t", 0]
+    world.advance(RETRY_MS)
+    log.sync()
+    assert world.markers.written[-1] == (("t", 0), producer, True)
+    assert world.transaction().state not in PREPARED
