@@ -25,6 +25,7 @@ from tidelog.log.files.checkpoints import (
 from tidelog.log.files.index_digests import IndexDigests
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.reserve import lacks_room
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -154,3 +155,18 @@ class LogDirectory:
                 is_written = partition in self._written.get(name, ())
             if is_written:
                 self.write(file_system, name)
+
+
+def write_all(directories: Iterable[LogDirectory], name: str, file_system: FileSystem) -> None:
+    """Write a checkpoint of each directory; one that refuses it keeps no other from its own.
+
+    Raises KafkaStorageError, that of a full disk only where there is no other.
+    """
+    failures = []
+    for directory in directories:
+        try:
+            directory.write(file_system, name)
+        except KafkaStorageError as error:
+            failures.append(error)
+    if failures:
+        raise min(failures, key=lacks_room)

@@ -42,7 +42,7 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import note_proofs
-from tidelog.log.log_directory import LogDirectory
+from tidelog.log.log_directory import LogDirectory, write_all
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
@@ -242,7 +242,10 @@ class LogManager:
                 for future in done:
                     future.result()
                 logger.info("%s", progress.line((self._time.monotonic_ms() - started) / 1000))
-        self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
+        try:
+            self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
+        except KafkaStorageError as error:
+            logger.error("the high watermarks of what recovery left are written later: %s", error)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
         """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
@@ -505,13 +508,13 @@ class LogManager:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
             _collect(directory, self._entries, self._lock)
-            directory.write(self._file_system, LOG_START_OFFSET_FILE)
+        write_all(self._online, LOG_START_OFFSET_FILE, self._file_system)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
             _collect(directory, self._entries, self._lock)
-            directory.write(self._file_system, REPLICATION_OFFSET_FILE)
+        write_all(self._online, REPLICATION_OFFSET_FILE, self._file_system)
 
     @property
     def _online(self) -> list[LogDirectory]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch, values
 from tidelog.log.config import LogConfig
-from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, REPLICATION_OFFSET_FILE, read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
@@ -209,6 +209,62 @@ def test_a_high_watermark_above_what_recovery_left_is_lowered_in_its_file(tmp_pa
     (tmp_path / "replication-offset-checkpoint").write_text(f"0\n1\n{T0.topic} 0 9\n")
     manager_of(tmp_path)
     assert (tmp_path / "replication-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
+
+
+class CheckpointFails(OsFileSystem):
+    """A file system in which the checkpoint ``path`` cannot be written."""
+
+    def __init__(self, path: Path, reason: int) -> None:
+        super().__init__()
+        self._path = str(path)
+        self._reason = reason
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        if path.startswith(self._path) and create:
+            raise LogStorageError("open", path, self._reason)
+        return super().open_file(path, create=create, writable=writable)
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
+def test_a_start_after_a_kill_needs_no_room_for_lower_high_watermarks(tmp_path: Path, reason: int) -> None:
+    """The broker serves what it has; a later round writes them. Other directories have theirs at once."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path, partition in zip(paths, (T0, T1), strict=True):
+        append(manager_of(path).get_or_create_log(partition, ID, CONFIG), batch(5))
+        (path / REPLICATION_OFFSET_FILE).write_text(f"0\n1\n{partition.topic} {partition.partition} 9\n")
+    files = CheckpointFails(paths[0] / REPLICATION_OFFSET_FILE, reason)
+    manager = LogManager([str(path) for path in paths], files, ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    for partition in (T0, T1):
+        log = manager.get_log(partition)
+        assert log is not None
+        assert log.high_watermark == 5
+    written = read_offset_checkpoint(OsFileSystem(), str(paths[1] / REPLICATION_OFFSET_FILE))
+    assert written == {T1: 5}
+
+
+def test_a_full_directory_keeps_no_other_from_making_its_log_starts_durable(tmp_path: Path) -> None:
+    """Segments go on a full disk all the same; a power loss would leave a gap in the log of the other directory."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    files = CheckpointFails(paths[0] / LOG_START_OFFSET_FILE, errno.ENOSPC)
+    manager = LogManager([str(path) for path in paths], files, ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    for partition in (T0, T1):
+        log = manager.get_or_create_log(partition, ID, CONFIG)
+        for _ in range(50):
+            append(log, batch(1))
+        log.update_high_watermark(50)
+        log.maybe_increment_log_start_offset(40)
+    assert manager.run_retention(NOW_MS) >= 2
+    kept = {
+        one.topic_partition: one.segments.first.base_offset
+        for one in manager.open_logs()
+        if str(paths[1]) in one.directory
+    }
+    assert kept
+    written = read_offset_checkpoint(OsFileSystem(), str(paths[1] / LOG_START_OFFSET_FILE))
+    assert written == dict.fromkeys(kept, 40)
+    assert all(kept.values())
 
 
 def test_logs_of_unknown_topics_are_reported_and_left(tmp_path: Path) -> None:
