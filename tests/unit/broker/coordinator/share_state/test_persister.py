@@ -198,7 +198,7 @@ def test_a_request_is_of_one_group_and_bounded() -> None:
 
 @pytest.mark.parametrize("error", [None, FencedStateEpochError(), NotCoordinatorError()])
 def test_one_who_asks_from_an_answer_sends_no_other_call_twice(error: KafkaError | None) -> None:
-    """The broker goes on with a client's next request within the answer to the one before."""
+    """Calls whose answer came with it are not asked again, and those asked meanwhile wait for their own."""
     world = World()
     world.write(0)
     first, sent = world.batch(), []
