@@ -6,7 +6,7 @@ over, or before, when the metadata are fetched from a new leader. Loop thread on
 
 from __future__ import annotations
 
-from tidelog.broker.cluster.quorum import Address, QuorumView
+from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.member.channel import Channel
 from tidelog.broker.member.config import ControllerTimeouts
 from tidelog.broker.member.security import PeerSecurity
@@ -19,7 +19,6 @@ class ControllerChannels:
         self._timeouts = timeouts
         self._security = security
         self._channels: list[Channel] = []
-        self._leader: Address | None = None
 
     def for_metadata(self) -> Channel:
         """Return a connection for fetches of the metadata. It goes where its asker says."""
@@ -38,9 +37,7 @@ class ControllerChannels:
         return self._channels[-1]
 
     def follow(self, quorum: QuorumView) -> None:
-        """Turn to the leader that is known now, if it is another one."""
-        if quorum.leader_address in (None, self._leader):
-            return
-        self._leader = quorum.leader_address
-        for channel in self._channels:
-            channel.turn_to(quorum.address)
+        """Turn to the leader that is known now, from whichever other controller is being asked."""
+        if quorum.leader_address is not None:
+            for channel in self._channels:
+                channel.turn_to(quorum.leader_address)

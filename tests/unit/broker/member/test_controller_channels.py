@@ -93,6 +93,23 @@ async def test_what_a_frozen_controller_was_asked_fails_when_another_leads(
         assert other.heartbeats == 1
 
 
+async def test_what_a_frozen_controller_was_asked_fails_when_the_same_one_leads_again() -> None:
+    """The leader did not answer once, and the one whose turn it was is frozen; it never led."""
+    async with Controller() as leader, Controller(ApiKey.BROKER_HEARTBEAT) as frozen:
+        bootstrap = [leader.address, frozen.address]
+        channels, quorum = ControllerChannels(FOR_EVER, PeerSecurity("CONTROLLER")), QuorumView(bootstrap)
+        channel = channels.open()
+        quorum.learn(1, 1, {1: leader.address})
+        channels.follow(quorum)
+        quorum.lose_leader()
+        asking = asyncio.ensure_future(channel.ask(quorum.address, HEARTBEAT, BrokerHeartbeatResponse))
+        await within_limit(frozen.is_asked.wait())
+        quorum.learn(1, 1, {1: leader.address})
+        channels.follow(quorum)
+        with pytest.raises(ChannelError):
+            await within_limit(asking)
+
+
 async def test_a_leader_that_stays_is_waited_for() -> None:
     async with Controller(ApiKey.BROKER_HEARTBEAT) as slow, Controller() as other:
         channels, quorum = ControllerChannels(FOR_EVER, PeerSecurity("CONTROLLER")), QuorumView([slow.address])
