@@ -5,8 +5,9 @@
 
 Calls about one share partition go one after the other, in their order; changes that wait become one. A coordinator that
 moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused
-those that wait behind it are refused with it: they were worked out upon it. One who waits may ask from within its
-answer, so answers are given when the queues say what is so. Sans-io; loop thread only.
+those that wait behind it are refused with it: they were worked out upon it. A state that several members have made at
+once is made once: the second time would take away what the first one's member has done. One who waits may ask from
+within its answer, so answers are given when the queues say what is so. Sans-io; loop thread only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidelog.broker.coordinator.share_state.state import UNCHANGED_OFFSET, Share
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol import errors
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.initialize_share_group_state import PartitionData as InitializePartition
 from tidelog.protocol.messages.write_share_group_state import PartitionData as WritePartition
 from tidelog.protocol.schema.fields import Message, Struct
 
@@ -171,11 +173,14 @@ class ShareStatePersister:
         return []
 
     def _end(self, key: StateKey, outcome: Outcome) -> list[Ended]:
-        """Return a call, and those refused with it, without their place in the queue."""
+        """Take a call out of its queue, with those that it decides; return them."""
         queue = self._queues[key]
         ended = [queue.popleft()]
         if ended[0].api is WRITE and isinstance(outcome, errors.KafkaError):
             while queue and queue[0].api is WRITE:
+                ended.append(queue.popleft())
+        elif outcome is None and is_creation(ended[0].asked):
+            while queue and is_creation(queue[0].asked):
                 ended.append(queue.popleft())
         if not queue:
             del self._queues[key]
@@ -186,6 +191,11 @@ def settle_all(ended: Iterable[Ended]) -> None:
     """Tell those who wait for these calls."""
     for call, outcome in ended:
         call.settle(outcome)
+
+
+def is_creation(asked: Struct) -> bool:
+    """Return whether a state is to be made without a place, as heartbeats of the group's members ask for."""
+    return isinstance(asked, InitializePartition) and asked.start_offset < 0
 
 
 def batch_count(asked: Struct) -> int:

@@ -19,6 +19,7 @@ from tidelog.broker.coordinator.share_state.state import (
 )
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.requests.bounds import max_elements
+from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -28,8 +29,10 @@ from tidelog.protocol.errors import (
     KafkaError,
     NotCoordinatorError,
 )
+from tidelog.protocol.messages.initialize_share_group_state import PartitionData as InitializePartition
 from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
 
+INITIALIZE = ApiKey.INITIALIZE_SHARE_GROUP_STATE
 READ, WRITE = ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE
 TOPIC = b"t" * 16
 KEY, OTHER = StateKey("g", TOPIC, 0), StateKey("g", TOPIC, 1)
@@ -52,6 +55,10 @@ class World:
         """Records up to here are acknowledged."""
         written = Written(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
         return self.persister.ask(WRITE, key, write_partition(key, written), self.now_ms)
+
+    def initialize(self, state_epoch: int, start_offset: int) -> Deferred[Any]:
+        asked = InitializePartition(partition=0, state_epoch=state_epoch, start_offset=start_offset)
+        return self.persister.ask(INITIALIZE, KEY, asked, self.now_ms)
 
     def batch(self) -> Batch:
         found = self.persister.next_batch(self.now_ms)
@@ -234,6 +241,29 @@ def test_one_who_asks_when_the_time_is_over_sends_no_other_call_twice() -> None:
     assert world.persister.next_batch(world.now_ms) is None
     assert isinstance(error_of(first), CoordinatorNotAvailableError)
     assert isinstance(error_of(second), CoordinatorNotAvailableError)
+
+
+@pytest.mark.parametrize("start_offset", [UNINITIALIZED_OFFSET, 7])
+def test_members_that_join_at_once_make_one_state(start_offset: int) -> None:
+    """The second one's call, made again for long, would take away what the first one's member has done. A group that
+    is set to an offset is, each time."""
+    world = World()
+    first, second = world.initialize(1, UNINITIALIZED_OFFSET), world.initialize(2, start_offset)
+    read, third = world.read(), world.initialize(3, UNINITIALIZED_OFFSET)
+    world.answer(world.batch())
+    is_one = start_offset == UNINITIALIZED_OFFSET
+    assert (first.done, second.done, read.done, third.done) == (True, is_one, False, False)
+    assert world.batch().api is (READ if is_one else INITIALIZE)
+
+
+def test_a_state_that_was_not_made_is_made_for_the_next_member() -> None:
+    world = World()
+    first, second = world.initialize(1, UNINITIALIZED_OFFSET), world.initialize(2, UNINITIALIZED_OFFSET)
+    world.answer(world.batch(), FencedStateEpochError())
+    assert isinstance(error_of(first), FencedStateEpochError)
+    assert not second.done
+    world.answer(world.batch())
+    assert second.has_value
 
 
 def test_a_request_has_no_more_batches_than_a_broker_takes() -> None:
