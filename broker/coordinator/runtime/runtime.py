@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from tidelog.broker.coordinator.runtime.replay import (
     Serde,
@@ -115,6 +115,15 @@ class _Loading(Generic[S]):
         self.end_offset = end_offset
         self.parts: Parts | None = None
         """What is left of the first decision that the shard has to execute before it serves."""
+
+
+class _Decided(NamedTuple, Generic[S]):
+    """A long decision of a loaded shard, and how the partition's next shard begins again with it."""
+
+    partition: int
+    shard: S
+    parts: Parts
+    begin_again: Callable[[], None]
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -366,21 +375,31 @@ class CoordinatorRuntime(Generic[S]):
         they serve.
 
         ``decide(shard, end_offset)`` gets the end of the shard's log at this moment: what comes between two parts is
-        written from there on. Settles when the loaded shards have done it; fails with the KafkaError of an append.
+        written from there on. Settles when the loaded shards have done it, or were given up and do it when they are
+        loaded again; fails with the KafkaError of an append.
         """
-        if self._log.exists():
-            for partition in range(self._log.partition_count()):
-                known = partition in self._shards or partition in self._empty
-                if not known and self._log.is_led(partition):
-                    self._when_loaded.setdefault(partition, []).append(decide)
+        for partition in range(self._log.partition_count()):
+            if partition not in self._shards and partition not in self._empty:
+                self._execute_when_loaded(partition, decide)
         try:
             decided = [
-                (partition, shard, decide(shard, self._log.end_offset(partition))) for partition, shard in self.loaded
+                self._decided(partition, shard, decide, self._log.end_offset(partition))
+                for partition, shard in self.loaded
             ]
             job = self.steps.run(_execute_decided(self, decided))
         except KafkaError as error:
             return failed(error)
         return completed(None) if job is None else job.done
+
+    def _decided(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> _Decided[S]:
+        def begin_again() -> None:
+            self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
+
+        return _Decided(partition, shard, decide(shard, end_offset), begin_again)
+
+    def _execute_when_loaded(self, partition: int, decide: Callable[[S, int], Parts]) -> None:
+        if self._log.exists() and self._log.is_led(partition):
+            self._when_loaded.setdefault(partition, []).append(decide)
 
     def append_end_transaction(self, partition: int, batch: bytearray) -> Deferred[None]:
         """Append a transaction marker, a control batch, and take it over where the partition is loaded; settles when
@@ -644,13 +663,18 @@ def execute_for_clock(runtime: CoordinatorRuntime[S], partition: int, shard: S, 
         logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
 
 
-def _execute_decided(runtime: CoordinatorRuntime[S], decided: list[tuple[int, S, Parts]]) -> Steps[None]:
-    """Execute long decisions one after another, each for as long as its shard is served. Raises KafkaError."""
-    for partition, shard, parts in decided:
+def _execute_decided(runtime: CoordinatorRuntime[S], decided: list[_Decided[S]]) -> Steps[None]:
+    """Execute long decisions one after another, each for as long as its shard is served; the next shard of a partition
+    that was given up begins again. Raises KafkaError."""
+    for partition, shard, parts, begin_again in decided:
         for part in parts:
-            if not runtime.is_served(partition, shard):
+            try:
+                runtime.write(partition, shard, part)
+            except NotCoordinatorError:
+                if runtime.is_served(partition, shard):
+                    raise
+                begin_again()
                 break
-            runtime.write(partition, shard, part)
             yield None
 
 

@@ -379,3 +379,21 @@ def test_a_partition_that_was_empty_once_is_asked_when_another_broker_has_filled
     world.runtime.execute_in_all(decide)
     world.loop.run_soon()
     assert sorted(asked) == ["g", "h"]
+
+
+@pytest.mark.parametrize("call", range(1, MOST_CALLS, 6))
+def test_what_all_shards_execute_is_done_after_a_fault_in_one_of_them(call: int) -> None:
+    """Offsets of a deleted topic must not greet the next one of its name."""
+    world = GroupWorld()
+    names = [f"group-{number}" for number in range(5)]
+    for name in names:
+        commit(world, 5, group_id=name)
+    fault = Fault(world.runtime, 2, call)
+    done = world.coordinator.topic_deleted("t", bytes(16))
+    world.loop.run_soon()
+    world.advance(RETRY_MS)
+    assert done.done
+    if fault.has_struck:
+        assert done.has_value
+    left = [name for name in names if world.runtime.shard_for(name).offsets.get(name, "t", 0) is not None]
+    assert not left
