@@ -10,10 +10,10 @@ lost, an option that cannot be. Each run begins where the table's newest commit 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError, SelectionError, TopicRecreatedError
@@ -79,18 +79,29 @@ class Follower:
     metrics_path: str | None = None
     metrics: FollowMetrics = field(default_factory=FollowMetrics)
     clock: Callable[[], float] = time.monotonic
-    _stopped: threading.Event = field(default_factory=threading.Event)
+    _stops: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
     def stop(self) -> None:
-        """End after the run that is under way; for signal handlers and other threads."""
-        self._stopped.set()
+        """End after the run that is under way; for signal handlers and other threads.
+
+        A handler runs on the thread that waits, which may hold an Event's lock then: setting that would wait without end.
+        """
+        self._stops.put(None)
 
     def follow(self) -> None:
         """Run until stopped. Raises one of DECISIONS."""
-        while not self._stopped.is_set():
+        left = 0.0
+        while not self._is_stopped(left):
             began = self.clock()
             self.run_once()
-            self._stopped.wait(max(0.0, self.interval_s - (self.clock() - began)))
+            left = max(0.0, self.interval_s - (self.clock() - began))
+
+    def _is_stopped(self, within_s: float) -> bool:
+        try:
+            self._stops.get(timeout=within_s)
+        except Empty:
+            return False
+        return True
 
     def run_once(self) -> None:
         """Export what is new, and tell what came of it. Raises one of DECISIONS."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,47 @@ def test_a_run_that_fails_is_told_and_tried_again(error: Exception) -> None:
     follower.follow()
     assert follower.metrics.failures_total == 3
     assert told == [f"{error}; it is tried again in 0 s"] * 3
+
+
+def follow_with_signal(moment: int) -> int:
+    """Follow for at most two runs, with a stop before the line of Python of that number in waits; how many lines
+    there were."""
+    lines = runs = 0
+
+    def handler(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_globals.get("__name__") not in ("threading", "queue", Follower.__module__):
+            return None
+        lines += 1
+        if lines == moment:
+            follower.stop()
+        return handler
+
+    def run() -> ExportResult:
+        nonlocal runs
+        runs += 1
+        if runs == 2:
+            follower.stop()
+        raise JobError("busy")
+
+    def follow() -> None:
+        sys.settrace(handler)
+        follower.follow()
+
+    follower = Follower(run, lambda _: None, 0)
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive(), f"it hangs after a signal before line {moment}"
+    return lines
+
+
+def test_a_signal_at_any_line_stops_it() -> None:
+    """A handler runs on the thread that waits, between any two lines."""
+    moment = 1
+    while moment <= follow_with_signal(moment):
+        moment += 1
+    assert moment > 10
 
 
 @pytest.mark.parametrize("error", [TopicRecreatedError("again"), OptionError("no"), BadRequestError("no")])
