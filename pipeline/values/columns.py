@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.columns import NAMES
-from tidelog.pipeline.values.formats import Reader, arrow_type, read_json, reader_of
+from tidelog.pipeline.values.formats import Reader, arrow_type, read_json, read_json_of, reader_of
 from tidelog.pipeline.values.registry import Registry, UndecodableError, split_header
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ValueColumns:
 
     def _decode(self, value: bytes, schema: pa.StructType, offset: Any) -> Any:
         if self.registry is None:
-            return read_json(value)
+            return read_json_of(value, schema)
         number, payload = split_header(value)
         reader = self._readers.get(number)
         if reader is None:
@@ -137,7 +137,8 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
                 pa.array([row], schema)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 rows[number] = None
-                wrong[number] = f"it does not fit the columns: {str(error).splitlines()[0]}"
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                wrong[number] = f"it does not fit the columns: {reason}"
         return pa.array(rows, schema)
 
 

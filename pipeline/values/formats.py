@@ -28,6 +28,14 @@ def arrow_type(schema: RegisteredSchema) -> pa.StructType:
     return found
 
 
+def _struct(fields: list[pa.Field], number: int) -> pa.StructType:
+    import pyarrow as pa
+
+    if not fields:
+        raise BadRequestError(f"schema {number}: a record without fields has no column, as Parquet has none")
+    return pa.struct(fields)
+
+
 def reader_of(schema: RegisteredSchema) -> Reader:
     """A function from a payload to a dictionary, which raises UndecodableError. Raises BadRequestError."""
     return _READERS[schema.kind](schema)
@@ -37,10 +45,11 @@ def reader_of(schema: RegisteredSchema) -> Reader:
 
 
 def _avro_type(schema: RegisteredSchema) -> pa.DataType:
-    return _avro(_parsed_avro(schema), {}, schema.id)
+    return _avro(_parsed_avro(schema, {}, set(), expand=True), schema.id)
 
 
-def _avro(node: Any, named: dict[str, pa.DataType], number: int) -> pa.DataType:
+def _avro(node: Any, number: int) -> pa.DataType:
+    """The Arrow type of a schema in which each name stands for itself, as in a record that contains itself."""
     import pyarrow as pa
 
     if isinstance(node, list):
@@ -49,29 +58,30 @@ def _avro(node: Any, named: dict[str, pa.DataType], number: int) -> pa.DataType:
             raise BadRequestError(
                 f"schema {number}: a union of {len(others)} types has no column, expected one and null"
             )
-        return _avro(others[0], named, number)
+        return _avro(others[0], number)
     if isinstance(node, str):
-        return named[node] if node in named else _simple(_AVRO_TYPES, node, number)
+        return _simple(_AVRO_TYPES, node, number)
     kind = node["type"]
     if kind == "record":
-        fields = [pa.field(one["name"], _avro(one["type"], named, number)) for one in node["fields"]]
-        named[node["name"]] = pa.struct(fields)
-        return named[node["name"]]
-    if kind in ("enum", "fixed") and "logicalType" not in node:
-        named[node["name"]] = pa.string() if kind == "enum" else pa.binary()
-        return named[node["name"]]
-    if kind == "array":
-        return pa.list_(pa.field("element", _avro(node["items"], named, number)))
-    if kind == "map":
-        return pa.map_(pa.string(), _avro(node["values"], named, number))
+        return _struct([pa.field(one["name"], _avro(one["type"], number)) for one in node["fields"]], number)
     if node.get("logicalType") == "decimal":
         return pa.decimal128(node["precision"], node.get("scale", 0))
+    if kind in ("enum", "fixed"):
+        return pa.string() if kind == "enum" else pa.binary()
+    if kind == "array":
+        return pa.list_(pa.field("element", _avro(node["items"], number)))
+    if kind == "map":
+        return pa.map_(pa.string(), _avro(node["values"], number))
     return _simple(_AVRO_TYPES, node.get("logicalType", ""), number, kind)
+
+
+_LOGICAL = ("decimal", "date", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros")
+_MOST_DIGITS = 38
 
 
 _AVRO_TYPES = {
     "string": "string", "bytes": "binary", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
-    "boolean": "bool_", "uuid": "string", "date": "date32", "timestamp-millis": "utc", "timestamp-micros": "utc",
+    "boolean": "bool_", "date": "date32", "timestamp-millis": "utc", "timestamp-micros": "utc",
     "time-millis": "time", "time-micros": "time",
 }  # fmt: skip
 
@@ -87,17 +97,41 @@ def _simple(types: Mapping[str, str], name: str, number: int, otherwise: Any = N
     return pa.time64("us") if known == "time" else getattr(pa, known)()
 
 
-def _parsed_avro(schema: RegisteredSchema) -> Any:
-    return json.loads(schema.text)
+def _parsed_avro(schema: RegisteredSchema, named: dict[str, Any], known: set[int], *, expand: bool) -> Any:
+    """The schema with full names, after those it refers to. ``known``: ids of those that ``named`` has."""
+    import fastavro
+    from fastavro.schema import SchemaParseException
+
+    for _, reference in schema.references:
+        if reference.id not in known:
+            known.add(reference.id)
+            _parsed_avro(reference, named, known, expand=expand)
+    try:
+        return fastavro.parse_schema(_without_logical(json.loads(schema.text)), named_schemas=named, expand=expand)
+    except (SchemaParseException, ValueError) as error:
+        raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
+
+
+def _without_logical(node: Any) -> Any:
+    """The schema without the logical types that a column has no type for: their values are those of the plain type."""
+    if isinstance(node, list):
+        return [_without_logical(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    logical = node.get("logicalType")
+    is_wide = logical == "decimal" and node.get("precision", 0) > _MOST_DIGITS
+    gone = ("logicalType",) if logical not in _LOGICAL or is_wide else ()
+    return {
+        name: _without_logical(one) if name in ("type", "items", "values", "fields") else one
+        for name, one in node.items()
+        if name not in gone
+    }
 
 
 def _avro_reader(schema: RegisteredSchema) -> Reader:
     import fastavro
 
-    named: dict[str, Any] = {}
-    for _, reference in schema.references:
-        fastavro.parse_schema(json.loads(reference.text), named_schemas=named)
-    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    parsed = _parsed_avro(schema, {}, set(), expand=False)
 
     def read(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -138,14 +172,48 @@ def json_type(node: Any, what: str) -> pa.DataType:
 
 
 def _json_reader(schema: RegisteredSchema) -> Reader:
-    return read_json
+    kind = _json_type(schema)
+    return lambda payload: read_json_of(payload, kind)
+
+
+def read_json_of(payload: bytes, kind: pa.DataType) -> Any:
+    """An object whose values are of the type. Raises UndecodableError."""
+    found = read_json(payload)
+    _check_json(found, kind, "")
+    return found
+
+
+def _check_json(value: Any, kind: Any, path: str) -> None:
+    """Raises UndecodableError for a value that pyarrow would change for the type, such as 1.5 for an integer."""
+    import pyarrow as pa
+
+    if value is None:
+        return
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for one in kind:
+            _check_json(value.get(one.name), one.type, f"{path}.{one.name}")
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for item in value:
+            _check_json(item, kind.value_type, path)
+    elif not _is_json_of(value, kind):
+        raise UndecodableError(f"{path.lstrip('.')} is {json.dumps(value)[:100]}, the column is {kind}")
+
+
+def _is_json_of(value: Any, kind: Any) -> bool:
+    import pyarrow as pa
+
+    if isinstance(value, bool) or pa.types.is_boolean(kind):
+        return isinstance(value, bool) and pa.types.is_boolean(kind)
+    if pa.types.is_integer(kind):
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53)
+    return isinstance(value, (int, float)) if pa.types.is_floating(kind) else isinstance(value, str)
 
 
 def read_json(payload: bytes) -> Any:
     """Raises UndecodableError."""
     try:
         found = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UndecodableError(f"it is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise UndecodableError(f"it is no object: {type(found).__name__}")
@@ -206,7 +274,7 @@ def _message_type(message: Any, number: int, around: tuple[str, ...]) -> pa.Data
     if message.full_name in around:
         raise BadRequestError(f"schema {number}: {message.full_name} contains itself, which no column can")
     inside = (*around, message.full_name)
-    return pa.struct([pa.field(one.name, _field_type(one, number, inside)) for one in message.fields])
+    return _struct([pa.field(one.name, _field_type(one, number, inside)) for one in message.fields], number)
 
 
 def _field_type(field: Any, number: int, around: tuple[str, ...]) -> pa.DataType:

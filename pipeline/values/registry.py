@@ -8,19 +8,27 @@ The client is that of the package confluent-kafka. It is made again in each proc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.job_errors import REGISTRY_INSTALL, JobError, missing
+from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 MAGIC = 0
 HEADER = 5
+#: Of a request; the client itself would wait without end.
+TIMEOUT_S = 30
+#: A registry's codes for a subject, a version and a schema that it has not.
+_NOT_FOUND = (40401, 40402, 40403)
+_NUMBERS = (
+    "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec",
+)  # fmt: skip
 Settings = tuple[tuple[str, str], ...]
 
 
@@ -50,17 +58,12 @@ class Registry:
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
         """All schemas of a subject, the oldest first; none where there is no such subject. Raises JobError."""
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-
         client = _client(self.settings)
         try:
-            numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
-        except SchemaRegistryError as error:
-            if error.http_status_code == HTTPStatus.NOT_FOUND:
-                return []
-            raise JobError(f"schema registry, subject {subject}: {error}") from error
-        except OSError as error:
-            raise JobError(f"schema registry cannot be reached: {error}") from error
+            with _trouble(f"subject {subject}"):
+                numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
+        except UndecodableError:
+            return []
         return [self.by_id(number) for number in numbers if number is not None]
 
 
@@ -95,6 +98,32 @@ def _varints(data: bytes) -> Iterator[tuple[int, int]]:
             value = shift = 0
 
 
+@contextmanager
+def _trouble(what: str) -> Iterator[None]:
+    """Errors of the client as JobErrors. Raises UndecodableError where the registry says that it has no such thing.
+
+    Another server's 404, such as a gateway's before a registry that is away, does not say that.
+    """
+    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+    try:
+        yield
+    except (UndecodableError, JobError):
+        raise
+    except SchemaRegistryError as error:
+        if error.error_code in _NOT_FOUND:
+            raise UndecodableError(f"the registry has no {what}") from error
+        raise JobError(f"schema registry, {what}: {error}") from error
+    except (OSError, ValueError, TypeError, OAuthTokenError, *_http_errors()) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise JobError(f"schema registry, {what}: {reason}") from error
+
+
+def _http_errors() -> list[type[Exception]]:
+    """Errors of the client's HTTP library, which has one of two names."""
+    return [sys.modules[name].HTTPError for name in ("httpx2", "httpx") if name in sys.modules]
+
+
 @lru_cache(maxsize=4)
 def _client(settings: Settings) -> SchemaRegistryClient:
     try:
@@ -102,24 +131,21 @@ def _client(settings: Settings) -> SchemaRegistryClient:
     except ImportError as error:
         raise missing("confluent-kafka's registry client", REGISTRY_INSTALL) from error
 
-    return SchemaRegistryClient(dict(settings))
+    try:
+        given = {name: int(text) if name in _NUMBERS else text for name, text in settings}
+        return SchemaRegistryClient({"timeout": TIMEOUT_S, **given})
+    except (ValueError, TypeError) as error:
+        raise BadRequestError(f"schema registry: {error}") from error
 
 
 @lru_cache(maxsize=1000)
 def _by_id(settings: Settings, number: int) -> RegisteredSchema:
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-    try:
-        found = _client(settings).get_schema(number)
+    client = _client(settings)
+    with _trouble(f"schema {number}"):
+        found = client.get_schema(number)
         if found.schema_type == "PROTOBUF":
-            found = _client(settings).get_schema(number, fmt="serialized")
+            found = client.get_schema(number, fmt="serialized")
         references = tuple((one.name or "", _referenced(settings, one)) for one in found.references or ())
-    except SchemaRegistryError as error:
-        if error.http_status_code == HTTPStatus.NOT_FOUND:
-            raise UndecodableError(f"the registry has no schema {number}") from error
-        raise JobError(f"schema registry, schema {number}: {error}") from error
-    except OSError as error:
-        raise JobError(f"schema registry cannot be reached: {error}") from error
     return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)
 
 

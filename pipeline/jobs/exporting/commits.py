@@ -89,8 +89,10 @@ def export_into(
 ) -> ExportResult:
     """Bring a table with the state ``before`` up to date. Raises what ``export`` raises."""
     request, before = settle_values(request, _with_mode(before, request))
-    target.widen(request)
     looked = Look.at(request.source)
+    if request.values and request.columns is None:
+        return looked.unchanged(before)  # a table without them would stay so
+    target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = [(plan, plan_files(plan, request, "")) for plan in plans if plan.is_new]
     if not waiting:

@@ -40,7 +40,7 @@ def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportReque
     known = unpin(before.values) if has else None
     found = _registered(request, known) if request.registry is not None else known or _inferred(request)
     if found is None:
-        return request, before  # nothing to export
+        return request, before  # no value yet
     pinned = pin(found)
     return replace(request, columns=ValueColumns(pinned, request.registry)), replace(before, values=pinned)
 
@@ -58,17 +58,18 @@ def _registered(request: ExportRequest, known: pa.StructType | None) -> pa.Struc
 def _inferred(request: ExportRequest) -> pa.StructType | None:
     values = list(_sample(request))
     found = inferred_type(values)
-    if found is None and any(value is not None for value in values):
+    if found is None and values:
         raise BadRequestError("--values json: none of the first values is an object with fields")
     return found
 
 
-def _sample(request: ExportRequest) -> Iterator[bytes | None]:
-    """The first values of each partition, without what is damaged."""
+def _sample(request: ExportRequest) -> Iterator[bytes]:
+    """The first values of each partition, without deletes and without what is damaged."""
     isolation = Isolation.READ_COMMITTED if request.source.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, fail_on_data_loss=False)
     for partition in request.source.partitions():
         wanted = OffsetRange(partition.directory, partition.bounds.start, partition.end)
         slices = plan_range(wanted, ReadRequest((), 1 << 24, fail_on_data_loss=False))
         batches = read_past_damage(slices, Columns(("value", "offset")), options, lambda _: None)
-        yield from islice((value.as_py() for batch in batches for value in batch.column("value")), SAMPLE)
+        values = (value.as_py() for batch in batches for value in batch.column("value").drop_null())
+        yield from islice(values, SAMPLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("fastavro")
 pytest.importorskip("authlib")
 pytest.importorskip("deltalake")
 
+import fastavro
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -33,8 +35,15 @@ from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.values import settle_values
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 from tidelog.pipeline.values.columns import inferred_type, pin, unpin, widen
-from tidelog.pipeline.values.formats import arrow_type
-from tidelog.pipeline.values.registry import RegisteredSchema, Registry, UndecodableError, read_indices, split_header
+from tidelog.pipeline.values.formats import arrow_type, read_json, reader_of
+from tidelog.pipeline.values.registry import (
+    RegisteredSchema,
+    Registry,
+    UndecodableError,
+    _client,
+    read_indices,
+    split_header,
+)
 from tidelog.protocol.record.record_batch import Record
 
 FIELDS: list[dict[str, Any]] = [
@@ -236,10 +245,98 @@ def test_a_table_keeps_its_values(data: DataDirectory, registry: SchemaRegistry)
         export(None, ExportRequest(data.source(), str(table_at(data))))
 
 
-def test_a_registry_without_the_subject_or_away_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
+def test_a_registry_without_the_subject_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
     put(data, b"x")
     with pytest.raises(BadRequestError, match="it has no schema of orders-value"):
         run(data, registry)
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_a_gateways_answer_decides_nothing_about_values(
+    data: DataDirectory, registry: SchemaRegistry, status: int
+) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    run(data, registry)
+    other = registry.register("orders-value", avro({"name": "price", "type": "double"}))
+    put(data, b"\0" + other.to_bytes(4, "big"))
+    settings = (("url", registry.url), ("max.retries", "0"))
+    registry.gateway = status, "default backend"
+    for asking in (lambda: Registry(settings).by_id(other), lambda: Registry(settings).versions("orders-value")):
+        with pytest.raises(JobError, match=r"schema registry, (schema|subject) .*default backend"):
+            asking()
+
+
+def test_a_registry_that_is_away_or_asked_wrongly_is_told() -> None:
+    away = Registry((("url", "http://127.0.0.1:1"), ("max.retries", "0"), ("timeout", "20")))
+    for asking in (lambda: away.by_id(1), lambda: away.versions("orders-value")):
+        with pytest.raises(JobError, match=r"schema registry, (schema|subject) .*refused"):
+            asking()
+    for wrong in ("http://127.0.0.1:1", "nonsense"):
+        with pytest.raises(BadRequestError, match="schema registry: "):
+            Registry((("url", wrong), ("no.such.setting", "1"))).by_id(1)
+    client: Any = _client((("url", "http://127.0.0.1:1"),))
+    assert client._rest_client.timeout > 0
+
+
+def test_json_of_other_types_is_not_changed_for_the_columns(data: DataDirectory) -> None:
+    put(data, b'{"n": 1, "of": [{"x": 1.5}], "s": "a", "b": true}')
+    run(data, None)
+    wrong = (b'{"n": 1.5}', b'{"n": true}', b'{"of": [{"x": true}]}', b'{"s": 1}', b'{"b": 1}', b'{"n": 1e300}')
+    put(data, *wrong, b'{"n": 2.0, "of": [{"x": 2}, null], "b": null}')
+    assert run(data, None).dead_letters == len(wrong)
+    assert letters(data)[0][1] == "n is 1.5, the column is int64"
+    last = rows(data)[-1]
+    assert (last["n"], last["of"], last["s"]) == (2, [{"x": 2.0}, None], None)
+    assert [row["n"] for row in rows(data)] == [1] + [None] * len(wrong) + [2]
+
+
+def test_json_that_is_too_deep_is_a_dead_letter() -> None:
+    with pytest.raises(UndecodableError, match="it is no JSON"):
+        read_json(b'{"n": ' + b"[" * 1_000_000)
+
+
+def test_columns_wait_for_the_first_value(data: DataDirectory) -> None:
+    data.log("orders")
+    assert run(data, None).committed is False
+    for _ in range(11):
+        put(data, *[None] * 100)
+    assert run(data, None).committed is False
+    put(data, b'{"id": 1}')
+    assert run(data, None).rows == 1101
+    assert rows(data)[-1]["id"] == 1
+
+
+AVRO_TYPES: list[tuple[Any, Any, Any, Any]] = [
+    ({"type": "string", "logicalType": "uuid"}, "string", "ab", "ab"),
+    ({"type": "long", "logicalType": "local-timestamp-millis"}, "int64", 5, 5),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 39}, "binary", b"\1", b"\1"),
+    ({"type": "fixed", "name": "d", "size": 4, "logicalType": "duration"}, "binary", b"abcd", b"abcd"),
+    ({"type": "enum", "name": "e", "symbols": ["a", "b"]}, "string", "b", "b"),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "written", "read"), AVRO_TYPES)
+def test_avro_types(kind: Any, column: str, written: Any, read: Any) -> None:
+    text = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+    plain = {name: value for name, value in kind.items() if name != "logicalType"}
+    schema = RegisteredSchema(7, "AVRO", json.dumps(text))
+    assert str(arrow_type(schema).field("a").type) == column
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, {**text, "fields": [{"name": "a", "type": plain}]}, {"a": written})
+    assert reader_of(schema)(stream.getvalue()) == {"a": read}
+
+
+def test_avro_names_of_namespaces_and_other_schemas() -> None:
+    inner = {"type": "record", "name": "In", "namespace": "one", "fields": [{"name": "x", "type": "int"}]}
+    other = {**inner, "namespace": "two", "fields": [{"name": "y", "type": "string"}]}
+    known = RegisteredSchema(5, "AVRO", json.dumps(other))
+    fields = [("a", inner), ("b", "one.In"), ("c", "two.In"), ("d", ["null", "two.In"])]
+    text = {"type": "record", "name": "r", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    schema = RegisteredSchema(7, "AVRO", json.dumps(text), (("two.In", known), ("again", known)))
+    one, two = pa.struct([("x", pa.int32())]), pa.struct([("y", pa.string())])
+    assert arrow_type(schema) == pa.struct([("a", one), ("b", one), ("c", two), ("d", two)])
+    found = reader_of(schema)(b"\2\4\2k\2\2m")
+    assert found == {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": "k"}, "d": {"y": "m"}}
 
 
 def test_a_log_without_values_settles_nothing(data: DataDirectory) -> None:
@@ -253,12 +350,15 @@ def test_a_log_without_values_settles_nothing(data: DataDirectory) -> None:
     [
         ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["int", "string"]}]}),
         ("AVRO", "string"),
+        ("AVRO", {"type": "record", "name": "r", "fields": []}),
+        ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}),
+        ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": "unknown"}]}),
         ("JSON", {"type": "object", "properties": {"a": {"oneOf": []}}}),
         ("JSON", {"type": "string"}),
     ],
 )
 def test_schemas_without_columns_are_refused(kind: str, text: Any) -> None:
-    with pytest.raises(BadRequestError, match=r"schema 7.*(expected|has no column)"):
+    with pytest.raises(BadRequestError, match=r"schema 7.*(expected|no column)"):
         arrow_type(RegisteredSchema(7, kind, json.dumps(text)))
 
 
