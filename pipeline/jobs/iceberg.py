@@ -2,7 +2,8 @@
 
 The files are those of :mod:`tidelog.pipeline.jobs.export`, lie in ``<location>/data`` and are added by one snapshot for
 each commit. Its summary holds the offset vector under ``tidelog.export``; a run goes on from the newest snapshot that
-has one, so that snapshots of others (compaction, deletes) may lie between. The commit asks that the table's main branch
+has one, so that snapshots of others (compaction, deletes) may lie between. The same commit sets it as a property of the
+table, which counts once that snapshot has expired. The commit asks that the table's main branch
 is still where the run found it, and automatic retries are switched off in the table's properties: a retry would add the
 files after another run's. A table of all records only gets files: small ones are put together by the maintenance of
 the catalog's owner, as for any Iceberg table.
@@ -18,6 +19,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STATE_KEY = "tidelog.export"
+STATE_SNAPSHOT = "tidelog.export.snapshot"
 NO_RETRIES: dict[str, Any] = {"commit.retry.num-retries": "0"}
 #: Bounds are kept for what queries choose by; the files have none of keys, values and headers.
 BOUNDS: dict[str, Any] = {
@@ -51,6 +54,7 @@ BOUNDS: dict[str, Any] = {
 }
 DEAD_LETTER_SUFFIX = "_dead_letter"
 CATALOG_NAME = "tidelog"
+_PASSWORD = re.compile(r"://[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,18 @@ class IcebergTarget:
     catalog: str
     name: str
     warehouse: str | None = None
-    properties: tuple[tuple[str, str], ...] = ()
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     catalog_name: str = CATALOG_NAME
     partition_by: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The catalog for messages, without a password."""
+        return _PASSWORD.sub("://...@", self.catalog)
+
+    def told(self, error: BaseException) -> str:
+        """An error in one line, without a password."""
+        return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.place)
 
 
 def export_to_iceberg(
@@ -96,8 +109,7 @@ def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
     try:
         yield
     except tuple(kinds) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise JobError(f"Iceberg table {target.name} in {target.catalog}: {reason}") from error
+        raise JobError(f"Iceberg table {target.name} in {target.place}: {target.told(error)}") from error
 
 
 def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, workers: Merger) -> ExportResult:
@@ -181,8 +193,7 @@ class _IcebergCommits:
     def _finish(self, run: str, staging: str, version: int | None) -> bool:
         """Finish a run that has ended: of one that has committed add the dead letters, of another one take the files
         away. False while its commit may still succeed."""
-        has_locks = version is None
-        if run in self._committed and has_locks:
+        if run in self._committed and self._area.has_locks:
             return True
         self._table.refresh()
         if run in self._committed or run in _runs_of(self._table):
@@ -193,9 +204,9 @@ class _IcebergCommits:
         return True
 
     def _is_over(self, version: int | None) -> bool:
-        """Return whether no commit can succeed any more that asks for a version of the state, or for one from before
-        this process's own commits."""
-        return bool(self._committed) if version is None else version < state_of(self._table).version
+        """Return whether no commit can succeed any more that asks for a version of the state; without one the run had
+        no file."""
+        return version is None or version < state_of(self._table).version
 
 
 def _files_of(table: Table) -> set[str]:
@@ -206,7 +217,8 @@ def _files_of(table: Table) -> set[str]:
 def _runs_of(table: Table) -> set[str]:
     """The runs that have committed a snapshot, as far as snapshots are kept."""
     texts = [_state_text(snapshot) for snapshot in table.snapshots()]
-    return {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
+    runs = {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
+    return runs | {state_of(table).run}
 
 
 def _state_text(snapshot: TableSnapshot) -> str | None:
@@ -238,7 +250,7 @@ def look_at(target: IcebergTarget) -> Snapshot:
         table = catalog.load_table(target.name)
         files = tuple(task.file.file_path for task in table.scan().plan_files())
     except NoSuchTableError:
-        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.catalog}") from None
+        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.place}") from None
     finally:
         catalog.close()
     snapshot = table.current_snapshot()
@@ -259,9 +271,9 @@ def _catalog(target: IcebergTarget) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except _catalog_errors() as error:
-        raise BadRequestError(f"Iceberg catalog {target.catalog}: {str(error).splitlines()[0]}") from error
+        raise BadRequestError(f"Iceberg catalog {target.place}: {target.told(error)}") from error
     except OSError as error:
-        raise JobError(f"Iceberg catalog {target.catalog} cannot be reached: {error}") from error
+        raise JobError(f"Iceberg catalog {target.place} cannot be reached: {target.told(error)}") from error
 
 
 def _warehouse(given: str, catalog: str) -> str:
@@ -273,13 +285,13 @@ def _warehouse(given: str, catalog: str) -> str:
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
     """Errors for a catalog that does not exist, refuses or, in a database, cannot be opened."""
-    from pyiceberg.exceptions import RESTError
+    from pyiceberg.exceptions import NotInstalledError, RESTError
 
     if importlib.util.find_spec("sqlalchemy") is None:
-        return ValueError, ImportError, RESTError
+        return ValueError, ImportError, NotInstalledError, RESTError
     from sqlalchemy.exc import SQLAlchemyError
 
-    return ValueError, ImportError, RESTError, SQLAlchemyError
+    return ValueError, ImportError, NotInstalledError, RESTError, SQLAlchemyError
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:
@@ -302,15 +314,33 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
 
 
 def state_of(table: Table) -> Manifest:
-    """The newest state that an export has left in a snapshot's summary. Raises JobError."""
+    """The newest state that an export has left: in a snapshot's summary, or in the table's properties where the
+    snapshot has expired. Raises JobError."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         text = _state_text(snapshot)
         if text is not None:
             return Manifest.from_json(text, f"the summary of snapshot {snapshot.snapshot_id}")
         parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
+        if parent is None:
+            return _state_of_properties(table)
+        snapshot = table.snapshot_by_id(parent)
+        if snapshot is None:
+            return _state_of_properties(table, is_expired=True)
     return Manifest()
+
+
+def _state_of_properties(table: Table, *, is_expired: bool = False) -> Manifest:
+    """The state in the table's properties, where the snapshot that it belongs to has expired. Raises JobError where
+    there is none but a snapshot before has expired, and where that snapshot is there: it was rolled back."""
+    text = table.properties.get(STATE_KEY)
+    was_rolled_back = text is not None and table.snapshot_by_id(int(table.properties[STATE_SNAPSHOT])) is not None
+    if was_rolled_back or (text is None and is_expired):
+        raise JobError(
+            f"Iceberg table {'.'.join(table.name())}: the snapshot has expired or was rolled back that says which "
+            "offsets the table has; expected a new table"
+        )
+    return Manifest() if text is None else Manifest.from_json(text, "the table's properties")
 
 
 def _conflict(table: Table) -> ConflictError:
@@ -332,6 +362,8 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
                 transaction.add_files(paths, snapshot_properties=summary)
+            number = str(transaction.table_metadata.current_snapshot_id)
+            transaction.set_properties({**summary, STATE_SNAPSHOT: number})  # snapshots expire
     except (CommitFailedException, ValidationException):
         raise _conflict(table) from None
     except ValueError as error:

@@ -1,10 +1,11 @@
 """Places of an Iceberg table's new files, and the traces by which a later run finds those of a killed one.
 
-    mounted            TABLE/_tidelog/staging/<run>/, owned by a lock; files get their names in the table by links
+    mounted            TABLE/_tidelog/staging/<run>/, owned by a lock, with the version; links give files their names
     object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
 
-A store has no locks. So a run that has not committed counts as dead once the table has a newer state than the one that
-it began with: its commit asks for that, and can no longer succeed.
+A catalog may make a commit after its run has ended, and a store has no locks. So a run that has not committed counts as
+dead once the table has a newer state than the one that it began with: its commit asks for that, and can no longer
+succeed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ from tidelog.pipeline.export.manifest import DATA, DIRECTORY, ExportTable, Stagi
 from tidelog.pipeline.export.store import LOCAL, ObjectStore, Properties
 
 RUNS = "runs"
+VERSION = "version"
 Finish = Callable[[str, str, int | None], bool]
 """Gets the name of a run that may have ended, its staging directory, and the version it began with if that is known;
 says whether its traces may go."""
 
 
 class TableArea(Protocol):
-    """Files of an Iceberg table, as the runs of exports bring them in."""
+    """Files of an Iceberg table, as the runs of exports bring them in. ``has_locks``: a run that goes on is told from
+    one that has ended."""
+
+    @property
+    def has_locks(self) -> bool:
+        """Return whether the runs that ``finish`` gets have ended."""
 
     def open(self) -> None:
         """Finish what killed runs have left. Raises JobError."""
@@ -49,8 +56,10 @@ class TableArea(Protocol):
 class MountedArea:
     """A table on a mounted file system."""
 
+    has_locks = True
+
     def __init__(self, location: str, finish: Finish) -> None:
-        self._table = ExportTable(location, lambda run, staging: finish(run, staging, None))
+        self._table = ExportTable(location, lambda run, staging: finish(run, staging, _version_in(staging)))
         os.makedirs(self._table.directory(DIRECTORY), exist_ok=True)
 
     def open(self) -> None:
@@ -59,7 +68,10 @@ class MountedArea:
 
     def begin_run(self, run: str, version: int) -> StagingRun:
         """Make a staging directory. Raises JobError."""
-        return self._table.begin_run(run)
+        staged = self._table.begin_run(run)
+        with open(os.path.join(staged.path, VERSION), "w", encoding="utf-8") as file:
+            file.write(str(version))
+        return staged
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs on this file system from committing."""
@@ -93,8 +105,19 @@ class MountedArea:
         return os.path.exists(path) and os.path.samefile(os.path.join(staging, DATA, name), path)
 
 
+def _version_in(staging: str) -> int | None:
+    """The version that a run began with, None where it was killed before it had a file."""
+    try:
+        with open(os.path.join(staging, VERSION), encoding="utf-8") as file:
+            return int(file.read() or "0")
+    except FileNotFoundError:
+        return None
+
+
 class StoreArea:
     """A table in an object store."""
+
+    has_locks = False
 
     def __init__(self, location: str, store: ObjectStore, finish: Finish) -> None:
         self._location = location.rstrip("/")

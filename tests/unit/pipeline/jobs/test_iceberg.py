@@ -22,7 +22,7 @@ from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.exporting.areas import MountedArea
-from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg, state_of
+from tidelog.pipeline.jobs.iceberg import STATE_KEY, IcebergTarget, export_to_iceberg, state_of
 
 
 @pytest.fixture
@@ -71,6 +71,45 @@ def test_snapshots_of_others_may_lie_between(data: DataDirectory, target: Iceber
     fill(data.log("orders"), 1)
     assert run(data, target).rows == 5
     assert offsets(target) == [n for n in range(15) if n != 3]
+
+
+def rewritten(target: IcebergTarget) -> None:
+    """Rewrite all rows, as maintenance does, and expire the snapshots before."""
+    table = table_of(target)
+    table.overwrite(table.scan().to_arrow())
+    older = [snapshot.snapshot_id for snapshot in table.snapshots()][:-1]
+    table.maintenance.expire_snapshots().by_ids(older).commit()
+
+
+def test_offsets_outlive_the_snapshots_of_exports(data: DataDirectory, target: IcebergTarget) -> None:
+    fill(data.log("orders"), 2)
+    run(data, target)
+    rewritten(target)
+    assert run(data, target).committed is False
+    fill(data.log("orders"), 1)
+    assert run(data, target).rows == 5
+    assert offsets(target) == list(range(15))
+
+
+def test_a_table_that_does_not_say_its_offsets_is_refused(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 2)
+    run(data, target)
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg_job, "_state_text", lambda _: None)  # as after a rollback
+        with pytest.raises(JobError, match="which offsets the table has; expected a new table"):
+            run(data, target)
+    table = table_of(target)
+    table.delete("offset = 3")
+    with table_of(target).transaction() as transaction:
+        transaction.remove_properties(STATE_KEY)
+    table = table_of(target)
+    newest = table.current_snapshot()
+    assert newest is not None
+    monkeypatch.setattr(table, "snapshot_by_id", lambda number: newest if number == newest.snapshot_id else None)
+    with pytest.raises(JobError, match="which offsets the table has; expected a new table"):
+        state_of(table)
 
 
 def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory, target: IcebergTarget) -> None:
@@ -275,6 +314,15 @@ def test_bad_targets_are_told(data: DataDirectory, target: IcebergTarget, change
     fields = {"catalog": target.catalog, "name": target.name, "warehouse": target.warehouse, **change}
     with pytest.raises(BadRequestError, match=message):
         run(data, IcebergTarget(**fields))
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "no such", "http"])
+def test_no_message_has_the_catalogs_password(data: DataDirectory, scheme: str) -> None:
+    fill(data.log("orders"), 1)
+    target = IcebergTarget(f"{scheme}://user:hidden@127.0.0.1:1/db", NAME, properties=(("token", "hidden"),))
+    with pytest.raises((BadRequestError, JobError)) as told:
+        run(data, target)
+    assert "hidden" not in str(told.value)
 
 
 def test_without_pyiceberg_the_package_is_named(

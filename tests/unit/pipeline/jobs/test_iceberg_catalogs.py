@@ -106,6 +106,18 @@ def test_a_commit_that_a_catalog_makes_late_keeps_its_files_or_fails(
     assert there == known
 
 
+def test_a_late_commit_after_another_one_of_its_run_keeps_its_files(data: DataDirectory, rest: IcebergRest) -> None:
+    fill(data.log("orders"), 4)
+    rest.faults = ["kept", "late"]
+    with pytest.raises(JobError, match="gateway"):
+        run(data, at(rest), file_bytes=200, commit_files=1)
+    first = len(offsets(at(rest)))
+    assert rest.commit_late() is True
+    assert len(offsets(at(rest))) > first > 0
+    run(data, at(rest))
+    assert offsets(at(rest)) == list(range(20))
+
+
 def test_a_run_that_is_beaten_by_a_late_commit_says_so(data: DataDirectory, rest: IcebergRest) -> None:
     fill(data.log("orders"), 2)
     rest.faults = ["late"]
