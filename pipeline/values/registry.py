@@ -8,7 +8,6 @@ The client is that of the package confluent-kafka. It is made again in each proc
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,7 +103,7 @@ def _trouble(what: str) -> Iterator[None]:
 
     Another server's 404, such as a gateway's before a registry that is away, does not say that.
     """
-    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     try:
         yield
@@ -114,14 +113,20 @@ def _trouble(what: str) -> Iterator[None]:
         if error.error_code in _NOT_FOUND:
             raise UndecodableError(f"the registry has no {what}") from error
         raise JobError(f"schema registry, {what}: {error}") from error
-    except (OSError, ValueError, TypeError, OAuthTokenError, *_http_errors()) as error:
+    except _client_errors() as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise JobError(f"schema registry, {what}: {reason}") from error
 
 
-def _http_errors() -> list[type[Exception]]:
-    """Errors of the client's HTTP library, which has one of two names."""
-    return [sys.modules[name].HTTPError for name in ("httpx2", "httpx") if name in sys.modules]
+def _client_errors() -> tuple[type[Exception], ...]:
+    """Errors of the client: its own, and those of its HTTP library, which has one of two names."""
+    from confluent_kafka.schema_registry.error import OAuthTokenError
+
+    try:
+        from httpx2 import HTTPError
+    except ImportError:
+        from httpx import HTTPError
+    return OSError, ValueError, TypeError, OAuthTokenError, HTTPError
 
 
 @lru_cache(maxsize=4)

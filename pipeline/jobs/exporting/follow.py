@@ -84,7 +84,7 @@ class Follower:
     def stop(self) -> None:
         """End after the run that is under way; for signal handlers and other threads.
 
-        A handler runs on the thread that waits, which may hold an Event's lock then: setting that would wait without end.
+        A handler runs on the thread that waits, which may hold an Event's lock then: to set that waits without end.
         """
         self._stops.put(None)
 
