@@ -122,11 +122,14 @@ def _client_errors() -> tuple[type[Exception], ...]:
     """Errors of the client: its own, and those of its HTTP library, which has one of two names."""
     from confluent_kafka.schema_registry.error import OAuthTokenError
 
+    own = (OSError, ValueError, TypeError, OAuthTokenError)
     try:
-        from httpx2 import HTTPError
+        import httpx2
     except ImportError:
-        from httpx import HTTPError
-    return OSError, ValueError, TypeError, OAuthTokenError, HTTPError
+        import httpx
+
+        return (*own, httpx.HTTPError)
+    return (*own, httpx2.HTTPError)
 
 
 @lru_cache(maxsize=4)
