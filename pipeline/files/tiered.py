@@ -7,7 +7,8 @@
 
 A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
 counts once its manifest is there, which the plugin writes last. Of two that begin at one offset the one that ends
-later counts. Encrypted segments are refused. Indices are not looked at: batches are walked.
+later counts; of two that overlap the later one has what both have. Encrypted segments are refused. Indices are not
+looked at: batches are walked.
 
 With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well, and instead of what the tier
 holds from the first local segment on.
@@ -24,7 +25,8 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -43,6 +45,8 @@ _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
 _MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
 _SEEN_LOG = re.compile(r"(?P<base>\d{20})\.log")
 _METADATA = "partition.metadata"
+#: Base offset and length, with which each batch begins.
+_BATCH = struct.Struct(">qi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,20 @@ class SegmentReader(io.RawIOBase):
         return known
 
 
+def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
+    """Number of bytes of the batches below an offset; all where a batch's size cannot be."""
+    position = 0
+    while position + _BATCH.size <= size:
+        reader.seek(position)
+        base, length = _BATCH.unpack(reader.read(_BATCH.size))
+        if base >= limit:
+            return position
+        if length <= 0:
+            break
+        position += _BATCH.size + length
+    return size
+
+
 class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     """The view of a tier, for ``pyarrow.fs.PyFileSystem``. Only reading."""
 
@@ -168,6 +186,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         self._folder, _, self._name_prefix = prefix.rpartition("/")
         self._local = None if local is None else os.path.abspath(local)
         self._manifests: dict[str, TieredSegment] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
         self._listings: dict[str, tuple[float, list[FileInfo]]] = {}
 
     def get_type_name(self) -> str:
@@ -275,7 +294,18 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         here = self._at(folder)
         names = os.listdir(here) if here is not None and os.path.isdir(here) else ()
         first = min((int(one[:20]) for one in names if _SEEN_LOG.fullmatch(one)), default=2**63)
-        return [best[base] for base in sorted(best) if base < first]
+        bases = [base for base in sorted(best) if base < first]
+        return [self._cut(best[base], after) for base, after in pairwise([*bases, first])]
+
+    def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
+        """The segment without the batches that the one from ``after`` on has too: replicas roll at other offsets, and
+        each leader uploads its own segments."""
+        if segment.end < after:
+            return segment
+        if (segment.key, after) not in self._sizes:
+            with self._store.open_input_file(segment.key) as source:
+                self._sizes[segment.key, after] = _size_below(SegmentReader(source, segment), segment.size, after)
+        return replace(segment, size=self._sizes[segment.key, after])
 
     def _manifest(self, path: str, base: int) -> TieredSegment:
         """The segment of a manifest, which never changes."""

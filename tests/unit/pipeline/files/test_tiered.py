@@ -99,6 +99,32 @@ def test_the_tier_and_the_local_tail_are_the_log(
     assert rows(both, offsets=(17, 53)) == [row for row in expected if 17 <= row["offset"] < 53]
 
 
+@pytest.mark.parametrize("has_local", [False, True])
+def test_segments_of_two_leaders_overlap(
+    store: MotoStore, data: DataDirectory, prefix: str, tmp_path: Path, has_local: bool
+) -> None:
+    expected = [row for row in rows(str(data.path)) if row["partition"] == 0]
+
+    def put(key: str, content: bytes) -> None:
+        with store.client().open_output_stream(f"{BUCKET}/{prefix}{key}") as stream:
+            stream.write(content)
+
+    segments = sorted((data.path / "orders-0").glob("*.log"))
+    starts = [int(segment.stem) for segment in segments]
+    longer = tmp_path / "other" / "orders-0" / segments[1].name
+    _write(longer, segments[1].read_bytes() + segments[2].read_bytes())
+    writer = TierWriter(put)
+    writer.upload(segments[0], TOPIC_ID, starts[1] - 1)
+    writer.upload(longer, TOPIC_ID, starts[3] - 1)
+    if has_local:
+        for segment in segments[:2]:
+            segment.unlink()
+        assert [row for row in rows(address(store, prefix, local=data.path)) if row["partition"] == 0] == expected
+    else:
+        writer.upload(segments[2], TOPIC_ID, starts[3] - 1)
+        assert rows(address(store, prefix)) == [row for row in expected if row["offset"] < starts[3]]
+
+
 def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDirectory, prefix: str) -> None:
     done = upload(store, data, prefix, is_compressed=False)
     for segment in done:
