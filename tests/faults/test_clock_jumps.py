@@ -349,6 +349,8 @@ WALL_TIME = {
     ),
     "broker/handlers/describe_quorum.py": (1, "shown"),
     "broker/handlers/list_transactions.py": (1, "compared with stored times that a client asks for"),
+    "broker/laboratory/clock.py": (1, "the clock of a laboratory, moved ahead of the machine's"),
+    "broker/laboratory/control.py": (1, "told to a test that asks for the laboratory's clock"),
     "broker/maintenance.py": (1, "given to the clock of retention"),
     "broker/metadata/metadata_log.py": (1, "not looked at: the metadata log has retention by its start offset alone"),
     "broker/share/share_groups.py": (1, "a start of reading by time: compared with records"),
