@@ -7,6 +7,7 @@ group with a member, an open transaction and a delegation token of each user. No
 
 from __future__ import annotations
 
+import base64
 import random
 import socket
 import time
@@ -47,6 +48,8 @@ SETTINGS = {
     "group.consumer.max.session.timeout.ms": "3600000",
     "group.consumer.session.timeout.ms": "3600000",
     "log.retention.ms": "-1",  # records are of a fixed date
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
 }
 OPERATIONS = {
     ResourceType.TOPIC: (2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 10, 11),
@@ -168,6 +171,7 @@ def prepare(asked: Asked) -> None:
     until(lambda: not join(admin))
     until(lambda: len(assigned(admin)) == 2)
     until(lambda: not begin_transaction(admin))
+    until(lambda: not make_share_state(admin))
     topics = admin.ask_quietly("metadata", 12, topics=None).topics
     asked.ids = {topic.name: topic.topic_id for topic in topics}
     for user in USERS:
@@ -211,6 +215,17 @@ def begin_transaction(broker: Broker) -> int:
     )  # fmt: skip
     answers = answer.results_by_topic_v3_and_below
     return int(max(one.results_by_partition[0].partition_error_code for one in answers))
+
+
+def make_share_state(broker: Broker) -> int:
+    """Make the state of a share partition: its topic is created by that in Tidelog, in Kafka by the search for it."""
+    topic_id = broker.ask_quietly("metadata", 12, topics=[{"name": TOPICS[0]}]).topics[0].topic_id
+    key = f"{GROUPS[0]}:{base64.urlsafe_b64encode(topic_id).decode().rstrip('=')}:0"
+    found = broker.ask_quietly("find_coordinator", 6, key_type=2, coordinator_keys=[key])
+    partition = {"partition": 0, "state_epoch": 0, "start_offset": 0}
+    topics = [{"topic_id": topic_id, "partitions": [partition]}]
+    made = broker.ask_quietly("initialize_share_group_state", 0, group_id=GROUPS[0], topics=topics)
+    return int(found.coordinators[0].error_code or made.results[0].partitions[0].error_code)
 
 
 def until(condition: Callable[[], Any]) -> None:

@@ -215,7 +215,11 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
         "leave_group",
         lambda names: {"group_id": names.group, "member_id": "gone", "members": [{"member_id": "gone"}]},
     ),
-    ("sync_group", lambda names: {"group_id": names.group, "generation_id": 9, "member_id": "gone"}),
+    (
+        "sync_group",  # without a protocol, Apache Kafka tells of that before it asks for rights
+        lambda names: {"group_id": names.group, "generation_id": 9, "member_id": "gone",
+                       "protocol_type": "consumer", "protocol_name": "range"},
+    ),
     ("describe_groups", lambda names: {"groups": [names.group], "include_authorized_operations": True}),
     ("list_groups", lambda names: {}),
     ("create_topics", create_topics),
@@ -316,11 +320,6 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
     ("share_acknowledge", share),
     ("streams_group_heartbeat", streams_heartbeat),
     ("streams_group_describe", lambda names: {"group_ids": [names.group]}),
-    ("initialize_share_group_state", share_state(state_epoch=1, start_offset=0)),
-    ("read_share_group_state", share_state(leader_epoch=0)),
-    ("write_share_group_state", share_state(state_epoch=1, leader_epoch=0, start_offset=0, state_batches=[])),
-    ("delete_share_group_state", share_state()),
-    ("read_share_group_state_summary", share_state(leader_epoch=-1)),
     ("describe_share_group_offsets", share_offsets),
     (
         "alter_share_group_offsets",
@@ -332,7 +331,19 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
         lambda names: {"group_id": names.group, "topics": [{"topic_name": names.topic}]},
     ),
 ]  # fmt: skip
-QUESTIONS = [Asking(*entry) for entry in _ENTRIES]
+_SHARE_STATES: list[tuple[str, Question]] = [
+    ("initialize_share_group_state", share_state(state_epoch=1, start_offset=0)),
+    ("read_share_group_state", share_state(leader_epoch=0)),
+    ("write_share_group_state", share_state(state_epoch=1, leader_epoch=0, start_offset=0, state_batches=[])),
+    ("delete_share_group_state", share_state()),
+    ("read_share_group_state_summary", share_state(leader_epoch=-1)),
+]
+"""What they answer beside refusals depends on what others asked before: states are made, and end."""
+
+QUESTIONS = [
+    *(Asking(*entry) for entry in _ENTRIES),
+    *(Asking(*entry, only_refusals=True) for entry in _SHARE_STATES),
+]
 """API and a request of it. An API that is not here needs nothing, or has rules of its own (tokens)."""
 
 
