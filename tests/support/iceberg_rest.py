@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest
 
+from tests.support.json_server import json_server
+
 TABLES = 4
 """Parts of the path ``/v1/namespaces/{namespace}/tables/{table}`` before the table's name."""
 
 
 class IcebergRest:
-    """The server. Requests are answered one after another."""
+    """The catalog. Requests are answered one after another."""
 
     def __init__(self, directory: Path, token: str) -> None:
         directory.mkdir()
@@ -35,18 +36,9 @@ class IcebergRest:
         self.faults: list[str] = []
         self._late: list[CommitTableRequest] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.uri = ""
 
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def serve(self) -> None:
-        self._server.serve_forever(0.01)
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def close(self) -> None:
         self.catalog.close()
 
     def commit_late(self) -> bool:
@@ -54,8 +46,10 @@ class IcebergRest:
         with self._lock:
             return "metadata" in self._commit(self._late.pop())[1]
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
         """Status and body."""
+        if headers.get("Authorization") != f"Bearer {self.token}":
+            return 401, fault(PermissionError("no such token"))
         parts = path.partition("?")[0].strip("/").split("/")
         with self._lock:
             if parts[1:] == ["config"]:
@@ -108,29 +102,6 @@ class IcebergRest:
             return 409, fault(error)
         return self._load((name[0], name[1]))
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _serve(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, answer = 401, fault(PermissionError("no such token"))
-                if self.headers.get("Authorization") == f"Bearer {server.token}":
-                    status, answer = server.answer(self.command, self.path, body)
-                data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_GET = do_POST = _serve  # noqa: N815 - http.server's names
-
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
-        return Handler
-
 
 def fault(error: Exception) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": type(error).__name__, "code": 500}}
@@ -138,12 +109,10 @@ def fault(error: Exception) -> dict[str, Any]:
 
 @contextmanager
 def iceberg_rest(directory: Path, token: str = "a-token") -> Iterator[IcebergRest]:
-    """A server that serves meanwhile."""
-    server = IcebergRest(directory, token)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
+    """A catalog that is served meanwhile."""
+    catalog = IcebergRest(directory, token)
     try:
-        yield server
+        with json_server(catalog.answer) as catalog.uri:
+            yield catalog
     finally:
-        server.stop()
-        thread.join()
+        catalog.close()

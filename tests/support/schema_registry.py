@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.support.json_server import json_server
 
 Schema = dict[str, Any]
 
@@ -22,18 +22,7 @@ class SchemaRegistry:
         #: The answer to everything instead, as of a gateway before it.
         self.gateway: tuple[int, Any] | None = None
         self.subjects: dict[str, list[int]] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def serve(self) -> None:
-        self._server.serve_forever(0.01)
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.url = ""
 
     def register(self, subject: str, text: str, kind: str = "AVRO", references: Any = ()) -> int:
         """Add a schema; its id."""
@@ -51,7 +40,7 @@ class SchemaRegistry:
         text = base64.b64encode(descriptor.serialized_pb).decode()
         return self.register(subject, text, "PROTOBUF", references)
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, _: Mapping[str, str], body: bytes) -> tuple[int, Any]:
         """Status and body of a request."""
         if self.gateway is not None:
             return self.gateway
@@ -74,36 +63,10 @@ class SchemaRegistry:
             return 200, {"subject": parts[1], "version": version, "id": number, **self.schemas[number - 1]}
         return 404, {"error_code": 40401, "message": "Subject not found"}
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        registry = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                size = int(self.headers.get("Content-Length") or 0)
-                status, body = registry.answer(self.command, self.path, self.rfile.read(size))
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            do_POST = do_GET  # noqa: N815 - the name that the server calls
-
-            def log_message(self, format: str, *_: Any) -> None:
-                """Say nothing."""
-
-        return Handler
-
 
 @contextmanager
 def schema_registry() -> Iterator[SchemaRegistry]:
-    """A server on 127.0.0.1."""
+    """A registry that is served meanwhile."""
     registry = SchemaRegistry()
-    thread = threading.Thread(target=registry.serve, name="schema registry", daemon=True)
-    thread.start()
-    try:
+    with json_server(registry.answer, "application/vnd.schemaregistry.v1+json") as registry.url:
         yield registry
-    finally:
-        registry.stop()
-        thread.join()

@@ -23,8 +23,9 @@ ADMIN_TOKENS_FILE = "admin.tokens.file"
 ADMIN_TOKEN_KEYS = "admin.sasl.oauthbearer.jwks.endpoint.url"
 
 
-ADMIN_TLS_KEYS = tuple(
-    ConfigKey(
+def _of_interface(key: ConfigKey) -> ConfigKey:
+    """Return the HTTP interface's own key of a listener's key."""
+    return ConfigKey(
         f"admin.{key.name}",
         key.type,
         key.default,
@@ -32,6 +33,10 @@ ADMIN_TLS_KEYS = tuple(
         key.importance,
         f"As {key.name}, for the HTTP interface, which takes nothing from that one. Tidelog's own key.",
     )
+
+
+ADMIN_TLS_KEYS = tuple(
+    _of_interface(key)
     for key in TLS_KEYS
     if key.name.startswith(("ssl.keystore.", "ssl.truststore.", "ssl.principal.", "ssl.store.", "ssl.allow."))
     or key.name in ("ssl.key.password", "ssl.enabled.protocols", "ssl.cipher.suites")
@@ -39,14 +44,7 @@ ADMIN_TLS_KEYS = tuple(
 
 
 ADMIN_BEARER_KEYS = tuple(
-    ConfigKey(
-        f"admin.{key.name}",
-        key.type,
-        key.default,
-        key.validator,
-        key.importance,
-        f"As {key.name}, for the HTTP interface, which takes nothing from that one. Tidelog's own key.",
-    )
+    _of_interface(key)
     for key in OAUTHBEARER_KEYS
     if key.name.startswith("sasl.") and not key.name.endswith("validator.class")
 )

@@ -377,15 +377,21 @@ def test_offsets_that_may_be_lost_are_not_shown() -> None:
 # -- the steps of a transaction's end ---------------------------------------------------------------------------------
 
 
-def test_each_step_of_a_transactions_end_waits_for_the_one_before() -> None:
-    log = SyncedLog()
-    world = TransactionWorld(log)
+def begin(world: TransactionWorld, log: SyncedLog) -> tuple[int, int]:
+    """Begin transaction x and ask for partition t-0 in it, which is not synced yet; its producer id and epoch."""
     answer = world.coordinator.init_producer_id(
         InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
     )
     log.sync()
     producer = (answer.result().producer_id, answer.result().producer_epoch)
     world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    return producer
+
+
+def test_each_step_of_a_transactions_end_waits_for_the_one_before() -> None:
+    log = SyncedLog()
+    world = TransactionWorld(log)
+    producer = begin(world, log)
     log.sync()
     marker: Deferred[None] = Deferred()
     world.markers.syncs["t", 0] = marker
@@ -403,12 +409,7 @@ def test_each_step_of_a_transactions_end_waits_for_the_one_before() -> None:
 def test_a_marker_that_may_be_lost_leaves_the_transaction_open() -> None:
     log = SyncedLog()
     world = TransactionWorld(log)
-    answer = world.coordinator.init_producer_id(
-        InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
-    )
-    log.sync()
-    producer = (answer.result().producer_id, answer.result().producer_epoch)
-    world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    producer = begin(world, log)
     marker: Deferred[None] = Deferred()
     world.markers.syncs["t", 0] = marker
     log.sync()
@@ -426,12 +427,7 @@ def test_a_transaction_ends_although_what_its_end_rests_on_is_lost_once(lost: st
     """Its partition may have another leader meanwhile, or its disk was full: no load of the coordinator would come."""
     log = SyncedLog()
     world = TransactionWorld(log)
-    answer = world.coordinator.init_producer_id(
-        InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
-    )
-    log.sync()
-    producer = (answer.result().producer_id, answer.result().producer_epoch)
-    world.coordinator.add_partitions("x", producer, [("t", 0)], 1)
+    producer = begin(world, log)
     log.sync()
     marker: Deferred[None] = Deferred()
     world.markers.syncs["t", 0] = marker
