@@ -10,7 +10,7 @@ Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.refe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,10 @@ def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
 def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Iterator[pa.RecordBatch]:
     if isinstance(rows, str):
         return _file_batches(rows)
-    return _iceberg_batches(plan, rows) if isinstance(rows, IcebergRows) else _delta_batches(plan, rows)
+    if isinstance(rows, IcebergRows):
+        chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
+        return iceberg_batches(rows, _COLUMNS.names, f"{chosen} and offset >= {plan.start} and offset < {plan.end}")
+    return delta_batches(rows, _COLUMNS.names, _delta_filter(plan))
 
 
 def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
@@ -161,26 +164,29 @@ def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(columns=list(_COLUMNS.names))
 
 
-def _iceberg_batches(plan: ComparePlan, rows: IcebergRows) -> Iterator[pa.RecordBatch]:
-    """Read the snapshot's rows in the plan's range, from any files that hold them, without deleted rows."""
+def iceberg_batches(rows: IcebergRows, columns: Sequence[str], chosen: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Read columns of a snapshot's rows, from any files that hold them, without deleted rows. ``chosen``: a filter."""
+    from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import StaticTable
 
-    chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
-    chosen += f" and offset >= {plan.start} and offset < {plan.end}"
     table = StaticTable.from_metadata(rows.metadata, dict(rows.properties))
-    scan = table.scan(chosen, selected_fields=_COLUMNS.names, snapshot_id=rows.snapshot)
+    scan = table.scan(chosen or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=rows.snapshot)
     yield from scan.to_arrow_batch_reader()
 
 
-def _delta_batches(plan: ComparePlan, rows: DeltaRows) -> Iterator[pa.RecordBatch]:
-    """Read the version's rows in the plan's range, from any files that hold them."""
+def _delta_filter(plan: ComparePlan) -> Any:
     import pyarrow.dataset as ds
-    from deltalake import DeltaTable
 
     chosen: Any = (ds.field("topic") == plan.topic) & (ds.field("partition") == plan.partition)
-    chosen &= (ds.field("offset") >= plan.start) & (ds.field("offset") < plan.end)
+    return chosen & (ds.field("offset") >= plan.start) & (ds.field("offset") < plan.end)
+
+
+def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -> Iterator[pa.RecordBatch]:
+    """Read columns of a version's rows, from any files that hold them. ``chosen``: a filter."""
+    from deltalake import DeltaTable
+
     dataset = DeltaTable(rows.path, version=rows.version).to_pyarrow_dataset()
-    yield from dataset.to_batches(columns=list(_COLUMNS.names), filter=chosen)
+    yield from dataset.to_batches(columns=list(columns), filter=chosen)
 
 
 def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:

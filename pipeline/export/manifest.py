@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.pipeline.export.store import LOCAL, TableStore
@@ -84,11 +84,21 @@ class TopicState:
     partitions: Mapping[int, PartitionState]
 
 
+class EarlierRange(NamedTuple):
+    """Offsets from ``start`` to below ``end`` that the table has of a partition of an earlier topic of the name."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One version; version 0 is the table that has nothing yet. ``mode``: the table's rows are all records
     (``append``), or the latest of each key (``upsert``). ``values``: the pinned schema of its value columns
-    (``tidelog.pipeline.values.columns``), empty without."""
+    (``tidelog.pipeline.values.columns``), empty without. ``earlier``: rows of topics that were created again since."""
 
     version: int = 0
     run: str = ""
@@ -98,6 +108,7 @@ class Manifest:
     dead_letters: tuple[TableFile, ...] = ()
     mode: str = APPEND
     values: str = ""
+    earlier: tuple[EarlierRange, ...] = ()
 
     def to_json(self) -> str:
         """The version as it lies on disk."""
@@ -114,7 +125,8 @@ class Manifest:
             files = tuple(TableFile(**entry) for entry in raw.pop("files"))
             letters = tuple(TableFile(**entry) for entry in raw.pop("dead_letters"))
             raw.pop("removed", None)  # of a time when small files were taken into others
-            return cls(topics=topics, files=files, dead_letters=letters, **raw)
+            earlier = tuple(EarlierRange(*entry) for entry in raw.pop("earlier", ()))
+            return cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 

@@ -5,7 +5,7 @@
     driver     joins segments: offsets and producers' sequences across their borders; sums
 
     with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare):
-    tidelog.pipeline.audit.table
+    tidelog.pipeline.audit.table, and one for rows outside of all: tidelog.pipeline.jobs.reports.foreign_rows
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
 way, which is no finding. Read twice, equal logs give equal reports.
@@ -27,12 +27,14 @@ from tidelog.pipeline.audit.files import FileFinding, check_small_files, known_e
 from tidelog.pipeline.audit.producers import ProducerSpan, join
 from tidelog.pipeline.audit.segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
 from tidelog.pipeline.audit.table import Comparison, compare
+from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.export.manifest import Manifest, id_text
 from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.reports.audit_compare import AuditedTable, compare_plans, open_table
+from tidelog.pipeline.jobs.reports.foreign_rows import scan
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.aborted import aborted_transactions
@@ -115,7 +117,8 @@ class PartitionAudit:
 @dataclass(slots=True)
 class AuditResult:
     """The whole report. ``seconds``: how long it took, wall clock. ``foreign``: files in the table's folders that no
-    export wrote."""
+    export wrote. ``unrecorded``: rows of the table outside of what exports recorded; ``unread``: the places where
+    they could not be looked for, and why."""
 
     partitions: list[PartitionAudit]
     table: str | None
@@ -123,11 +126,15 @@ class AuditResult:
     created_ms: int
     seconds: float
     foreign: tuple[str, ...] = ()
+    unrecorded: tuple[UnrecordedRows, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether any partition has a fault, or the table a foreign file."""
-        return bool(self.foreign) or any(partition.is_wrong for partition in self.partitions)
+        """Return whether any partition has a fault, or the table a foreign file or foreign rows."""
+        return bool(self.foreign or self.unrecorded or self.unread) or any(
+            partition.is_wrong for partition in self.partitions
+        )
 
     def total(self, name: str) -> int:
         """The sum of one of SUMMED over everything."""
@@ -145,11 +152,13 @@ def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress 
     table = None if request.table is None else open_table(request.table, request.iceberg)
     progress = progress or Progress("audit", quiet=True)
     partitions, audits = _audit_logs(spark, request, progress)
+    result = AuditResult(audits, request.table, request.records, created, 0.0)
     if table is not None:
         compared = list(zip(partitions, audits, strict=True))
         _compare(spark, request.source, compared, table, progress)
-    foreign = () if table is None else table.foreign
-    return AuditResult(audits, request.table, request.records, created, time.monotonic() - began, foreign)
+        _scan(spark, table, result, progress)
+    result.seconds = time.monotonic() - began
+    return result
 
 
 def _audit_logs(
@@ -333,6 +342,16 @@ def _compare(
     progress.job = "compare"
     for found, comparison in zip(owners, run_tasks(spark, tasks, compare, progress), strict=True):
         found.comparisons.append(comparison)
+
+
+def _scan(spark: SparkSession | None, table: AuditedTable, result: AuditResult, progress: Progress) -> None:
+    """Look for foreign rows. What the comparisons could not read either is told by them."""
+    progress.job = "foreign rows"
+    (found,) = run_tasks(spark, [Task(f"all rows of {table.name}", table.scan.size, table.scan)], scan, progress)
+    told = [comparison.unreadable for audited in result.partitions for comparison in audited.comparisons]
+    result.foreign = table.foreign
+    result.unrecorded = tuple(found.unrecorded)
+    result.unread = tuple(one for one in found.unread if not any(f"from {one[0]}: " in text for text in told))
 
 
 def _list_exported(manifest: Manifest, topic: str) -> Collection[int]:

@@ -14,6 +14,7 @@ from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_
 from tidelog.pipeline.export.manifest import (
     DATA,
     UPSERT,
+    EarlierRange,
     ExportTable,
     Manifest,
     PartitionState,
@@ -140,12 +141,15 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
 def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
     """The version in which the plans' results are in the table."""
     topics: dict[str, TopicState] = dict(before.topics)
+    earlier = list(before.earlier)
     for plan in plans:
         directory = plan.partition.directory
         topic_id = id_text(directory.topic_id)
         known: Mapping[int, PartitionState] = {}
         if directory.topic in topics and topics[directory.topic].topic_id == topic_id:
             known = topics[directory.topic].partitions
+        elif directory.topic in topics:
+            earlier += _ranges_of(directory.topic, topics[directory.topic])
         topics[directory.topic] = TopicState(topic_id, {**known, directory.partition: plan.state()})
     results = [result for plan in plans for result in plan.results]
     new = [file for result in results for file in result.files]
@@ -159,4 +163,10 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
         topics=topics,
         files=(*(file for file in before.files if file.name not in names), *new),
         dead_letters=(*before.dead_letters, *letters),
+        earlier=tuple(earlier),
     )
+
+
+def _ranges_of(name: str, topic: TopicState) -> list[EarlierRange]:
+    """The ranges of a topic that was created again."""
+    return [EarlierRange(name, topic.topic_id, number, s.start, s.end) for number, s in topic.partitions.items()]

@@ -4,7 +4,8 @@
     Iceberg    the newest snapshot holds the rows, also after its files were rewritten: ranges between the borders of
                those that still have an export's name, and not longer than RANGE_OFFSETS
 
-Either way the ranges of a partition cover all that its table says it has, from the log's start on. An Iceberg table
+Either way the ranges of a partition cover all that its table says it has, from the log's start on. Rows outside of
+what it says are looked for by a scan (``tidelog.pipeline.jobs.reports.foreign_rows``). An Iceberg table
 has no column for the topic's id, so rows of a topic that was deleted and created again look like those of its
 successor: a table that has files of both is refused.
 """
@@ -22,6 +23,7 @@ from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Ro
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.export.manifest import APPEND, DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.jobs.reports.foreign_rows import FolderScan, SnapshotScan, recorded_ranges
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
@@ -60,6 +62,10 @@ class AuditedTable(Protocol):
     @property
     def foreign(self) -> tuple[str, ...]:
         """Files that readers of the table take for its own, and that no export wrote."""
+
+    @property
+    def scan(self) -> SnapshotScan | FolderScan:
+        """The plan that looks for rows which no export recorded."""
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         """Find the ranges that cover ``state`` of a partition, in order. Raises TopicRecreatedError."""
@@ -126,6 +132,10 @@ class _ParquetTable:
         ]
         return cls(path, manifest, table, tuple(foreign))
 
+    @property
+    def scan(self) -> FolderScan:
+        return FolderScan(self.table.path, self.manifest.files)
+
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         identity = (directory.topic, id_text(directory.topic_id), directory.partition)
         files = [file for file in self.manifest.files if (file.topic, file.topic_id, file.partition) == identity]
@@ -168,6 +178,10 @@ class _SnapshotTable:
 
         manifest, version, files = look_at(path)
         return cls(path, manifest, DeltaRows(os.path.abspath(path), version), files)
+
+    @property
+    def scan(self) -> SnapshotScan:
+        return SnapshotScan(self.name, self.rows, recorded_ranges(self.manifest))
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}

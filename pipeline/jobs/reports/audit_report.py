@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.pipeline.audit.table import Comparison
+from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.engine.reference import CHECKSUM_VERSION
 from tidelog.pipeline.files.storage import mounted
 from tidelog.pipeline.job_errors import BadRequestError
@@ -69,14 +70,25 @@ def summary(result: AuditResult) -> list[str]:
             lines.append(f"{partition.name}: and {len(faults) - SHOWN_FINDINGS} more")
     if result.table is not None:
         lines.append(f"table {result.table}: {agreement(c for p in result.partitions for c in p.comparisons)}")
-    lines += foreign_files(result)
+    lines += foreign_content(result)
     lines.append("something is wrong" if result.is_wrong else "everything is in order")
     return lines
 
 
-def foreign_files(result: AuditResult) -> list[str]:
-    """Say in a line each which files of the table no export wrote."""
-    return [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
+def foreign_content(result: AuditResult) -> list[str]:
+    """Say in a line each which files and rows of the table no export wrote."""
+    files = [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
+    unread = [f"foreign rows are not looked for: {place} cannot be read: {reason}" for place, reason in result.unread]
+    return [*files, *map(_foreign_rows, result.unrecorded), *unread]
+
+
+def _foreign_rows(found: UnrecordedRows) -> str:
+    shown = ", ".join(map(str, found.offsets)) or "none"
+    more = ", ..." if found.rows > len(found.offsets) > 0 else ""
+    place = (
+        f"{'no topic' if found.topic is None else found.topic}-{'none' if found.partition is None else found.partition}"
+    )
+    return f"the table has rows of {place} that no export recorded: {found.rows:,} (offsets {shown}{more})"
 
 
 def findings(partition: PartitionAudit) -> list[str]:
@@ -121,6 +133,8 @@ def as_json(result: AuditResult) -> dict[str, Any]:
         "table": result.table,
         "in_order": not result.is_wrong,
         "foreign_files": list(result.foreign),
+        "unrecorded_rows": [asdict(rows) | {"offsets": list(rows.offsets)} for rows in result.unrecorded],
+        "unread": [{"place": place, "reason": reason} for place, reason in result.unread],
         "totals": {name: result.total(name) for name in SUMMED},
         "partitions": [_partition_json(partition) for partition in result.partitions],
     }
@@ -213,7 +227,7 @@ def _describe(result: AuditResult) -> list[str]:
     if result.table is not None:
         compared = agreement(c for p in result.partitions for c in p.comparisons)
         lines.append(f"Table {result.table}: {compared}.")
-    return lines + [f"{line}." for line in foreign_files(result)]
+    return lines + [f"{line}." for line in foreign_content(result)]
 
 
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:

@@ -1,0 +1,82 @@
+"""Rows of a table that no export recorded, which a comparison by ranges of offsets cannot find.
+
+    recorded     topic, partition -> the ranges of offsets that the table's state names
+    rows         topic, partition and offset of each -> those outside: a count and the lowest offsets of each place
+
+A row is outside that lies beyond its partition's recorded offsets, belongs to a partition that the state does not name,
+or has no place at all. Compaction excuses none: an export never writes offsets that it does not record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.audit.table import SHOWN_OFFSETS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("topic", "partition", "offset")
+Place = tuple[str | None, int | None]
+"""A row's topic and partition; null where a row has none."""
+Recorded = Mapping[Place, tuple[tuple[int, int], ...]]
+"""The recorded ranges of each place: from the first offset to below the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedRows:
+    """Rows of one place outside its recorded offsets: how many, and the lowest offsets."""
+
+    topic: str | None
+    partition: int | None
+    rows: int
+    offsets: tuple[int, ...]
+
+
+def find_outside(batches: Iterable[pa.RecordBatch], recorded: Recorded) -> list[UnrecordedRows]:
+    """Count the rows of ``batches`` (topic, partition, offset) outside the recorded ranges, by place in order."""
+    return sum_places(rows for batch in batches for rows in _outside_of(batch, recorded))
+
+
+def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[UnrecordedRows]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+    table = pa.Table.from_batches([batch]).select(list(COLUMNS)).cast(schema)
+    wanted: Any = [("offset", "min"), ("offset", "max"), ("offset", "count"), ([], "count_all")]
+    for group in table.group_by(["topic", "partition"], use_threads=False).aggregate(wanted).to_pylist():
+        place = group["topic"], group["partition"]
+        ranges = recorded.get(place, ())
+        is_whole = group["offset_count"] == group["count_all"]
+        if is_whole and any(start <= group["offset_min"] and group["offset_max"] < end for start, end in ranges):
+            continue
+        mine: Any = pc.and_(_equals(table.column("topic"), place[0]), _equals(table.column("partition"), place[1]))
+        offsets = table.filter(mine).column("offset").to_pylist()
+        outside = [one for one in offsets if one is None or not any(start <= one < end for start, end in ranges)]
+        if outside:
+            shown = sorted(one for one in outside if one is not None)[:SHOWN_OFFSETS]
+            yield UnrecordedRows(*place, len(outside), tuple(shown))
+
+
+def _equals(column: Any, value: Any) -> Any:
+    """Booleans of a column's rows, never null: a null equals a null."""
+    import pyarrow.compute as pc
+
+    if value is None:
+        return column.is_null()
+    equal: Any = pc.equal(column, value)
+    return equal.fill_null(False)
+
+
+def sum_places(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
+    """One entry for each place, in order; rows without a topic or partition come last."""
+    places: dict[Place, UnrecordedRows] = {}
+    for one in found:
+        place = one.topic, one.partition
+        known = places.get(place, UnrecordedRows(*place, 0, ()))
+        shown = sorted((*known.offsets, *one.offsets))[:SHOWN_OFFSETS]
+        places[place] = UnrecordedRows(*place, known.rows + one.rows, tuple(shown))
+    return sorted(places.values(), key=lambda one: (one.topic is None, one.topic, one.partition is None, one.partition))

@@ -1,0 +1,106 @@
+"""The scan of a table for rows that no export recorded: all its rows, whichever topics the audit is about.
+
+A snapshot and its state belong together. Files of a folder may grow meanwhile: the manifest that names new rows is
+there before they are, so it is read again while the file with such rows is held open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.pipeline.audit.table import DeltaRows, IcebergRows, delta_batches, iceberg_batches
+from tidelog.pipeline.audit.unrecorded import COLUMNS, Place, Recorded, UnrecordedRows, find_outside, sum_places
+from tidelog.pipeline.export.manifest import DATA, ExportTable, Manifest, TableFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotScan:
+    """A scan of a version of a table. ``name``: the table's."""
+
+    name: str
+    rows: IcebergRows | DeltaRows
+    recorded: Recorded
+
+    @property
+    def size(self) -> int:
+        """Bytes to read, as far as they are known."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class FolderScan:
+    """A scan of a folder's Parquet files, each against the range of its own."""
+
+    path: str
+    files: tuple[TableFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(slots=True)
+class ScanResult:
+    """Rows outside, by place, and what could not be read: a file's path or the table's name, and why."""
+
+    unrecorded: list[UnrecordedRows] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+
+def recorded_ranges(manifest: Manifest) -> Recorded:
+    """The ranges that a table's state names, those of earlier topics of the same name too."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    for earlier in manifest.earlier:
+        found.setdefault((earlier.topic, earlier.partition), []).append((earlier.start, earlier.end))
+    for name, topic in manifest.topics.items():
+        for number, state in topic.partitions.items():
+            found.setdefault((name, number), []).append((state.start, state.end))
+    return {place: tuple(ranges) for place, ranges in found.items()}
+
+
+def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
+    """Look at the place of every row of a table. Raises JobError."""
+    import pyarrow as pa
+
+    found = ScanResult()
+    if isinstance(plan, FolderScan):
+        for file in plan.files:
+            _scan_file(plan.path, file, found)
+        found.unrecorded = sum_places(found.unrecorded)
+        return found
+    try:
+        found.unrecorded = find_outside(_places_of(plan.rows), plan.recorded)
+    except (pa.ArrowException, OSError) as error:
+        found.unread.append((plan.name, str(error).splitlines()[0]))
+    return found
+
+
+def _places_of(rows: IcebergRows | DeltaRows) -> Iterator[pa.RecordBatch]:
+    return iceberg_batches(rows, COLUMNS) if isinstance(rows, IcebergRows) else delta_batches(rows, COLUMNS)
+
+
+def _scan_file(table: str, file: TableFile, found: ScanResult) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = ExportTable(table).directory(DATA, file.name)
+    try:
+        with pq.ParquetFile(path) as opened:
+            outside = find_outside(opened.iter_batches(columns=list(COLUMNS)), _range_of(file))
+            if outside:
+                newest = next((one for one in ExportTable(table).read().files if one.name == file.name), file)
+                outside = find_outside(opened.iter_batches(columns=list(COLUMNS)), _range_of(newest))
+    except (pa.ArrowException, OSError) as error:
+        found.unread.append((path, str(error).splitlines()[0]))
+    else:
+        found.unrecorded += outside
+
+
+def _range_of(file: TableFile) -> Recorded:
+    return {(file.topic, file.partition): ((file.start, file.end),)}
