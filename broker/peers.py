@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.loop.deferred import Deferred
 
 if TYPE_CHECKING:
+    from tidelog.broker.cluster.txn_markers import Marker
     from tidelog.broker.coordinator.share_state.coordinator import ShareStates
 
 
@@ -18,9 +19,7 @@ class Peers(Protocol):
         """States of share partitions, by whichever broker keeps them."""
         ...
 
-    def write_marker(
-        self, partition: tuple[str, int], producer: tuple[int, int], *, commit: bool, coordinator_epoch: int
-    ) -> Deferred[None]:
+    def write_marker(self, marker: Marker) -> Deferred[None]:
         """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
         ...
 

@@ -20,7 +20,8 @@ cdef class UnifiedLog:
 
     @cython.locals(next_offset=longlong, last_offset=longlong, max_timestamp=longlong, now_ms=longlong, size=longlong,
                    checked=CheckedBatch, validator=LogValidator)
-    cpdef append_as_leader(self, records, long long leader_epoch, origin=*, budget=*, validated=*, bint is_committed=*)
+    cpdef append_as_leader(self, records, long long leader_epoch, origin=*, budget=*, validated=*, bint is_committed=*,
+                           long transaction_version=*)
 
     @cython.locals(size=longlong, position=longlong, last_offset=longlong, max_timestamp=longlong, active=LogSegment)
     cdef long long _write(self, CheckedBatch checked, long long next_offset, long long leader_epoch) except -1

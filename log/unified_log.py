@@ -206,12 +206,14 @@ class UnifiedLog:
         budget: WorkBudget = NO_BUDGET,
         validated: ValidationResult | None = None,
         is_committed: bool = False,
+        transaction_version: int = 0,
     ) -> LogAppendInfo:
         """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
 
-        ``validated`` is what :meth:`validate` gave for them. With ``is_committed`` the high watermark follows. The
-        buffer is changed in place. Raises what the validator raises, StaleOffsetsError, OutOfOrderSequenceNumberError
-        and the other producer errors, RecordListTooLargeError, KafkaStorageError; then nothing was written.
+        ``validated`` is what :meth:`validate` gave for them. With ``is_committed`` the high watermark follows.
+        ``transaction_version`` is a marker's. The buffer is changed in place. Raises what the validator raises,
+        StaleOffsetsError, OutOfOrderSequenceNumberError and the other producer errors, RecordListTooLargeError,
+        KafkaStorageError; then nothing was written.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
@@ -227,7 +229,7 @@ class UnifiedLog:
             entry = producer = marker = None
             if checked.producer_id >= 0:
                 if checked.is_control:
-                    marker = self._check_marker(checked)
+                    marker = self._check_marker(checked, transaction_version)
                 else:
                     if origin is _CLIENT and not checked.is_transactional:
                         entry = self.producer_state.expecting(
@@ -290,10 +292,10 @@ class UnifiedLog:
         state.check(batch, check_sequence=origin is AppendOrigin.CLIENT)
         return None
 
-    def _check_marker(self, checked: CheckedBatch) -> Marker | None:
+    def _check_marker(self, checked: CheckedBatch, transaction_version: int) -> Marker | None:
         marker = marker_of(checked.records, checked.producer_id, checked.producer_epoch, checked.first_offset)
         if marker is not None:
-            self.producer_state.check_marker(marker)
+            self.producer_state.check_marker(marker, transaction_version)
         return marker
 
     def _end_transaction(self, marker: Marker) -> None:

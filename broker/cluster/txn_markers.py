@@ -29,11 +29,13 @@ class Marker(NamedTuple):
     producer_epoch: int
     is_commit: bool
     coordinator_epoch: int
+    transaction_version: int
+    """Brokers before 4.2 are not told it (KIP-1228)."""
 
 
 def request_of(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
     """Return one request for these markers: one entry for each producer, with all its partitions."""
-    entries: dict[tuple[int, int, bool, int], dict[str, list[int]]] = {}
+    entries: dict[tuple[int, int, bool, int, int], dict[str, list[int]]] = {}
     for topic, partition, *end in markers:
         entries.setdefault(tuple(end), {}).setdefault(topic, []).append(partition)  # type: ignore[arg-type]
     return WriteTxnMarkersRequest(
@@ -43,12 +45,13 @@ def request_of(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
                 producer_epoch=epoch,
                 transaction_result=is_commit,
                 coordinator_epoch=coordinator_epoch,
+                transaction_version=version,
                 topics=[
                     WritableTxnMarkerTopic(name=name, partition_indexes=partitions)
                     for name, partitions in topics.items()
                 ],
             )
-            for (producer_id, epoch, is_commit, coordinator_epoch), topics in entries.items()
+            for (producer_id, epoch, is_commit, coordinator_epoch, version), topics in entries.items()
         ]
     )
 

@@ -1,6 +1,7 @@
 """WriteTxnMarkers: end transactions in given partitions; between brokers, and what ``kafka-transactions abort`` sends.
 
-v1 flexible; v2 names the transaction version (KIP-890). Each partition has its own error.
+v1 flexible; v2 names the transaction version, by which epochs are compared (KIP-1228). Each partition has its own
+error.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
                 producer,
                 commit=marker.transaction_result,
                 coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
             )
         except KafkaError as error:
             return completed(code_of(error))

@@ -146,12 +146,10 @@ class MemberPeers:
         """A marker was written here: the producer's next transaction is verified again."""
         self._verifications.note_marker(GuardKey(*partition, producer_id))
 
-    def write_marker(
-        self, partition: tuple[str, int], producer: tuple[int, int], *, commit: bool, coordinator_epoch: int
-    ) -> Deferred[None]:
+    def write_marker(self, marker: Marker) -> Deferred[None]:
         """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
         done: Deferred[None] = Deferred()
-        self._deliver(Marker(*partition, *producer, commit, coordinator_epoch), done)
+        self._deliver(marker, done)
         return done
 
     def _deliver(self, marker: Marker, done: Deferred[None]) -> None:
@@ -181,6 +179,7 @@ class MemberPeers:
                 (marker.producer_id, marker.producer_epoch),
                 commit=marker.is_commit,
                 coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
             )
         except KafkaError:
             self._start(self._deliver_later({marker: done}))

@@ -245,8 +245,10 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         budget: WorkBudget = NO_BUDGET,
         validated: ValidationResult | None = None,
+        transaction_version: int = 0,
     ) -> LogAppendInfo:
-        """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave.
+        """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave,
+        ``transaction_version`` a marker's.
 
         Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError;
         TooMuchForTurnError where a thread has to open the log first.
@@ -267,7 +269,9 @@ class Partition:
                 self.check_in_sync_replicas(config.min_insync_replicas)
         is_synced = config.flush_messages != NEVER or self._flush is not None
         is_committed = leading is None and not is_synced  # the only replica has it, and no sync is asked for
-        info = log.append_as_leader(records, self.leader_epoch, origin, budget, validated, is_committed)
+        info = log.append_as_leader(
+            records, self.leader_epoch, origin, budget, validated, is_committed, transaction_version
+        )
         if is_committed:
             self._purgatory.touch(self)
         elif not is_synced:

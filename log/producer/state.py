@@ -58,6 +58,9 @@ MAX_SEQUENCE = 2**31 - 1
 LOADED_GRACE_MS = 3_600_000
 """A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
+MAX_PRODUCER_EPOCH = 32_767
+STRICT_TRANSACTION_VERSION = 2
+"""From it on each transaction has an epoch of its own (KIP-890)."""
 
 
 EXPIRED_UNDER_LOCK = 1000
@@ -202,6 +205,16 @@ def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> Non
         raise OutOfOrderSequenceNumberError(f"{who} sent sequence {first} after {last}")
 
 
+def _is_late(entry: ProducerEntry, marker_epoch: int, transaction_version: int) -> bool:
+    """Return whether a marker belongs to an earlier transaction than the producer's current one (KIP-1228).
+
+    From version 2 on a marker has a higher epoch than the records of its transaction. One of the current epoch comes
+    again, after its transaction; the highest epoch cannot be raised."""
+    if transaction_version < STRICT_TRANSACTION_VERSION or marker_epoch != entry.producer_epoch:
+        return marker_epoch < entry.producer_epoch
+    return entry.current_txn_first_offset >= 0 and marker_epoch != MAX_PRODUCER_EPOCH
+
+
 def _is_expired(entry: ProducerEntry | None, idle_since_ms: float) -> bool:
     return entry is None or (entry.current_txn_first_offset < 0 and entry.touched_ms <= idle_since_ms)
 
@@ -269,7 +282,7 @@ class ProducerStateManager:
         if entry is not None:
             check_data(entry, batch, check_sequence=check_sequence)
 
-    def check_marker(self, marker: Marker) -> None:
+    def check_marker(self, marker: Marker, transaction_version: int = 0) -> None:
         """Check that the coordinator may still end the producer's transaction.
 
         Raises InvalidProducerEpochError, TransactionCoordinatorFencedError.
@@ -277,10 +290,10 @@ class ProducerStateManager:
         entry = self.producers.get(marker.producer_id)
         if entry is None:
             return
-        if marker.producer_epoch < entry.producer_epoch:
+        if _is_late(entry, marker.producer_epoch, transaction_version):
             raise InvalidProducerEpochError(
-                f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, "
-                f"older than {entry.producer_epoch}"
+                f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch} in transaction version "
+                f"{transaction_version}, after {entry.producer_epoch}"
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise TransactionCoordinatorFencedError(

@@ -20,8 +20,21 @@ from tests.support.apache_kafka import CONFIG_COMMAND, PRODUCER_PERFORMANCE, TOP
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import MemberNode
 from tidelog.cli import main
+from tidelog.client import Client
 from tidelog.log.files.checkpoints import read_clean_shutdown_epoch
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.errors import InvalidProducerEpochError
+from tidelog.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from tidelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
@@ -218,6 +231,47 @@ def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
     assert "3000 records sent" in done.stdout, done.stdout + done.stderr
     found = read(cluster.member, "java-out", 3000, "java", **{"isolation.level": "read_committed"})
     assert len(found) == 3000
+
+
+def end_transaction(client: Client, partition: int, producer_id: int, epoch: int) -> int:
+    """The error code of a marker in version 2 that commits."""
+    topics = [WritableTxnMarkerTopic(name="ends", partition_indexes=[partition])]
+    marker = WritableTxnMarker(
+        producer_id=producer_id, producer_epoch=epoch, transaction_result=True, topics=topics, transaction_version=2
+    )
+    answer = client.call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+    return answer.markers[0].topics[0].partitions[0].error_code
+
+
+def codes_of_markers(node: BrokerProcess, partition: int) -> list[int]:
+    """What comes of markers in version 2 for an open transaction: a late one, its own, that again, an older one."""
+    topic = TopicRequest(name="ends", partition_indexes=[partition])
+    with Client(node.bootstrap) as client:
+        found = client.call(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse)
+        (open_one,) = found.topics[0].partitions[0].active_producers
+        epoch = open_one.producer_epoch
+        return [
+            end_transaction(client, partition, open_one.producer_id, marker_epoch)
+            for marker_epoch in (epoch, epoch + 1, epoch + 1, epoch)
+        ]
+
+
+def test_markers_in_version_2_count_as_at_a_java_broker(cluster: Cluster) -> None:
+    """Each transaction has an epoch of its own: what comes late does not end the next one (KIP-1228)."""
+    create(cluster.member, "ends")
+    assert cluster.java is not None
+    wait_until(lambda: set(leaders(cluster.member, "ends")) == {2, MEMBER}, "leaders on both")
+    led = leaders(cluster.member, "ends")
+    ends = {2: led.index(2), MEMBER: led.index(MEMBER)}
+    producer = Producer({"bootstrap.servers": cluster.member.bootstrap, "transactional.id": "ended from outside"})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    for partition in ends.values():
+        producer.produce("ends", "open", partition=partition)
+    assert producer.flush(WAIT_S) == 0
+    expected = [InvalidProducerEpochError.code, 0, 0, InvalidProducerEpochError.code]
+    assert codes_of_markers(cluster.java, ends[2]) == expected
+    assert codes_of_markers(cluster.member, ends[MEMBER]) == expected
 
 
 def test_configs_go_to_the_controller_and_come_back(cluster: Cluster) -> None:

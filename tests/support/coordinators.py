@@ -60,7 +60,7 @@ class MemoryTopicLog:
     def opening(self, partition: int) -> Deferred[None] | None:
         return self.openings.get(partition)
 
-    def append(self, partition: int, batch: bytearray) -> int:
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         if self.failure is not None:
             raise self.failure
         self.appends += 1
@@ -258,6 +258,7 @@ class RecordingMarkers:
 
     def __init__(self) -> None:
         self.written: list[tuple[PartitionKey, ProducerIdAndEpoch, bool]] = []
+        self.versions: list[int] = []
         self.failures: dict[PartitionKey, KafkaError] = {}
         self.syncs: dict[PartitionKey, Deferred[None]] = {}
 
@@ -265,11 +266,18 @@ class RecordingMarkers:
         """All logs are open."""
 
     def write(
-        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+        self,
+        partition: PartitionKey,
+        producer: ProducerIdAndEpoch,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
     ) -> Deferred[None]:
         if partition in self.failures:
             raise self.failures[partition]
         self.written.append((partition, producer, commit))
+        self.versions.append(transaction_version)
         return self.syncs.get(partition, completed(None))
 
 

@@ -83,8 +83,8 @@ class TopicLog(Protocol):
 
     def leader_epoch(self, partition: int) -> int: ...
 
-    def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch, creating the topic first if needed; returns the first offset. Raises KafkaError."""
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        """Append one batch (a marker has a version), and the topic if needed; return the offset. Raises KafkaError."""
         ...
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
@@ -401,14 +401,14 @@ class CoordinatorRuntime(Generic[S]):
         if self._log.exists() and self._log.is_led(partition):
             self._when_loaded.setdefault(partition, []).append(decide)
 
-    def append_end_transaction(self, partition: int, batch: bytearray) -> Deferred[None]:
+    def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int = 0) -> Deferred[None]:
         """Append a transaction marker, a control batch, and take it over where the partition is loaded; settles when
         it is committed.
 
         Raises KafkaError. A partition that loads reads up to the end the log has by then, the marker included.
         """
         marker = RecordBatch(batch)
-        self._log.append(partition, batch)
+        self._log.append(partition, batch, transaction_version)
         shard = self._shards.get(partition)
         if shard is not None:
             try:

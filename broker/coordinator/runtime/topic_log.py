@@ -58,9 +58,12 @@ class InternalTopicLog:
         """Begin to open the partition's log in a thread, unless it is open or there is none."""
         return self._partition(partition).opening() if self.exists() else None
 
-    def append(self, partition: int, batch: bytearray) -> int:
-        """Append one batch and return its first offset. Raises KafkaError, in the words of coordinators where the
-        partition's leader went, or has too few in-sync replicas."""
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        """Append one batch and return its first offset; ``transaction_version`` is a marker's.
+
+        Raises KafkaError, in the words of coordinators where the partition's leader went, or has too few in-sync
+        replicas.
+        """
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
@@ -68,7 +71,9 @@ class InternalTopicLog:
             with opening_expected():
                 found.open()
         try:
-            return found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR).first_offset
+            return found.append_records(
+                memoryview(batch), origin=AppendOrigin.COORDINATOR, transaction_version=transaction_version
+            ).first_offset
         except NotEnoughReplicasError as error:
             raise CoordinatorNotAvailableError(error.message) from error
         except NotLeaderOrFollowerError as error:

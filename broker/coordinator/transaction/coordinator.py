@@ -60,7 +60,13 @@ class MarkerWriter(Protocol):
         ...
 
     def write(
-        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+        self,
+        partition: PartitionKey,
+        producer: ProducerIdAndEpoch,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
     ) -> Deferred[None]:
         """Append the marker; settles when it is committed. Raises KafkaError."""
         ...
@@ -232,7 +238,13 @@ class TransactionCoordinator:
         delay_ms = 0
         for partition in next_unmarked(transaction):
             try:
-                marker = self._markers.write(partition, producer, commit=transaction.committed, coordinator_epoch=epoch)
+                marker = self._markers.write(
+                    partition,
+                    producer,
+                    commit=transaction.committed,
+                    coordinator_epoch=epoch,
+                    transaction_version=transaction.client_version,
+                )
                 written.append(marker)
             except _NEEDLESS as error:
                 logger.info("no marker of %s for %s-%d: %s", transaction.transactional_id, *partition, error)

@@ -37,38 +37,49 @@ class BrokerMarkerWriter:
         return opening_of(self._broker, *partition)
 
     def write(
-        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int = 0
+        self,
+        partition: PartitionKey,
+        producer: ProducerIdAndEpoch,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        transaction_version: int = 0,
     ) -> Deferred[None]:
         """Append the marker, here or where the partition's leader is; settles when it is committed.
 
         Raises UnknownTopicOrPartitionError and what the append raises.
         """
+        end = EndTransactionMarker(commit, coordinator_epoch)
         try:
-            return self._write_here(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)
+            return self._write_here(partition, producer, end, transaction_version)
         except (NotLeaderOrFollowerError, NotCoordinatorError):  # of other topics, and of the groups'
             if self._peers is None:
                 raise
-            return self._peers.write_marker(partition, producer, commit=commit, coordinator_epoch=coordinator_epoch)
+            from tidelog.broker.cluster.txn_markers import Marker  # a lone node has no use for it
+
+            return self._peers.write_marker(Marker(*partition, *producer, *end, transaction_version))
 
     def _write_here(
-        self, partition: PartitionKey, producer: ProducerIdAndEpoch, *, commit: bool, coordinator_epoch: int
+        self, partition: PartitionKey, producer: ProducerIdAndEpoch, end: EndTransactionMarker, transaction_version: int
     ) -> Deferred[None]:
         topic, index = partition
         producer_id, producer_epoch = producer
         batch = end_transaction_marker(
-            EndTransactionMarker(commit, coordinator_epoch),
+            end,
             timestamp=self._broker.time.milliseconds(),
             producer_id=producer_id,
             producer_epoch=producer_epoch,
         )
         if topic != GROUP_METADATA_TOPIC:
             found = self._broker.replica_manager.partition(topic, index)
-            info = found.append_records(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+            info = found.append_records(
+                memoryview(batch), origin=AppendOrigin.COORDINATOR, transaction_version=transaction_version
+            )
             self._note(partition, producer_id)
             return found.when_committed(info.last_offset)
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
-        appended = self._coordinators.groups.runtime.append_end_transaction(index, batch)
+        appended = self._coordinators.groups.runtime.append_end_transaction(index, batch, transaction_version)
         self._note(partition, producer_id)
         return appended
 

@@ -300,6 +300,14 @@ class TestTransactions:
         with pytest.raises(TransactionCoordinatorFencedError):
             append(log, marker(7, commit=False, coordinator_epoch=4), COORDINATOR)
 
+    def test_a_late_marker_of_version_2_is_refused(self, bench: LogBench) -> None:
+        log = bench.open()
+        append(log, producer_batch(0, transactional=True))
+        late = marker(7, commit=True)
+        with pytest.raises(InvalidProducerEpochError):
+            log.append_as_leader(memoryview(late), leader_epoch=0, origin=COORDINATOR, transaction_version=2)
+        assert (log.log_end_offset, log.last_stable_offset) == (1, 0)
+
     def test_plain_batch_inside_a_transaction_is_refused(self, bench: LogBench) -> None:
         log = bench.open()
         append(log, producer_batch(0, transactional=True))

@@ -15,6 +15,7 @@ from tidelog.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 
@@ -106,7 +107,7 @@ def test_no_schedule_allows_a_batch_after_the_marker_of_its_transaction(seed: in
 
 
 def markers() -> list[Marker]:
-    ends = [(7, 1, True, 4), (8, 0, False, 4)]
+    ends = [(7, 1, True, 4, 2), (8, 0, False, 4, 0)]
     return [Marker(topic, partition, *end) for end in ends for topic, partition in product(("a", "b"), (0, 3))]
 
 
@@ -122,8 +123,9 @@ def answer(codes: dict[tuple[int, str, int], int]) -> WriteTxnMarkersResponse:
 def test_one_request_has_an_entry_for_each_end() -> None:
     request = request_of(markers())
     assert [
-        (one.producer_id, one.producer_epoch, one.transaction_result, one.coordinator_epoch) for one in request.markers
-    ] == [(7, 1, True, 4), (8, 0, False, 4)]
+        (one.producer_id, one.producer_epoch, one.transaction_result, one.coordinator_epoch, one.transaction_version)
+        for one in request.markers
+    ] == [(7, 1, True, 4, 2), (8, 0, False, 4, 0)]
     for entry in request.markers:
         assert [(topic.name, topic.partition_indexes) for topic in entry.topics] == [("a", [0, 3]), ("b", [0, 3])]
 
@@ -147,3 +149,11 @@ def test_a_marker_is_sent_until_it_is_written_or_needless(code: int, is_done: bo
     assert (sent[-1] in written(sent, answer(codes))) is is_done
     del codes[8, "b", 3]
     assert written(sent, answer(codes)) == set(sent[:-1]), "what is not answered is not written"
+
+
+def test_brokers_before_4_2_get_no_version() -> None:
+    request = request_of(markers())
+    older = WriteTxnMarkersRequest.decode(memoryview(request.encode(1)), 1)
+    assert {one.transaction_version for one in older.markers} == {0}
+    newer = WriteTxnMarkersRequest.decode(memoryview(request.encode(2)), 2)
+    assert [one.transaction_version for one in newer.markers] == [2, 0]

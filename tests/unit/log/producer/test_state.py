@@ -123,3 +123,66 @@ def test_a_walk_in_parts_gives_who_is_known_all_the_while(seed: int) -> None:
     producers.remove_expired(threading.Lock())
     told = [entry.producer_id for part in producers_in_parts(producers, 7) for entry in part]
     assert sorted(told) == sorted(producers.producers), "each once while none goes"
+
+
+# -- markers ----------------------------------------------------------------------------------------------------------
+
+
+def end(state: ProducerStateManager, epoch: int, version: int, *, is_abort: bool = False) -> str:
+    """Check and note a marker; what came of it."""
+    marker = Marker(7, epoch, 0, state.end_offset, 0, is_abort)
+    try:
+        state.check_marker(marker, version)
+    except KafkaError as error:
+        return type(error).__name__
+    state.update_marker(marker)
+    return "ended"
+
+
+def transactional(state: ProducerStateManager, epoch: int) -> ProducerBatch:
+    return ProducerBatch(7, epoch, 0, 0, state.end_offset, state.end_offset, 1000, is_transactional=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_open", "marker_epoch", "outcome"),
+    [
+        (1, True, 4, "InvalidProducerEpochError"),
+        (1, True, 5, "ended"),
+        (1, True, 6, "ended"),
+        (1, False, 5, "ended"),
+        (2, True, 4, "InvalidProducerEpochError"),
+        (2, True, 5, "InvalidProducerEpochError"),
+        (2, True, 6, "ended"),
+        (2, False, 4, "InvalidProducerEpochError"),
+        (2, False, 5, "ended"),
+    ],
+)
+def test_the_epoch_of_a_marker(version: int, is_open: bool, marker_epoch: int, outcome: str) -> None:
+    """Each transaction of version 2 has an epoch of its own, and its marker the next one; a second marker may come."""
+    known = state()
+    append(known, transactional(known, 4 if not is_open else 5))
+    if not is_open:
+        assert end(known, 5, version) == "ended"
+    assert end(known, marker_epoch, version) == outcome
+
+
+def test_the_last_epoch_ends_a_transaction_of_the_same() -> None:
+    """A fence at the highest epoch cannot raise it."""
+    known = state()
+    append(known, transactional(known, 32_767))
+    assert end(known, 32_767, 2) == "ended"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
+    """Markers of version 2 in any order, late and twice: a transaction gets its own decision (KIP-1228)."""
+    chance, known = random.Random(seed), state()
+    decisions = {epoch: chance.choice((True, False)) for epoch in range(1, 9)}  # by the epoch of the marker
+    on_the_way: list[int] = []
+    for epoch in range(8):
+        append(known, transactional(known, epoch))
+        for late in chance.choices(on_the_way, k=min(3, len(on_the_way))):
+            assert end(known, late, 2, is_abort=decisions[late]) == "InvalidProducerEpochError"
+            assert known.producers[7].current_txn_first_offset >= 0, "still open"
+        on_the_way.append(epoch + 1)
+        assert end(known, epoch + 1, 2, is_abort=decisions[epoch + 1]) == "ended"

@@ -299,8 +299,8 @@ def test_a_share_fetch_whose_client_has_gone_acquires_nothing(world: ShareWorld)
 class SyncedLog(MemoryTopicLog):
     """A topic whose syncs end when the test says so."""
 
-    def append(self, partition: int, batch: bytearray) -> int:
-        offset = super().append(partition, batch)
+    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
+        offset = super().append(partition, batch, transaction_version)
         self.syncs.setdefault(partition, Deferred())
         return offset
 

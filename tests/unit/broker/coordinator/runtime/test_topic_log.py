@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.replicated import LED, ReplicatedBroker
 from tests.unit.broker.data_broker import batch
+from tidelog.broker.cluster.txn_markers import Marker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
@@ -55,9 +56,9 @@ class Peers:
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
 
-    def write_marker(self, partition: tuple[str, int], *_: object, **__: object) -> Deferred[None]:
+    def write_marker(self, marker: Marker) -> Deferred[None]:
         """Note it."""
-        self.written.append(partition)
+        self.written.append((marker.topic, marker.partition))
         return completed(None)
 
 

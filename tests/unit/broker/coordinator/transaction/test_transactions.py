@@ -354,6 +354,18 @@ def test_version_2_epoch_of_before_cannot_add() -> None:
 # -- markers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_markers_have_the_version_of_their_transaction(version: int) -> None:
+    """A leader compares epochs by it: only in version 2 they tell the transactions of a producer apart (KIP-1228)."""
+    world = TransactionWorld()
+    producer = world.init()
+    world.add(producer, version=version)
+    world.markers.failures[T0] = KafkaStorageError()
+    world.end(producer, version=version)
+    again = world.restarted()
+    assert again.markers.versions == [version]
+
+
 @pytest.mark.parametrize("error", [UnknownTopicOrPartitionError(), InvalidProducerEpochError()])
 def test_partitions_that_need_no_marker_hold_nothing_up(error: KafkaError) -> None:
     world = TransactionWorld()
