@@ -244,7 +244,7 @@ def end_transaction(client: Client, partition: int, producer_id: int, epoch: int
 
 
 def codes_of_markers(node: BrokerProcess, partition: int) -> list[int]:
-    """What comes of markers in version 2 for an open transaction: a late one, its own, that again, an older one."""
+    """The error codes of markers in version 2 for an open transaction: a late one, its own, that again, a late one."""
     topic = TopicRequest(name="ends", partition_indexes=[partition])
     with Client(node.bootstrap) as client:
         found = client.call(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse)
