@@ -42,6 +42,10 @@ class TopicRecreatedError(PipelineError):
     """The topic was deleted and created again: its id is another one, and the old offsets mean nothing in it."""
 
 
+class LogRewrittenError(PipelineError):
+    """A log was cut and written again: at offsets that were read before it has other records now."""
+
+
 class MalformedTimestampError(PipelineError):
     """A record's timestamp in ms does not fit Spark's timestamps, which count microseconds in 64 bits."""
 

@@ -67,13 +67,14 @@ class PartitionState:
 
     ``complete_offset`` is ``end``: every committed record below it is in the table. ``complete_timestamp`` is the
     largest record time (ms) among them, -1 without records. ``lost`` are (start, end) that were gone before they
-    could be exported.
+    could be exported. ``leader_epoch``: that of the offset before ``end``, -1 where it is not known.
     """
 
     start: int
     end: int
     complete_timestamp: int = -1
     lost: tuple[tuple[int, int], ...] = ()
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

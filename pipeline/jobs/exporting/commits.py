@@ -109,7 +109,7 @@ def export_into(
         pace.committed(_log_bytes(part))
         done += _log_bytes(part)
         progress.job = f"export, {100 * done // max(total, 1)} % committed"
-    return looked.result(after, (result for plan in written for result in plan.results))
+    return looked.result(before, after, (result for plan in written for result in plan.results))
 
 
 def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:

@@ -3,8 +3,9 @@
     run -> one line per commit, metrics -> wait for the rest of the interval -> run ...
 
 A run that fails is told and tried again at the next interval: the store, the catalog or the broker may be away for a
-while, or another export was faster. What asks for a decision ends it: a topic that was created again, records that are
-lost, an option that cannot be. Each run begins where the table's newest commit ends, so nothing is kept in between.
+while, or another export was faster. What asks for a decision ends it: a topic that was created again, a log that was
+cut and written again, records that are lost, an option that cannot be. Each run begins where the table's newest commit
+ends, so nothing is kept in between.
 """
 
 from __future__ import annotations
@@ -16,18 +17,35 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError, SelectionError, TopicRecreatedError
+from tidelog.pipeline.errors import (
+    DataLossError,
+    LogRewrittenError,
+    OptionError,
+    PipelineError,
+    SelectionError,
+    TopicRecreatedError,
+)
 from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
 from tidelog.pipeline.jobs.exporting.request import ExportResult
 from tidelog.protocol.errors import KafkaError
 
-DECISIONS = (BadRequestError, DataLossError, MissingPackageError, OptionError, SelectionError, TopicRecreatedError)
+DECISIONS = (
+    BadRequestError,
+    DataLossError,
+    LogRewrittenError,
+    MissingPackageError,
+    OptionError,
+    SelectionError,
+    TopicRecreatedError,
+)
 """Errors that come again until someone changes something."""
 _HELP = {
     "commits_total": "Runs that committed something.",
     "failures_total": "Runs that failed.",
     "rows_total": "Rows written.",
     "bytes_total": "Bytes of files written.",
+    "dead_letters_total": "Damaged batches and values that became dead letters.",
+    "lost_offsets_total": "Offsets that were gone before they could be exported.",
     "last_success_timestamp_seconds": "When the log was looked at by the last run that succeeded.",
     "lag_records": "Offsets that the log had and the table had not, at the last run that succeeded.",
 }
@@ -41,6 +59,8 @@ class FollowMetrics:
     failures_total: int = 0
     rows_total: int = 0
     bytes_total: int = 0
+    dead_letters_total: int = 0
+    lost_offsets_total: int = 0
     last_success_timestamp_seconds: float = 0.0
     lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -49,6 +69,8 @@ class FollowMetrics:
         self.commits_total += result.committed
         self.rows_total += result.rows
         self.bytes_total += result.size
+        self.dead_letters_total += result.dead_letters
+        self.lost_offsets_total += sum(lost.end - lost.start for lost in result.lost)
         self.last_success_timestamp_seconds = result.looked_ms / 1000
         self.lag_records = result.lag()
 
@@ -114,10 +136,27 @@ class Follower:
             self.told(f"{error}; it is tried again in {self.interval_s:g} s")
         else:
             self.metrics.note(result)
-            if result.committed:
-                self.told(_line(result))
-        if self.metrics_path is not None:
+            for line in _lines(result) if result.committed else ():
+                self.told(line)
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        """Replace the file of metrics. Where that fails the table is kept up to date all the same."""
+        if self.metrics_path is None:
+            return
+        try:
             OsFileSystem().replace_file(os.path.abspath(self.metrics_path), self.metrics.text().encode())
+        except (KafkaError, OSError) as error:
+            self.told(f"the metrics are not written: {error}")
+
+
+def _lines(result: ExportResult) -> list[str]:
+    """Lines about a run: its commit, its dead letters, and the offsets that were gone."""
+    lost = [
+        f"{one.topic}-{one.partition} lost before export: offsets {one.start} to {one.end - 1}" for one in result.lost
+    ]
+    letters = [f"dead letters: {result.dead_letters}; see the dead-letter table"] if result.dead_letters else []
+    return [_line(result), *letters, *lost]
 
 
 def _line(result: ExportResult) -> str:

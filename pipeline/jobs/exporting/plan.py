@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tidelog.log.files.checkpoints import EpochEntry
 from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
 from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_slices
 from tidelog.pipeline.export.manifest import (
@@ -23,6 +24,7 @@ from tidelog.pipeline.export.manifest import (
     id_text,
 )
 from tidelog.pipeline.job_errors import JobError
+from tidelog.pipeline.jobs.exporting.history import epoch_at, epochs_of, require_same_history
 from tidelog.pipeline.jobs.exporting.request import ExportRequest
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
@@ -32,7 +34,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 @dataclass(slots=True)
 class PartitionPlan:
     """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the
-    first rows; ``may_grow`` says whether this table's files grow."""
+    first rows; ``may_grow`` says whether this table's files grow. ``epochs``: the log's leader epochs."""
 
     partition: Partition
     before: PartitionState | None
@@ -41,6 +43,7 @@ class PartitionPlan:
     lost: tuple[tuple[int, int], ...] = ()
     grows: TableFile | None = None
     may_grow: bool = True
+    epochs: tuple[EpochEntry, ...] = ()
     results: list[FileResult] = field(default_factory=list)
 
     @property
@@ -54,13 +57,17 @@ class PartitionPlan:
         largest = max((result.largest_timestamp for result in self.results), default=-1)
         begin = self.start if self.before is None else self.before.start
         found = [(lost.start, lost.end) for result in self.results for lost in result.lost]
-        return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found))
+        epoch = epoch_at(self.epochs, self.end - 1)
+        return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found), epoch)
 
 
 def plan_partition(
     partition: Partition, before: Manifest, request: ExportRequest, *, may_grow: bool = True
 ) -> PartitionPlan:
-    """Plan the additions to one partition. Raises TopicRecreatedError, DataLossError, JobError."""
+    """Plan the additions to one partition.
+
+    Raises TopicRecreatedError, LogRewrittenError, DataLossError, JobError.
+    """
     directory, bounds = partition.directory, partition.bounds
     name, number = directory.topic, directory.partition
     topic = before.topics.get(name)
@@ -73,13 +80,15 @@ def plan_partition(
             )
         topic = None
     state = None if topic is None else topic.partitions.get(number)
+    epochs = epochs_of(directory)
     if state is None:
-        return PartitionPlan(partition, None, bounds.start, partition.end, may_grow=may_grow)
+        return PartitionPlan(partition, None, bounds.start, partition.end, may_grow=may_grow, epochs=epochs)
     if state.end > bounds.end:
         raise JobError(
             f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was cut; "
             "expected the log that was exported before"
         )
+    require_same_history(directory, state, epochs)
     lost = state.lost
     if state.end < bounds.start:
         if request.fail_on_data_loss:
@@ -90,7 +99,7 @@ def plan_partition(
         lost = (*lost, (state.end, bounds.start))
     start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
     last = _growing(before, directory, start, request.file_bytes) if may_grow and end > start else None
-    return PartitionPlan(partition, state, start, end, lost, last, may_grow)
+    return PartitionPlan(partition, state, start, end, lost, last, may_grow, epochs)
 
 
 def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.pipeline.export.file import FileResult
 from tidelog.pipeline.export.manifest import APPEND, Manifest
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.pipeline.plan.log_watch import Partition
+from tidelog.pipeline.plan.rows import LostRange
 from tidelog.pipeline.values.columns import ValueColumns
 from tidelog.pipeline.values.registry import Registry
 
@@ -51,7 +52,8 @@ class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
-    up to there, which those are not that have an open transaction. ``ends``: where the logs ended then.
+    up to there, which those are not that have an open transaction. ``ends``: where the logs ended then. ``lost``:
+    offsets that were found to be gone by this run.
     """
 
     manifest: Manifest
@@ -63,6 +65,7 @@ class ExportResult:
     size: int = 0
     dead_letters: int = 0
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    lost: tuple[LostRange, ...] = ()
 
     def lag(self) -> dict[tuple[str, int], int]:
         """(Topic, partition) -> offsets that the log had and the table has not: of open transactions, or none."""
@@ -114,8 +117,8 @@ class Look:
             manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted(), ends=self._ends()
         )
 
-    def result(self, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
-        """The result of a run that committed ``after``."""
+    def result(self, before: Manifest, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
+        """The result of a run that committed ``after`` to a table with the state ``before``."""
         results = list(results)
         files = [file for result in results for file in result.files]
         letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
@@ -129,6 +132,7 @@ class Look:
             size=sum(file.size for file in files),
             dead_letters=letters,
             ends=self._ends(),
+            lost=tuple(_newly_lost(before, after)),
         )
 
     def _ends(self) -> dict[tuple[str, int], int]:
@@ -136,3 +140,13 @@ class Look:
 
     def _exhausted(self) -> frozenset[tuple[str, int]]:
         return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)
+
+
+def _newly_lost(before: Manifest, after: Manifest) -> Iterator[LostRange]:
+    """The ranges that ``after`` notes as lost and ``before`` does not."""
+    for name, topic in after.topics.items():
+        earlier = before.topics.get(name)
+        known = earlier.partitions if earlier is not None and earlier.topic_id == topic.topic_id else {}
+        for number, state in topic.partitions.items():
+            noted = known[number].lost if number in known else ()
+            yield from (LostRange(name, number, start, end) for start, end in state.lost if (start, end) not in noted)

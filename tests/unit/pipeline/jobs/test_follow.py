@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tests.support.pipelines import DataDirectory, end_transaction, fill
-from tidelog.pipeline.errors import OptionError, TopicRecreatedError
+from tidelog.pipeline.errors import LogRewrittenError, OptionError, TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting.follow import Follower
@@ -61,6 +61,42 @@ def test_each_run_tells_its_commit_and_the_metrics(data: DataDirectory, tmp_path
     follower.run_once()
     assert follower.metrics.lag_records == {("orders", 0): 0}
     assert told[-1].endswith("lag 0 records")
+
+
+def test_lost_records_and_dead_letters_are_told(data: DataDirectory, tmp_path: Path) -> None:
+    told: list[str] = []
+    table = str(tmp_path / "table")
+
+    def run() -> ExportResult:
+        return export(None, ExportRequest(data.source(), table, fail_on_data_loss=False))
+
+    follower = Follower(run, told.append, 1, str(tmp_path / "metrics"))
+    fill(data.log("orders"), 60)
+    data.close()
+    first, second, third, *_ = sorted((data.path / "orders-0").glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[70] ^= 1
+    first.write_bytes(content)
+    second.unlink()
+    follower.run_once()
+    follower.run_once()
+    gone = f"{int(second.stem)} to {int(third.stem) - 1}"
+    assert told[1:] == ["dead letters: 1; see the dead-letter table", f"orders-0 lost before export: offsets {gone}"]
+    lines = (tmp_path / "metrics").read_text().splitlines()
+    assert "tidelog_export_dead_letters_total 1" in lines
+    assert f"tidelog_export_lost_offsets_total {int(third.stem) - int(second.stem)}" in lines
+
+
+def test_metrics_that_cannot_be_written_are_told_and_end_nothing(data: DataDirectory, tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "file").write_text("")
+    follower = Follower(exporting(data), told.append, 1, str(tmp_path / "file" / "metrics"))
+    fill(data.log("orders"), 2)
+    follower.run_once()
+    follower.run_once()
+    assert told[0].startswith("version 1: 10 rows")
+    assert all(line.startswith("the metrics are not written: ") for line in told[1:])
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize(
@@ -124,7 +160,9 @@ def test_a_signal_at_any_line_stops_it() -> None:
     assert moment > 10
 
 
-@pytest.mark.parametrize("error", [TopicRecreatedError("again"), OptionError("no"), BadRequestError("no")])
+@pytest.mark.parametrize(
+    "error", [TopicRecreatedError("again"), LogRewrittenError("cut"), OptionError("no"), BadRequestError("no")]
+)
 def test_what_asks_for_a_decision_ends_it(error: Exception) -> None:
     def run() -> ExportResult:
         raise error
