@@ -23,8 +23,8 @@ from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.quorum_state import NO_LEADER, read_quorum_state
+from tidelog.log.directories.names import METADATA_DIRECTORY
 from tidelog.log.files.checkpoints import read_meta_properties
-from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.system.file_system import FileSystem
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaStorageError

@@ -22,7 +22,6 @@ belong in a worker.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -32,24 +31,35 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
+from tidelog.log.directories.deletion import doom, remove_deleted, rename_away
+from tidelog.log.directories.entries import (
+    Entry,
+    close_cleanly,
+    collect,
+    directory_id_of,
+    entry_of,
+    error_of,
+    is_unopened,
+    refuse,
+    size_of,
+)
+from tidelog.log.directories.log_directory import LogDirectory, write_all
+from tidelog.log.directories.names import DELETE_DIRECTORY_SUFFIX, name_aside
+from tidelog.log.directories.room import RoomWatch
+from tidelog.log.directories.startup import KnownTopics, TopicConfigs, find_logs, recover
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
-    CheckpointCorruptError,
-    read_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import note_proofs
-from tidelog.log.log_directory import LogDirectory, write_all
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.recovery.loader import LoadRequest, load_log
-from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
+from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.retention import move_start, remove_below_start
-from tidelog.log.room import RoomWatch
-from tidelog.log.segment.segment import LOG_SUFFIX
-from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.reserve import DEFAULT_RESERVE_BYTES, Reserve, lacks_room
 from tidelog.log.system.retention_clock import RetentionClock
 from tidelog.log.system.time import Time
@@ -58,41 +68,9 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicO
 
 logger = logging.getLogger(__name__)
 
-DELETE_DIRECTORY_SUFFIX = "-delete"
-_RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
-_MAX_NAME_BYTES = 255
-_PROGRESS_SECONDS = 2.0
 #: One more closing thread for so many open logs: closing waits for syncs, which a journal takes together.
 _LOGS_PER_CLOSING_THREAD = 64
 _MOST_CLOSING_THREADS = 16
-
-TopicConfigs = Callable[[str], LogConfig | None]
-
-
-class _Entry:
-    """A partition that has a directory: its log once opened, or why it cannot be. See the module for ``lock``."""
-
-    __slots__ = ("clean", "directory", "error", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id")
-
-    def __init__(
-        self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
-    ) -> None:
-        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first."""
-        self.is_new = is_new
-        self.directory = directory
-        self.path = path
-        self.topic_id = topic_id
-        self.clean = clean
-        self.log: UnifiedLog | None = None
-        self.error: KafkaError | None = None
-        self.lock = threading.Lock()
-        self.is_gone = False
-        self.is_doomed = False
-        """Deleted, but for its directory, which could not be renamed: that is tried again by who needs the name."""
-
-
-METADATA_DIRECTORY = "__cluster_metadata-0"
-"""The metadata log of a KRaft node lies beside the logs of topics, and is none of them."""
 
 
 class DirectoryDescription(NamedTuple):
@@ -132,11 +110,11 @@ class LogManager:
         self._file_system = file_system
         self._time = time
         self._lock = threading.Lock()
-        self._entries: dict[TopicPartition, _Entry] = {}
+        self._entries: dict[TopicPartition, Entry] = {}
         self._configs: TopicConfigs = lambda _: None
-        self.is_unopened: Callable[[TopicPartition], bool] = partial(_is_unopened, self._entries)
+        self.is_unopened: Callable[[TopicPartition], bool] = partial(is_unopened, self._entries)
         """Whether the next caller would open a log of the partition, or make it."""
-        self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(_directory_id_of, self._entries)
+        self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(directory_id_of, self._entries)
         """The id of the log directory in which a partition has its own; None where it has none, or none is known."""
         self.room = RoomWatch(
             file_system,
@@ -144,8 +122,6 @@ class LogManager:
             self._entries,
             lambda partition: self._open(partition, self._entries[partition]),
         )
-        self._deleted_topics: Mapping[bytes, str] = {}
-        self._topic_ids: Mapping[str, bytes] = {}
         self._retention_clock = RetentionClock(time)
 
     # ---- start and stop
@@ -163,18 +139,17 @@ class LogManager:
         topics whose acknowledged deletion could not be finished: their logs go now, also beside a new topic of that
         name. Raises KafkaStorageError when no directory works.
         """
-        self._deleted_topics = deleted_topics or {}
-        self._topic_ids = topic_ids or {}
         if topic_configs is None:
             self._configs = lambda _: self.default_config
         elif isinstance(topic_configs, Mapping):
             self._configs = topic_configs.get
         else:
             self._configs = topic_configs
+        topics = KnownTopics(self._configs, topic_ids or {}, deleted_topics or {})
         strays: list[TopicPartition] = []
         for directory in self._online:
             try:
-                strays += self._find_logs(directory)
+                strays += find_logs(self.environment, directory, self._entries, topics)
             except KafkaStorageError as error:
                 directory.state.mark_offline(error)
         if not any(directory.is_online for directory in self.directories):
@@ -185,63 +160,14 @@ class LogManager:
             directory.state.check_room(self._file_system)
         return strays
 
-    def _find_logs(self, directory: LogDirectory) -> list[TopicPartition]:
-        self._file_system.make_directory(directory.path)
-        known = directory.read(self._file_system)
-        strays = []
-        for name in self._file_system.list_names(directory.path):
-            path = f"{directory.path}/{name}"
-            if name.endswith(DELETE_DIRECTORY_SUFFIX):
-                self.environment.deletions.schedule(0, partial(self._file_system.remove_directory, path))
-                continue
-            partition = known.get(name) or partition_of_name(name)
-            if partition is None or name == METADATA_DIRECTORY:
-                continue
-            if _is_of(self._deleted_topics, self._file_system, partition, path):
-                _finish_deletion(self.environment, partition, path)
-                continue
-            if self._configs(partition.topic) is None:
-                logger.warning("%s belongs to no known topic; left alone", path)
-                strays.append(partition)
-            elif partition in self._entries:
-                raise KafkaStorageError(f"{partition} lies in {path} and in {self._entries[partition].path}")
-            else:
-                self._entries[partition] = _Entry(
-                    directory, path, clean=directory.was_clean, topic_id=self._topic_ids.get(partition.topic)
-                )
-        return strays
-
     def _recover_unclean(self) -> None:
         pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
         if not pending:
             return
-        from concurrent.futures import ThreadPoolExecutor, wait
-
-        waiting_bytes = {
-            partition: unsynced_bytes(self._file_system, entry.path, entry.directory.recovery_points.get(partition, 0))
-            for partition, entry in pending
-        }
-        progress = RecoveryProgress(sum(waiting_bytes.values()), len(pending))
-        # The longest first: the last thread to finish is then not left alone with it.
-        pending.sort(key=lambda item: waiting_bytes[item[0]], reverse=True)
-        logger.info(
-            "recovering %d logs after an unclean stop, %.1f MB to walk",
-            len(pending), sum(waiting_bytes.values()) / 1e6,
-        )  # fmt: skip
-        started = self._time.monotonic_ms()
-
-        def recover(partition: TopicPartition, entry: _Entry) -> None:
-            with entry.lock:
-                self._load(partition, entry, progress=progress)
-            progress.log_done()
-
-        with ThreadPoolExecutor(self._recovery_threads * len(self.directories), "recovery") as pool:
-            running = {pool.submit(recover, *item) for item in pending}
-            while running:
-                done, running = wait(running, _PROGRESS_SECONDS)
-                for future in done:
-                    future.result()
-                logger.info("%s", progress.line((self._time.monotonic_ms() - started) / 1000))
+        threads = self._recovery_threads * len(self.directories)
+        recover(
+            pending, lambda p, e, progress: self._load(p, e, progress=progress), self._file_system, self._time, threads
+        )
         try:
             self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
         except KafkaStorageError as error:
@@ -261,14 +187,14 @@ class LogManager:
             from concurrent.futures import ThreadPoolExecutor
 
             with ThreadPoolExecutor(threads, "closing") as pool:
-                closed = list(pool.map(_close_cleanly, opened))
+                closed = list(pool.map(close_cleanly, opened))
         else:
-            closed = [_close_cleanly(entry) for entry in opened]
+            closed = [close_cleanly(entry) for entry in opened]
         dirty = {entry.directory.path for entry, is_clean in zip(opened, closed, strict=True) if not is_clean}
         dirty |= {entry.directory.path for entry in entries if entry.error is not None}
         for directory in self.directories:
             if directory.is_online:
-                _collect(directory, self._entries, self._lock)
+                collect(directory, self._entries, self._lock)
                 directory.finish(self._file_system, broker_epoch, self.partitions(), clean=directory.path not in dirty)
 
     # ---- finding, making, deleting
@@ -282,10 +208,10 @@ class LogManager:
             if entry.log is not None:
                 return entry.log
             if entry.error is not None:
-                return _refuse(entry)  # not under the lock: it may be tried again in a worker just now
+                return refuse(entry)  # not under the lock: it may be tried again in a worker just now
             with entry.lock:
                 if not entry.is_gone:
-                    return self._load(partition, entry).log or _refuse(entry)
+                    return self._load(partition, entry).log or refuse(entry)
         return None
 
     def get_or_create_log(
@@ -315,16 +241,16 @@ class LogManager:
                 self.delete_log(partition)
                 continue
             if entry.error is not None and not entry.is_gone:
-                return _refuse(entry)
+                return refuse(entry)
             with entry.lock:
                 if entry.is_gone or entry.is_doomed:
                     continue
-                log = self._load(partition, entry, topic_id, config).log or _refuse(entry)
+                log = self._load(partition, entry, topic_id, config).log or refuse(entry)
                 if log.config is not config:
                     log.update_config(config)
                 return log
 
-    def _make_entry(self, partition: TopicPartition, topic_id: bytes | None, *, is_new: bool) -> _Entry:
+    def _make_entry(self, partition: TopicPartition, topic_id: bytes | None, *, is_new: bool) -> Entry:
         online = [directory for directory in self.directories if directory.is_online]
         offline = [directory.path for directory in self.directories if not directory.is_online]
         if not online or (offline and not is_new):
@@ -336,17 +262,17 @@ class LogManager:
         directory.forget(partition)
         if len(self.directories) > 1:
             self.placed.append(partition)
-        return _Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
+        return Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
 
     def _load(
         self,
         partition: TopicPartition,
-        entry: _Entry,
+        entry: Entry,
         topic_id: bytes | None = None,
         config: LogConfig | None = None,
         *,
         progress: RecoveryProgress | None = None,
-    ) -> _Entry:
+    ) -> Entry:
         """Open the log into ``entry``, or note there why not (asking again tells the same without trying). Under the
         entry's lock."""
         if entry.log is None and entry.error is None and entry.directory.is_online:
@@ -360,7 +286,7 @@ class LogManager:
     def _open(
         self,
         partition: TopicPartition,
-        entry: _Entry,
+        entry: Entry,
         topic_id: bytes | None = None,
         config: LogConfig | None = None,
         progress: RecoveryProgress | None = None,
@@ -390,7 +316,7 @@ class LogManager:
     def delete_log(self, partition: TopicPartition) -> bool:
         """Remove a partition; False when there is none. Its name is free when this returns, durably when the names of
         the directory are synced. Raises KafkaStorageError."""
-        while (entry := _entry_of(self._entries, self._lock, partition)) is not None:
+        while (entry := entry_of(self._entries, self._lock, partition)) is not None:
             with entry.lock:
                 if entry.is_gone:
                     continue
@@ -398,11 +324,11 @@ class LogManager:
                     entry.log.abandon()
                 path = os.path.join(entry.directory.path, name_aside(partition, DELETE_DIRECTORY_SUFFIX))
                 if entry.directory.is_online:
-                    rename = partial(_rename_away, self._file_system, entry.path, path)
+                    rename = partial(rename_away, self._file_system, entry.path, path)
                     try:
                         entry.directory.state.with_reserve(rename)
                     except KafkaStorageError as error:
-                        _doom(self.environment, entry, error)
+                        doom(self.environment, entry, error)
                         raise
                     entry.directory.state.note_name()
                 with self._lock:
@@ -410,7 +336,7 @@ class LogManager:
                     del self._entries[partition]
                     entry.directory.forget(partition)
             config = entry.log.config if entry.log is not None else self.default_config
-            delete = partial(_remove_deleted, self._file_system, entry.log, path)
+            delete = partial(remove_deleted, self._file_system, entry.log, path)
             is_full = entry.directory.state.shortage is not None  # then the room is wanted now
             self.environment.deletions.schedule(0 if is_full else config.file_delete_delay_ms, delete)
             return True
@@ -434,7 +360,7 @@ class LogManager:
     @property
     def refused(self) -> dict[TopicPartition, KafkaError]:
         """The partitions that could not be loaded or were taken out of service, with the reason."""
-        errors = {partition: _error_of(entry) for partition, entry in list(self._entries.items())}
+        errors = {partition: error_of(entry) for partition, entry in list(self._entries.items())}
         return {partition: error for partition, error in errors.items() if error is not None}
 
     # ---- housekeeping
@@ -459,7 +385,7 @@ class LogManager:
         self.environment.deletions.run()
         return count
 
-    def _retain(self, partition: TopicPartition, entry: _Entry, now_ms: int) -> UnifiedLog | None:
+    def _retain(self, partition: TopicPartition, entry: Entry, now_ms: int) -> UnifiedLog | None:
         """Move a log's start offset as retention allows; returns the log where segments may go."""
         log = entry.log
         if log is None:
@@ -497,7 +423,7 @@ class LogManager:
         """Write ``recovery-point-offset-checkpoint``, and which transaction indices below are proven, where it changed.
         Raises KafkaStorageError."""
         for directory in self._online:
-            _collect(directory, self._entries, self._lock)
+            collect(directory, self._entries, self._lock)
             directory.write(self._file_system, RECOVERY_POINT_FILE)
             for entry in list(self._entries.values()):
                 if entry.directory is directory and entry.log is not None:
@@ -507,13 +433,13 @@ class LogManager:
     def checkpoint_log_start_offsets(self) -> None:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            _collect(directory, self._entries, self._lock)
+            collect(directory, self._entries, self._lock)
         write_all(self._online, LOG_START_OFFSET_FILE, self._file_system)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            _collect(directory, self._entries, self._lock)
+            collect(directory, self._entries, self._lock)
         write_all(self._online, REPLICATION_OFFSET_FILE, self._file_system)
 
     @property
@@ -531,46 +457,11 @@ class LogManager:
                     total, usable = self._file_system.disk_space(directory.path)
                     for partition, entry in list(self._entries.items()):
                         if entry.directory is directory:
-                            sizes[partition] = _size_of(self._file_system, entry)
+                            sizes[partition] = size_of(self._file_system, entry)
                 except KafkaStorageError as error:
                     logger.warning("describing %s: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
-
-
-def _entry_of(entries: dict[TopicPartition, _Entry], lock: threading.Lock, partition: TopicPartition) -> _Entry | None:
-    """The partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
-    with lock:
-        return entries.get(partition)
-
-
-def _is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
-    """Return whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
-    if partition.topic not in topics.values():
-        return False
-    try:
-        return read_partition_metadata(file_system, path) in topics
-    except CheckpointCorruptError:
-        return False  # not known whose it is: reported, left alone
-
-
-def _finish_deletion(environment: LogEnvironment, partition: TopicPartition, path: str) -> None:
-    """Remove the directory at ``path``, which an earlier process could not. Raises KafkaStorageError."""
-    gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
-    environment.file_system.rename(path, gone)
-    logger.info("%s is of a topic that was deleted before the broker started; removed", path)
-    environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
-
-
-def _directory_id_of(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bytes | None:
-    entry = entries.get(partition)
-    return None if entry is None else entry.directory.directory_id
-
-
-def _is_unopened(entries: dict[TopicPartition, _Entry], partition: TopicPartition) -> bool:
-    """Return whether the partition has no log that is open or refused."""
-    entry = entries.get(partition)
-    return entry is None or (entry.log is None and entry.error is None)
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
@@ -595,94 +486,3 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
         except KafkaError as error:
             logger.warning("retention of %s: %s", partition, error)
     return count
-
-
-def _collect(directory: LogDirectory, entries: dict[TopicPartition, _Entry], lock: threading.Lock) -> None:
-    """Bring the directory's tables up to its open logs. ``lock``, the manager's, is taken log by log: the loop may want
-    it."""
-    for partition, entry in list(entries.items()):
-        log = entry.log
-        if log is None or entry.directory is not directory:
-            continue
-        with lock:
-            if not entry.is_gone:
-                directory.collect(partition, log)
-
-
-def _rename_away(file_system: FileSystem, path: str, gone: str) -> None:
-    """Give a deleted log's directory its last name; one that is missing is gone already. Raises KafkaStorageError."""
-    try:
-        file_system.rename(path, gone)
-    except LogStorageError as error:
-        if error.os_errno != errno.ENOENT or file_system.exists(path):
-            raise
-
-
-def _doom(environment: LogEnvironment, entry: _Entry, error: KafkaStorageError) -> None:
-    """Note that the entry's log is deleted though its directory has its name still. Under the entry's lock."""
-    log, entry.log = entry.log, None
-    entry.error, entry.is_doomed = error, True
-    if log is not None:
-        environment.deletions.schedule(log.config.file_delete_delay_ms, log.release_files)
-
-
-def _remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
-    """The files of a deleted partition, in the directory that is called ``path`` now."""
-    if log is not None:
-        log.release_files()
-    file_system.remove_directory(path)
-
-
-def _close_cleanly(entry: _Entry) -> bool:
-    """Flush and close an open log; false when that failed."""
-    try:
-        if entry.log is not None:
-            entry.log.flush()
-            note_proofs(entry.log, entry.directory.index_digests, is_closing=True)
-            entry.log.close()
-            if entry.log.failure is not None:
-                return False
-    except KafkaStorageError as error:
-        logger.error("%s not closed cleanly: %s", entry.path, error)
-        return False
-    return True
-
-
-def _error_of(entry: _Entry) -> KafkaError | None:
-    """Return the error that keeps a partition of an online directory from being served."""
-    if entry.log is None or entry.is_gone or not entry.directory.is_online:
-        return entry.error
-    return entry.log.failure
-
-
-def _refuse(entry: _Entry) -> UnifiedLog:
-    """Raises the reason why the entry has no log."""
-    if entry.error is not None:
-        raise entry.error
-    entry.directory.state.ensure_online()
-    raise KafkaStorageError(f"{entry.path} is not loaded")
-
-
-def _size_of(file_system: FileSystem, entry: _Entry) -> int:
-    if entry.log is not None:
-        return entry.log.size_bytes
-    return sum(file.size for file in file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
-
-
-def partition_of_name(name: str) -> TopicPartition | None:
-    """The partition of a directory name; None for files and directories that are no partition's."""
-    if name.endswith(_RESERVED_SUFFIXES):
-        return None
-    try:
-        return TopicPartition.parse(name)
-    except ValueError:
-        return None
-
-
-def name_aside(partition: TopicPartition, suffix: str) -> str:
-    """``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
-
-    The id is drawn: a count or a clock may give the name of a directory that an earlier process left.
-    """
-    ending = f"-{partition.partition}.{os.urandom(16).hex()}{suffix}"
-    return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending

@@ -47,6 +47,7 @@ from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE, MetadataImag
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
+from tidelog.log.directories.names import METADATA_DIRECTORY
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -62,7 +63,6 @@ from tidelog.log.files.checkpoints import (
     write_offset_checkpoint,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.segment.segment import LOG_SUFFIX
 from tidelog.log.system.file_system import FileEntry, FileSystem

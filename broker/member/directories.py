@@ -18,6 +18,7 @@ from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.replica.strays import STRAY_SUFFIX
 from tidelog.broker.startup import ClaimedDirectories, claim_directory
+from tidelog.log.directories.names import METADATA_DIRECTORY, name_aside, partition_of_name
 from tidelog.log.files.checkpoints import (
     META_PROPERTIES_FILE,
     CheckpointCorruptError,
@@ -27,7 +28,6 @@ from tidelog.log.files.checkpoints import (
     read_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import METADATA_DIRECTORY, name_aside, partition_of_name
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import uuid_to_str

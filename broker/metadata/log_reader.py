@@ -17,7 +17,7 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters, last_voters
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import read_snapshot
-from tidelog.log.manager import METADATA_DIRECTORY as METADATA_DIRECTORY
+from tidelog.log.directories.names import METADATA_DIRECTORY as METADATA_DIRECTORY
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_batches, parse_header
 from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedVersionError

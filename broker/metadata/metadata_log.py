@@ -32,9 +32,9 @@ from tidelog.broker.metadata.quorum_state import (
 from tidelog.broker.metadata.replay import SnapshotId
 from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot
 from tidelog.log.config import LogConfig
+from tidelog.log.directories.names import METADATA_DIRECTORY
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import METADATA_DIRECTORY
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.retention import StartOffsetReason
 from tidelog.log.system.file_system import LogStorageError

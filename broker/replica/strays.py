@@ -18,8 +18,9 @@ import logging
 import os
 from collections.abc import Iterable
 
+from tidelog.log.directories.names import name_aside
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import LogManager, name_aside
+from tidelog.log.manager import LogManager
 
 logger = logging.getLogger(__name__)
 

@@ -33,10 +33,10 @@ from tidelog.broker.controller.embedded import open_controller
 from tidelog.broker.metadata.log_reader import read_metadata_log
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.cli import main
+from tidelog.log.directories.names import partition_of_name
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.files.topic_partition import TopicPartition as Place
-from tidelog.log.manager import partition_of_name
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 

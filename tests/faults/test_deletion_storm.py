@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.storm import EXPECTED, TOPICS, Adopter, PipelineReader, Worker
-from tidelog.log.manager import METADATA_DIRECTORY
+from tidelog.log.directories.names import METADATA_DIRECTORY
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 from tidelog.protocol.messages import delete_topics
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse

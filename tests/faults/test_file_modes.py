@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker import TidelogProcess
 from tests.support.raw_requests import commit_offset, create, produced
-from tidelog.log.manager import METADATA_DIRECTORY
+from tidelog.log.directories.names import METADATA_DIRECTORY
 
 CONFIGS: tuple[dict[str, str], ...] = (
     {"flush_messages": "1"},

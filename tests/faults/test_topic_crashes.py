@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.log.manager import METADATA_DIRECTORY
+from tidelog.log.directories.names import METADATA_DIRECTORY
 from tidelog.log.system.file_system import OsFileSystem
 
 PARTITIONS = 2

@@ -30,7 +30,6 @@ WIDE_PACKAGES = {
     "broker/member": 14,
     "broker/metadata": 13,
     "broker/replica": 13,
-    "log": 14,
     "pipeline/plan": 14,
 }
 """Packages with more loose modules, and how many at the most: their next one needs a room."""

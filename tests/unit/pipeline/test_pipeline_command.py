@@ -20,7 +20,8 @@ from tidelog.broker.startup import build_controller
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
 from tidelog.log.config import LogConfig
-from tidelog.log.manager import METADATA_DIRECTORY, LogManager
+from tidelog.log.directories.names import METADATA_DIRECTORY
+from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
 from tidelog.pipeline.jobs.offline_logs import LOCK_FILE

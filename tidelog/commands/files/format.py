@@ -183,7 +183,7 @@ def format_directories(
 def why_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
     """Return why the node's first start would not take over first records, None where it would."""
     from tidelog.broker.controller.conversion import STORE_FILE
-    from tidelog.log.manager import METADATA_DIRECTORY
+    from tidelog.log.directories.names import METADATA_DIRECTORY
 
     roles, first = config.get_list("process.roles"), config.log_dirs[0]
     if roles and set(roles) != {"broker", "controller"}:

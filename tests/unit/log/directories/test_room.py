@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.log.directories.room import RoomWatch
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.room import RoomWatch
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError

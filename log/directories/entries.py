@@ -1,0 +1,106 @@
+"""Entries of the log manager's table: a partition that has a directory, and its log once that is open."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tidelog.log.directories.log_directory import LogDirectory
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index_proof import note_proofs
+from tidelog.log.segment.segment import LOG_SUFFIX
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Entry:
+    """A partition that has a directory: its log once opened, or why it cannot be.
+
+    ``tidelog.log.manager`` tells of ``lock``.
+    """
+
+    __slots__ = ("clean", "directory", "error", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id")
+
+    def __init__(
+        self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
+    ) -> None:
+        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first."""
+        self.is_new = is_new
+        self.directory = directory
+        self.path = path
+        self.topic_id = topic_id
+        self.clean = clean
+        self.log: UnifiedLog | None = None
+        self.error: KafkaError | None = None
+        self.lock = threading.Lock()
+        self.is_gone = False
+        self.is_doomed = False
+        """Deleted, but for its directory, which could not be renamed: that is tried again by who needs the name."""
+
+
+def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partition: TopicPartition) -> Entry | None:
+    """The partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
+    with lock:
+        return entries.get(partition)
+
+
+def directory_id_of(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bytes | None:
+    entry = entries.get(partition)
+    return None if entry is None else entry.directory.directory_id
+
+
+def is_unopened(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bool:
+    """Return whether the partition has no log that is open or refused."""
+    entry = entries.get(partition)
+    return entry is None or (entry.log is None and entry.error is None)
+
+
+def error_of(entry: Entry) -> KafkaError | None:
+    """Return the error that keeps a partition of an online directory from being served."""
+    if entry.log is None or entry.is_gone or not entry.directory.is_online:
+        return entry.error
+    return entry.log.failure
+
+
+def refuse(entry: Entry) -> UnifiedLog:
+    """Raises the reason why the entry has no log."""
+    if entry.error is not None:
+        raise entry.error
+    entry.directory.state.ensure_online()
+    raise KafkaStorageError(f"{entry.path} is not loaded")
+
+
+def size_of(file_system: FileSystem, entry: Entry) -> int:
+    if entry.log is not None:
+        return entry.log.size_bytes
+    return sum(file.size for file in file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
+
+
+def close_cleanly(entry: Entry) -> bool:
+    """Flush and close an open log; false when that failed."""
+    try:
+        if entry.log is not None:
+            entry.log.flush()
+            note_proofs(entry.log, entry.directory.index_digests, is_closing=True)
+            entry.log.close()
+            if entry.log.failure is not None:
+                return False
+    except KafkaStorageError as error:
+        logger.error("%s not closed cleanly: %s", entry.path, error)
+        return False
+    return True
+
+
+def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
+    """Bring the directory's tables up to its open logs. ``lock``, the manager's, is taken log by log: the loop may want
+    it."""
+    for partition, entry in list(entries.items()):
+        log = entry.log
+        if log is None or entry.directory is not directory:
+            continue
+        with lock:
+            if not entry.is_gone:
+                directory.collect(partition, log)

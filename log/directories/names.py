@@ -1,0 +1,32 @@
+"""Names of the directories that partitions have, while they are served and after their deletion."""
+
+from __future__ import annotations
+
+import os
+
+from tidelog.log.files.topic_partition import TopicPartition
+
+DELETE_DIRECTORY_SUFFIX = "-delete"
+_RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
+_MAX_NAME_BYTES = 255
+METADATA_DIRECTORY = "__cluster_metadata-0"
+"""The metadata log of a KRaft node lies beside the logs of topics, and is none of them."""
+
+
+def partition_of_name(name: str) -> TopicPartition | None:
+    """The partition of a directory name; None for files and directories that are no partition's."""
+    if name.endswith(_RESERVED_SUFFIXES):
+        return None
+    try:
+        return TopicPartition.parse(name)
+    except ValueError:
+        return None
+
+
+def name_aside(partition: TopicPartition, suffix: str) -> str:
+    """``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
+
+    The id is drawn: a count or a clock may give the name of a directory that an earlier process left.
+    """
+    ending = f"-{partition.partition}.{os.urandom(16).hex()}{suffix}"
+    return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending

@@ -1,0 +1,101 @@
+"""Start of the logs: what lies in the directories is found, and logs of an unclean stop are recovered in threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tidelog.log.config import LogConfig
+from tidelog.log.directories.deletion import finish_deletion, is_of
+from tidelog.log.directories.entries import Entry
+from tidelog.log.directories.log_directory import LogDirectory
+from tidelog.log.directories.names import DELETE_DIRECTORY_SUFFIX, METADATA_DIRECTORY, partition_of_name
+from tidelog.log.environment import LogEnvironment
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.recovery.progress import RecoveryProgress, unsynced_bytes
+from tidelog.log.system.file_system import FileSystem
+from tidelog.log.system.time import Time
+from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 2.0
+
+TopicConfigs = Callable[[str], LogConfig | None]
+Entries = dict[TopicPartition, Entry]
+
+
+class KnownTopics(NamedTuple):
+    """The topics at the start: configurations and ids by name, and names by id of those whose deletion is left."""
+
+    configs: TopicConfigs
+    ids: Mapping[str, bytes]
+    deleted: Mapping[bytes, str]
+
+
+def find_logs(
+    environment: LogEnvironment, directory: LogDirectory, entries: Entries, topics: KnownTopics
+) -> list[TopicPartition]:
+    """Make entries of the partitions in a directory; returns those of unknown topics. Raises KafkaStorageError."""
+    file_system = environment.file_system
+    file_system.make_directory(directory.path)
+    known = directory.read(file_system)
+    strays = []
+    for name in file_system.list_names(directory.path):
+        path = f"{directory.path}/{name}"
+        if name.endswith(DELETE_DIRECTORY_SUFFIX):
+            environment.deletions.schedule(0, partial(file_system.remove_directory, path))
+            continue
+        partition = known.get(name) or partition_of_name(name)
+        if partition is None or name == METADATA_DIRECTORY:
+            continue
+        if is_of(topics.deleted, file_system, partition, path):
+            finish_deletion(environment, partition, path)
+            continue
+        if topics.configs(partition.topic) is None:
+            logger.warning("%s belongs to no known topic; left alone", path)
+            strays.append(partition)
+        elif partition in entries:
+            raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}")
+        else:
+            entries[partition] = Entry(
+                directory, path, clean=directory.was_clean, topic_id=topics.ids.get(partition.topic)
+            )
+    return strays
+
+
+def recover(
+    pending: Sequence[tuple[TopicPartition, Entry]],
+    load: Callable[[TopicPartition, Entry, RecoveryProgress], object],
+    file_system: FileSystem,
+    time: Time,
+    threads: int,
+) -> None:
+    """Load the logs of these entries in threads, each under its entry's lock."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    waiting_bytes = {
+        partition: unsynced_bytes(file_system, entry.path, entry.directory.recovery_points.get(partition, 0))
+        for partition, entry in pending
+    }
+    total_bytes = sum(waiting_bytes.values())
+    progress = RecoveryProgress(total_bytes, len(waiting_bytes))
+    # The longest first: the last thread to finish is then not left alone with it.
+    longest_first = sorted(pending, key=lambda item: waiting_bytes[item[0]], reverse=True)
+    logger.info("recovering %d logs after an unclean stop, %.1f MB to walk", len(waiting_bytes), total_bytes / 1e6)
+    started = time.monotonic_ms()
+
+    def load_locked(partition: TopicPartition, entry: Entry) -> None:
+        with entry.lock:
+            load(partition, entry, progress)
+        progress.log_done()
+
+    with ThreadPoolExecutor(threads, "recovery") as pool:
+        running = {pool.submit(load_locked, *item) for item in longest_first}
+        while running:
+            done, running = wait(running, _PROGRESS_SECONDS)
+            for future in done:
+                future.result()
+            logger.info("%s", progress.line((time.monotonic_ms() - started) / 1000))
