@@ -7,7 +7,8 @@
 Delta keeps an application's transaction number for good, in checkpoints too, where it forgets a commit's own metadata.
 So the number says which state counts, and the state's file says the offsets. Exports commit under the area's lock: a
 state that was written for a number is replaced as long as the table does not have that number, and never after. Other
-writers may append, delete and compact meanwhile. Needs a directory that is mounted.
+writers may append, delete and compact between two commits; a commit that one of them overtakes is a conflict. After a
+RESTORE the state of the restored version counts (``exporting.delta_versions``). Needs a directory that is mounted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import DELTA_INSTALL, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.exporting.commits import export_into
+from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID, STATE_KEY, Position, position_of
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
@@ -33,8 +35,6 @@ from tidelog.pipeline.options.columns import Columns
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
-
-APP_ID = "tidelog.export"
 
 
 def export_to_delta(
@@ -69,8 +69,7 @@ def look_at(path: str) -> tuple[Manifest, int, tuple[str, ...]]:
     from deltalake import DeltaTable
 
     table = DeltaTable(path)
-    number = _number_of(table)
-    return _read_state(ExportTable(path), number), table.version(), tuple(table.file_uris())
+    return _manifest_at(ExportTable(path), position_of(table)), table.version(), tuple(table.file_uris())
 
 
 class _DeltaCommits:
@@ -84,12 +83,14 @@ class _DeltaCommits:
         self._area = ExportTable(request.table, self._finish)
         self._merger = merger
         self._committed: set[str] = set()
+        self._position = Position(0, 0)
 
     def open(self) -> Manifest:
         """Take away what killed runs left, and return the table's state. Raises JobError, BadRequestError."""
         self._area.open()
         os.makedirs(self._area.directory(DIRECTORY, DEAD_LETTER), exist_ok=True)
-        return _read_state(self._area, _number_of(self._table()))
+        self._position = position_of(self._table())
+        return _manifest_at(self._area, self._position)
 
     def widen(self, request: ExportRequest) -> None:
         """Add the columns of values to the table. Raises JobError where a column would have to change."""
@@ -122,11 +123,8 @@ class _DeltaCommits:
         """Add one version with the new files and the number of their state. Raises ConflictError."""
         with self._area.locked():
             table = self._table()
-            if _number_of(table) != before.version:
-                raise ConflictError(
-                    f"another export committed to {self._area.path} meanwhile: this run kept what it had committed "
-                    "before; run it again to go on from there"
-                )
+            if position_of(table) != self._position:
+                raise self._conflict("export")
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             OsFileSystem().replace_file(_state_path(self._area, after.version), state.to_json().encode())
             change = Change(added=[(file.name, file.rows) for file in after.files if file not in before.files])
@@ -135,20 +133,31 @@ class _DeltaCommits:
             self._bring_in(staged.path, DATA, (name for name, _ in change.added))
             self._bring_in(staged.path, DEAD_LETTER, os.listdir(os.path.join(staged.path, DEAD_LETTER)))
             self._add(table, change, after.version)
+            self._position = Position(after.version, after.version)
         self._committed.add(staged.run)
+
+    def _conflict(self, writer: str) -> ConflictError:
+        return ConflictError(
+            f"another {writer} committed to {self._area.path} meanwhile: this run kept what it had committed "
+            "before; run it again to go on from there"
+        )
 
     def _add(self, table: DeltaTable | None, change: Change, number: int) -> None:
         from deltalake import CommitProperties, Schema, Transaction
+        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import create_table_with_add_actions
 
-        properties = CommitProperties(app_transactions=[Transaction(APP_ID, number)])
+        properties = CommitProperties({STATE_KEY: str(number)}, 0, [Transaction(APP_ID, number)])
         added = [self._add_action(name, rows) for name, rows in change.added]
         schema: Any = Schema.from_arrow(self._schema)
         if table is None:
             create_table_with_add_actions(self._area.path, schema, added, commit_properties=properties)
         else:
             actions = [*added, *(self._remove_action(path) for path in change.removed)]
-            table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+            try:
+                table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+            except CommitFailedError:
+                raise self._conflict("writer") from None
 
     def _add_action(self, name: str, rows: int) -> Any:
         from deltalake.transaction import AddAction
@@ -196,7 +205,7 @@ class _DeltaCommits:
 
     def _finish(self, run: str, staging: str) -> bool:
         """Take the files of a run that did not commit away again; of one that did, they stay."""
-        if run in self._committed or _read_state(self._area, _number_of(self._table())).run == run:
+        if run in self._committed or _read_state(self._area, position_of(self._table()).newest).run == run:
             return True
         table = self._table()
         known = set() if table is None else {os.path.basename(uri) for uri in table.file_uris()}
@@ -209,9 +218,9 @@ class _DeltaCommits:
         return True
 
 
-def _number_of(table: DeltaTable | None) -> int:
-    """The number of the table's state; 0 before the first."""
-    return 0 if table is None else (table.transaction_version(APP_ID) or 0)
+def _manifest_at(area: ExportTable, position: Position) -> Manifest:
+    """The state whose rows the table has; after a restore too the next one has a new number. Raises JobError."""
+    return replace(_read_state(area, position.rows), version=position.newest)
 
 
 def _read_state(area: ExportTable, number: int) -> Manifest:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,12 @@ import polars
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.pipelines import DataDirectory, end_transaction, fill
-from tidelog.pipeline.job_errors import BadRequestError, ConflictError, MissingPackageError
+from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
-from tidelog.pipeline.jobs.exporting import delta
-from tidelog.pipeline.jobs.exporting.delta import APP_ID, export_to_delta
+from tidelog.pipeline.jobs.exporting import commits, delta
+from tidelog.pipeline.jobs.exporting.delta import export_to_delta
+from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID
 
 
 @pytest.fixture
@@ -80,6 +84,94 @@ def test_other_writers_may_delete_compact_and_forget(data: DataDirectory) -> Non
     fill(data.log("orders"), 1)
     assert run(data).rows == 5
     assert offsets(data) == [number for number in range(25) if number != 3]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_that_was_restored_gets_each_record_once_again(data: DataDirectory, seed: int) -> None:
+    """Random exports, restores to any version, compactions and checkpoints."""
+    chance = random.Random(seed)
+    fill(data.log("orders"), 1)
+    run(data)
+    for _ in range(8):
+        table = DeltaTable(table_of(data))
+        step = chance.choice(("restore", "restore", "export", "compact", "checkpoint"))
+        if step == "restore" and table.version():
+            table.restore(chance.randrange(table.version()))
+        elif step == "export":
+            fill(data.log("orders"), 1)
+            run(data)
+        elif step == "compact":
+            table.optimize.compact()
+        else:
+            table.create_checkpoint()
+    fill(data.log("orders"), 1)
+    run(data)
+    assert offsets(data) == list(range(data.log("orders").log_end_offset))
+    assert run(data).committed is False
+    assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
+
+
+def test_a_restore_during_a_run_is_a_conflict(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data.log("orders"), 1)
+    run(data)
+    fill(data.log("orders"), 1)
+    run(data)
+    fill(data.log("orders"), 1)
+    real = commits._write
+
+    def slow(*arguments: Any) -> None:
+        real(*arguments)
+        DeltaTable(table_of(data)).restore(0)
+
+    monkeypatch.setattr(commits, "_write", slow)
+    with pytest.raises(ConflictError):
+        run(data)
+    monkeypatch.setattr(commits, "_write", real)
+    run(data)
+    assert offsets(data) == list(range(15))
+
+
+def test_a_writer_between_the_look_and_the_commit_is_a_conflict(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 1)
+    run(data)
+    fill(data.log("orders"), 1)
+    run(data)
+    fill(data.log("orders"), 1)
+    real = delta._DeltaCommits._bring_in
+
+    def overtaken(*arguments: Any) -> None:
+        monkeypatch.setattr(delta._DeltaCommits, "_bring_in", real)
+        DeltaTable(table_of(data)).restore(0)
+        real(*arguments)
+
+    monkeypatch.setattr(delta._DeltaCommits, "_bring_in", overtaken)
+    with pytest.raises(ConflictError):
+        run(data)
+    run(data)
+    assert offsets(data) == list(range(15))
+
+
+def test_a_restore_by_time_is_found_by_its_time(data: DataDirectory) -> None:
+    for _ in range(3):
+        fill(data.log("orders"), 1)
+        run(data)
+    table = DeltaTable(table_of(data))
+    then = table.history()[-1]["timestamp"]
+    table.restore(datetime.fromtimestamp(then / 1000, UTC))
+    run(data)
+    assert offsets(data) == list(range(15))
+
+
+@pytest.mark.parametrize("parameters", [{"timestamp": "2026-11-22 10:00:00"}, {}])
+def test_a_restore_to_what_is_not_known_is_refused(data: DataDirectory, parameters: dict[str, str]) -> None:
+    fill(data.log("orders"), 1)
+    run(data)
+    path = Path(table_of(data), "_delta_log", f"{1:020d}.json")
+    path.write_text(json.dumps({"commitInfo": {"operation": "RESTORE", "operationParameters": parameters}}) + "\n")
+    with pytest.raises(JobError, match="was restored to a version that its history does not name"):
+        run(data)
 
 
 def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory) -> None:

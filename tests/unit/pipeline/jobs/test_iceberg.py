@@ -112,6 +112,19 @@ def test_a_table_that_does_not_say_its_offsets_is_refused(
         state_of(table)
 
 
+def test_a_table_that_was_rolled_back_gets_each_record_once_again(data: DataDirectory, target: IcebergTarget) -> None:
+    for _ in range(3):
+        fill(data.log("orders"), 1)
+        run(data, target)
+    first, second, _ = (snapshot.snapshot_id for snapshot in table_of(target).snapshots())
+    for snapshot in (second, first):
+        table_of(target).manage_snapshots().rollback_to_snapshot(snapshot).commit()
+        assert len(offsets(target)) < 15
+        run(data, target)
+        assert offsets(target) == list(range(15))
+        assert run(data, target).committed is False
+
+
 def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory, target: IcebergTarget) -> None:
     log = data.log("orders")
     fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)

@@ -1,0 +1,83 @@
+"""The state that the rows of a Delta table belong to: that of the newest export, unless the table was restored since.
+
+    version 0    export, state 1              txn 1
+    version 1    export, state 2              txn 2
+    version 2    OPTIMIZE of another writer   txn 2, state 2
+    version 3    RESTORE to version 0         txn 2, state 1: the rows of state 2 are exported again, as state 3
+
+A table's transaction number never goes back, so it cannot tell; the commits' own metadata can. The history is walked
+back from the newest commit: one of an export ends the walk, a RESTORE leads to the version it names. Where commits
+have been cleaned up before either is found, no RESTORE is as young, and the transaction number counts.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.pipeline.job_errors import JobError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+APP_ID = "tidelog.export"
+STATE_KEY = "tidelog.export"
+"""The key of the state's number in a commit's metadata."""
+#: Most commits are those of exports: the first few are enough.
+FIRST_COMMITS = 16
+
+
+class Position(NamedTuple):
+    """Numbers of the newest state that was committed, and of the state whose rows the table has; 0 before the first."""
+
+    newest: int
+    rows: int
+
+
+def position_of(table: DeltaTable | None) -> Position:
+    """The position of a table. Raises JobError after a restore to what its history does not name."""
+    if table is None:
+        return Position(0, 0)
+    newest = table.transaction_version(APP_ID) or 0
+    return Position(newest, _state_at(table, newest) if newest else 0)
+
+
+def _state_at(table: DeltaTable, newest: int) -> int:
+    """The number of the state at the table's version."""
+    wanted, count, was_restored = table.version(), FIRST_COMMITS, False
+    while True:
+        history = table.history(count)
+        for commit in history:
+            if commit["version"] > wanted:
+                continue
+            if STATE_KEY in commit:
+                return int(commit[STATE_KEY])
+            if commit.get("operation") == "RESTORE":
+                wanted, was_restored = _restored_version(table, commit), True
+        if len(history) < count:
+            break
+        count *= 8
+    if was_restored:
+        raise _unknown(table)
+    return newest
+
+
+def _restored_version(table: DeltaTable, commit: dict[str, Any]) -> int:
+    """The version that a RESTORE names, by its number or by a time."""
+    parameters = commit.get("operationParameters", {})
+    if parameters.get("version") is not None:
+        return int(parameters["version"])
+    if parameters.get("datetime") is None:
+        raise _unknown(table)
+    from deltalake import DeltaTable
+
+    then = DeltaTable(table.table_uri)
+    then.load_as_version(datetime.fromtimestamp(int(parameters["datetime"]) / 1000, UTC))
+    return then.version()
+
+
+def _unknown(table: DeltaTable) -> JobError:
+    return JobError(
+        f"Delta table {table.table_uri} was restored to a version that its history does not name: which offsets it has "
+        "is not known; expected a new table"
+    )
