@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.loop.threads import RecordThreads
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
+    from tidelog.broker.metrics.clients import ConnectedClients
     from tidelog.broker.metrics.registry import Metrics
     from tidelog.broker.nodes import Nodes
     from tidelog.broker.peers import Peers
@@ -47,6 +48,7 @@ class Broker:
     timers: TimerQueue
     purgatory: Purgatory
     metrics: Metrics
+    clients: ConnectedClients
     controller: MetadataController
     metadata: MetadataCache
     nodes: Nodes

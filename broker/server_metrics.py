@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.metrics.clients import ConnectedClient
 from tidelog.broker.metrics.log_metrics import log_manager_samples
 from tidelog.broker.metrics.registry import Sample
 from tidelog.broker.network.shell import Shell
@@ -15,6 +16,7 @@ from tidelog.broker.requests.dispatch import Dispatcher
 def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
     """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
     metrics = broker.metrics
+    broker.clients.source(partial(connected_clients, shell))
     metrics.source(partial(count_requests, dispatcher))
     metrics.source(partial(count_throttled, broker))
     metrics.source(broker.timers.turns.samples)
@@ -33,6 +35,17 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
         metrics.gauge("kafka_server_authorizer_acls_total_count", lambda: len(authorizer.rules))
         metrics.gauge("kafka_server_authorizer_authorization_denied_total", lambda: authorizer.denied_total)
     metrics.shared_source(partial(log_manager_samples, broker.log_manager))
+
+
+def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
+    """Describe the open connections one by one, each when it is asked for."""
+    now_ms = shell.monotonic_ms()
+    for connection in shell.connections:
+        context = connection.context
+        yield ConnectedClient(
+            context.client_id, str(context.principal), context.client_host, context.listener_name, context.api_key,
+            context.api_version, max(0.0, now_ms - connection.last_active_ms),
+        )  # fmt: skip
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:

@@ -36,6 +36,7 @@ from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
 from tidelog.broker.metadata.log_reader import LoadedMetadata
 from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metrics.clients import ConnectedClients
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.nodes import Nodes
@@ -178,7 +179,8 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
-        timers=timers, purgatory=purgatory, metrics=Metrics(), controller=controller, metadata=metadata, nodes=nodes,
+        timers=timers, purgatory=purgatory, metrics=Metrics(), clients=ConnectedClients(), controller=controller,
+        metadata=metadata, nodes=nodes,
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
         configs=ConfigManager(config, controller, metadata, topic_configs, topics),
         producer_ids=producer_ids,

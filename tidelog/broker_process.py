@@ -32,7 +32,7 @@ READY_PREFIX = "tidelog ready on "
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 # Defaults for tests: groups form at once. Keys given as ``config`` win over these.
-TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "admin.listener": "127.0.0.1:0"}
 _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
 
@@ -209,7 +209,8 @@ class Broker:
             if not part:
                 raise BrokerProcessError(f"the broker ended with code {process.wait()}\n{self.log_text()}")
             line += part
-        return line.decode().strip().removeprefix(READY_PREFIX)
+        ready, _, _console = line.decode().partition("\n")
+        return ready.removeprefix(READY_PREFIX)
 
     def _end(self, number: signal.Signals) -> int:
         process, self._process, self._bootstrap = self._process, None, None

@@ -9,6 +9,7 @@ POST /compaction/TOPIC             clean its partitions now; JSON reports when d
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
 POST /logs/retry                   load every refused log again; JSON of those still refused
 GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.admin.find``)
+GET  /console                      pages for people (``tidelog.console``)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tidelog.broker.admin import console
 from tidelog.broker.admin.connections import Connections
 from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, add_headers, make_guard
 from tidelog.broker.admin.login.access import LISTENER, check_access
@@ -54,6 +56,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
+    pages = console.Entrance(broker)
     app.on_response_prepare.append(add_headers)
     app.add_routes(
         [
@@ -64,13 +67,14 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             web.post("/compaction/{topic}", run_compaction),
             web.post("/logs/retry", retry_logs),
             web.get("/topics/{topic}/records", find_records),
+            *pages.routes(),
         ]
     )
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
         auto_decompress=False,
     )  # fmt: skip
-    app.on_cleanup.append(partial(close_logins, logins, stores))
+    app.on_cleanup.extend([pages.close, partial(close_logins, logins, stores)])
     await runner.setup()
     connections = Connections(broker.config.get_int(ADMIN_MAX_CONNECTIONS))
     context = None if stores is None else stores.listener(LISTENER)

@@ -1,6 +1,7 @@
 """The admin listener: a bound socket, and nothing else until the first connection.
 
-``admin.listener`` says where (default: the loopback address, any free port; empty: none). The address that came of it
+``admin.listener`` says where (empty: nowhere). Its default is a port of the loopback address, or any free one where
+that is taken: two brokers on a machine need no settings. The address that came of it
 is what DescribeConfigs answers for that key, so who knows the broker's address finds this one. The HTTP library is
 imported in a thread when the first connection waits in the socket's queue: start-up and idle memory are those of a
 broker without it. Loop thread only.
@@ -9,6 +10,7 @@ broker without it. Loop thread only.
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import logging
 import socket
@@ -43,7 +45,12 @@ class AdminListener:
         if not text:
             return None
         host, _, port = text.rpartition(":")
-        listener = socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=BACKLOG)
+        try:
+            listener = _listen(host, int(port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or ADMIN_LISTENER in self._broker.config.static_texts:
+                raise
+            listener = _listen(host, 0)
         listener.setblocking(False)
         self._socket = listener
         address = f"{host}:{listener.getsockname()[1]}"
@@ -77,6 +84,10 @@ class AdminListener:
         elif self._socket is not None:
             self._broker.loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    return socket.create_server((host.strip("[]"), port), family=_family(host), backlog=BACKLOG)
 
 
 def _import_app() -> ModuleType:

@@ -6,6 +6,9 @@
     POST /compaction/T           no      ALTER T                  403; 404 without DESCRIBE
     GET  /topics/T/records       no      READ T                   403; 404 without DESCRIBE
     POST /logs/retry             no      ALTER C                  403
+    GET  /console, its clients   no      DESCRIBE C               403
+    GET  records of its topics   no      READ T                   403; 404 without DESCRIBE
+    GET  its other pages         no      what each Kafka request behind them needs, of the same user
 
 A sender without a login gets 401. Without an authorizer every user may do everything, but for tokens that only
 read. Loop thread only.
@@ -47,6 +50,24 @@ NEEDS = {
     "/logs/retry": Need(AclOperation.ALTER),
 }
 """Path, as the routes have it -> what it needs."""
+CONSOLE_NEEDS: dict[str, Need | None] = {
+    "/console": Need(AclOperation.DESCRIBE),
+    "/console/topics": None,
+    "/console/topics/{topic}": None,
+    "/console/topics/{topic}/records": Need(AclOperation.READ, of_topic=True),
+    "/console/topics/{topic}/records/{partition}/{offset}": Need(AclOperation.READ, of_topic=True),
+    "/console/groups": None,
+    "/console/group": None,
+    "/console/transactions": None,
+    "/console/transaction": None,
+    "/console/compaction": Need(AclOperation.DESCRIBE),
+    "/console/configuration": None,
+    "/console/access": None,
+    "/console/clients": Need(AclOperation.DESCRIBE),
+    "/console/client": Need(AclOperation.DESCRIBE),
+    "/console/static/{name}": None,
+}
+"""The same of the console's pages. None: its pages ask the broker under the user's name, which checks each request."""
 
 
 class Permissions:
@@ -73,7 +94,8 @@ class Permissions:
                    path=request.path)  # fmt: skip
             if not caller.may_write:
                 return refusal(403, "the token is for reading alone")
-        return self._refuse_need(request, NEEDS[path]) if path in NEEDS else None
+        need = NEEDS.get(path) or CONSOLE_NEEDS.get(path)
+        return None if need is None else self._refuse_need(request, need)
 
     def _ask_for_login(self) -> web.Response:
         response = refusal(401, "log in first")

@@ -96,6 +96,10 @@ class Metrics:
         """The histogram of that name and labels, the same object each time."""
         return self._histograms.setdefault((name, tuple(sorted(labels.items()))), Histogram())
 
+    def histograms(self, name: str) -> list[tuple[Mapping[str, str], Histogram]]:
+        """The histograms of that name there are, with their labels."""
+        return [(dict(labels), one) for (other, labels), one in self._histograms.items() if other == name]
+
     def gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
         """Ask ``read`` for the value whenever metrics are collected; replaces the gauge of that name and labels."""
         self._gauges[name, tuple(sorted(labels.items()))] = read

@@ -312,6 +312,11 @@ class Connection:
         elif self._pending is not None and reader is not None:
             hurry(self._pending, reader)
 
+    @property
+    def last_active_ms(self) -> float:
+        """The time of the last request, or of the accept, by the monotonic clock."""
+        return self._last_active_ms
+
     def wants_to_read(self) -> bool:
         """Return whether a whole frame could be handled now."""
         return not (self._finishing or self._ended or self._turn_scheduled) and self._may_handle()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -55,13 +56,15 @@ def ask(client: Client, request: Message, response_type: type[_Response], highes
 class Cluster:
     """Connections to the brokers. Use as a context or ``close`` it."""
 
-    def __init__(self, servers: str, timeout_s: float, security: Security = PLAIN) -> None:
-        """Connect to the first of the comma separated ``servers`` that answers.
+    def __init__(
+        self, servers: str, timeout_s: float, security: Security = PLAIN, connect: Callable[[str], Client] | None = None
+    ) -> None:
+        """Connect to the first of the comma separated ``servers`` that answers, by ``connect`` where it is given.
 
         Raises ClientError of the last; KafkaError where one refuses the login: it would be refused by all.
         """
         self._timeout_s = timeout_s
-        self._security = security
+        self._connect = partial(Client, timeout_s=timeout_s, security=security) if connect is None else connect
         self._clients: dict[Address, Client] = {}
         self._servers = [server.strip() for server in servers.split(",") if server.strip()]
         self._any = self._first_of(self._servers)
@@ -138,9 +141,7 @@ class Cluster:
             client = None
         if client is None:
             host, port = address
-            client = self._clients[address] = Client(
-                f"[{host}]:{port}" if ":" in host else f"{host}:{port}", self._timeout_s, self._security
-            )
+            client = self._clients[address] = self._connect(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         return client
 
     def coordinator(self, key: str, key_type: int) -> Client:
@@ -154,10 +155,20 @@ class Cluster:
         failure = ClientError("no bootstrap server is named: expected HOST:PORT")
         for server in servers:
             try:
-                return _connected(server, self._timeout_s, self._security)
+                return self._connected(server)
             except ClientError as error:
                 failure = error
         raise failure
+
+    def _connected(self, server: str) -> Client:
+        """A connection to a broker that answers. Raises ClientError, KafkaError."""
+        client = self._connect(server)
+        try:
+            client.api_versions()
+        except (ClientError, KafkaError):
+            client.close()
+            raise
+        return client
 
     def _ask_leaders(self, topic: str, create: bool) -> list[Address]:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
@@ -170,17 +181,6 @@ class Cluster:
         if without or not partitions:
             raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
         return [addresses[entry.leader_id] for entry in partitions]
-
-
-def _connected(server: str, timeout_s: float, security: Security) -> Client:
-    """A connection to a broker that answers. Raises ClientError, KafkaError."""
-    client = Client(server, timeout_s, security)
-    try:
-        client.api_versions()
-    except (ClientError, KafkaError):
-        client.close()
-        raise
-    return client
 
 
 #: Errors that a retry may resolve.

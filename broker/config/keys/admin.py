@@ -54,11 +54,12 @@ ADMIN_KEYS = (
     ConfigKey(
         ADMIN_LISTENER,
         ConfigType.STRING,
-        "127.0.0.1:0",
+        "127.0.0.1:9644",
         None,
         Importance.MEDIUM,
-        "HOST:PORT of the HTTP interface with /healthz, /readyz, /metrics and /compaction; port 0 takes any free one, "
-        "an empty value switches it off. admin.authentication says who may ask.",
+        "HOST:PORT of the HTTP interface with the console, /healthz, /readyz, /metrics and /compaction; port 0 takes "
+        "any free one, as does the default where its port is taken; an empty value switches it off. "
+        "admin.authentication says who may ask.",
     ),
     ConfigKey(
         ADMIN_AUTHENTICATION,

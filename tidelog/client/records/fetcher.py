@@ -40,8 +40,16 @@ class FetchedRecord(NamedTuple):
 class Fetcher:
     """Positions in partitions, moved by what is read. ``positions`` may be changed between rounds."""
 
-    def __init__(self, cluster: Cluster, positions: Mapping[TopicPartition, int], isolation_level: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, int],
+        isolation_level: int = 0,
+        partition_bytes: int = PARTITION_BYTES,
+    ) -> None:
+        """A round takes ``partition_bytes`` of each partition, or its next batch where that is larger."""
         self._cluster = cluster
+        self._partition_bytes = partition_bytes
         self._isolation_level = isolation_level
         self.positions = dict(positions)
 
@@ -69,7 +77,7 @@ class Fetcher:
                 FetchPartition(
                     partition=number,
                     fetch_offset=self.positions[name, number],
-                    partition_max_bytes=PARTITION_BYTES,
+                    partition_max_bytes=self._partition_bytes,
                 )
             )
         return FetchRequest(

@@ -1,7 +1,7 @@
 """The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
 
-Standard output carries exactly one line, ``tidelog ready on HOST:PORT``, written once the broker answers; logs go to
-standard error. Signals are caught from the first moment, because process 1 of a container gets no default action for
+Standard output carries two lines: ``tidelog ready on HOST:PORT``, written once the broker answers, and then, where it
+has an admin interface, ``console http://HOST:PORT``. Logs go to standard error. Signals are caught from the first moment, because process 1 of a container gets no default action for
 SIGTERM: one that comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
 
 Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
@@ -247,6 +247,7 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
         # Kafka's words, which Testcontainers waits for.
         logging.getLogger(__name__).info("Transitioning from RECOVERY to RUNNING")
         announce(server)
+        announce_console(server.broker.config)
         if manager is not None:
             manager.ready()
         await stop_asked
@@ -298,3 +299,17 @@ def announce(server: Server | LaboratoryServer) -> None:
     # leaves some twenty objects in cycles, and to look for them takes 20 ms with 10,000 partitions.
     gc.freeze()
     gc.set_threshold(*SERVING_THRESHOLDS)
+
+
+def announce_console(config: BrokerConfig) -> None:
+    """Print the address of the console, which is the admin interface's; nothing without one."""
+    from tidelog.broker.admin.login.access import tls_texts
+    from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+
+    address = config.get_str(ADMIN_LISTENER)
+    if not address:
+        return
+    try:
+        print(f"console {'https' if tls_texts(config) else 'http'}://{address}", flush=True)
+    except OSError:
+        sys.stdout = sys.stderr

@@ -1,0 +1,72 @@
+"""Entrance of the console: its paths, what each needs, and its pages, which come with the first request for one.
+
+The console stands above the broker, beside the command line, and asks by the same functions. So it is named here, as
+the table of APIs names its handlers, and imported in a thread when a first page is asked for: start and idle memory
+are those of a broker without it. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+
+from tidelog.broker.admin.permissions import CONSOLE_NEEDS
+from tidelog.log.records.quiet_import import quiet_import
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+ROOT = "/console"
+SITE = "tidelog.console.site"
+"""The module of the pages; its ``Site`` answers."""
+
+
+class Site(Protocol):
+    """The console's pages, as this entrance needs them."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request that passed all checks."""
+        ...
+
+    async def close(self) -> None:
+        """End threads and timers."""
+        ...
+
+
+class Entrance:
+    """The pages, once a first one was asked for."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._site: Site | None = None
+        self._opening = asyncio.Lock()
+
+    def routes(self) -> list[web.RouteDef]:
+        """The paths of the pages; each of them only reads."""
+        return [web.get("/", go_to_console), *(web.get(path, self._answer) for path in CONSOLE_NEEDS)]
+
+    async def close(self, _app: web.Application) -> None:
+        """End what the pages have begun."""
+        if self._site is not None:
+            await self._site.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        async with self._opening:
+            if self._site is None:
+                module = await self._broker.loop.run_in_executor(None, _import_site)
+                self._site = module.Site(self._broker)
+        return await self._site.answer(request)
+
+
+async def go_to_console(_request: web.Request) -> web.StreamResponse:
+    """Send a person who knows the address alone to the first page."""
+    return web.Response(status=302, headers={"Location": ROOT})
+
+
+def _import_site() -> ModuleType:
+    with quiet_import():
+        return importlib.import_module(SITE)

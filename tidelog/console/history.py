@@ -1,0 +1,174 @@
+"""The last minutes of a broker in samples: bytes and records in and out, requests, the lag of each group.
+
+Samples are taken while a page is looked at, and for some minutes after. Each costs the loop what
+``/metrics`` costs it, and the lags are worked out in a thread. Loop thread only, but for ``lags`` and ``rates``, whose
+answers are copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.admin.prometheus import group_commits, lag_samples
+from tidelog.broker.metrics.request_times import NAME as REQUEST_TIMES
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.metrics.registry import Histogram, Sample
+
+INTERVAL_S = 2.0
+KEPT = 150
+"""Samples that are kept: five minutes."""
+UNWATCHED_S = 180.0
+"""How long after the last page samples are still taken."""
+MAX_GROUPS = 300
+
+
+class Totals(NamedTuple):
+    """Counters of the broker at a time. ``time_s`` is monotonic."""
+
+    time_s: float
+    bytes_in: int
+    bytes_out: int
+    records_in: int
+    requests: int
+
+
+class Rates(NamedTuple):
+    """Change of the counters between two samples, by the second."""
+
+    bytes_in: float
+    bytes_out: float
+    records_in: float
+    requests: float
+
+
+class Latency(NamedTuple):
+    """Requests of one API since the start: how many were timed, and bounds of half and of 99 in 100 of them, in ms."""
+
+    api: str
+    timed: int
+    median_ms: float
+    p99_ms: float
+
+
+class History:
+    """The samples."""
+
+    def __init__(self) -> None:
+        self._totals: deque[Totals] = deque(maxlen=KEPT)
+        self._lags: dict[str, deque[int]] = {}
+
+    def add_totals(self, totals: Totals) -> None:
+        """Add the counters of a moment."""
+        self._totals.append(totals)
+
+    def add_lags(self, lags: Mapping[str, int]) -> None:
+        """Add the lag of each group; a group that is gone is forgotten."""
+        for group in [group for group in self._lags if group not in lags]:
+            del self._lags[group]
+        for group, lag in lags.items():
+            if group not in self._lags:
+                if len(self._lags) >= MAX_GROUPS:
+                    continue
+                self._lags[group] = deque(maxlen=KEPT)
+            self._lags[group].append(lag)
+
+    def lags(self, group: str) -> list[int]:
+        """The lags of a group, the latest last. Any thread."""
+        return list(self._lags.get(group, ()))
+
+    def rates(self) -> list[Rates]:
+        """The rates between the samples, the latest last. Any thread."""
+        taken = list(self._totals)
+        return [rate_between(before, after) for before, after in pairwise(taken)]
+
+
+def rate_between(before: Totals, after: Totals) -> Rates:
+    """The change by the second."""
+    seconds = max(after.time_s - before.time_s, 0.001)
+    pairs = zip(before[1:], after[1:], strict=True)
+    return Rates(*(max(0.0, (new - old) / seconds) for old, new in pairs))
+
+
+def latency_of(api: str, histogram: Histogram) -> Latency:
+    """The bounds of an API's times, by its buckets: each is below twice the time meant."""
+    return Latency(api, histogram.count, quantile_ms(histogram, 0.5), quantile_ms(histogram, 0.99))
+
+
+def quantile_ms(histogram: Histogram, share: float) -> float:
+    """The upper bound of the bucket in which a share of the values ends, in ms; 0 without any."""
+    wanted, seen = histogram.count * share, 0
+    for power, count in enumerate(histogram.buckets):
+        seen += count
+        if count and seen >= wanted:
+            return (1 << power) / 1000
+    return 0.0
+
+
+def take_totals(broker: Broker) -> Totals:
+    """Read the counters. Loop thread."""
+    metrics = broker.metrics
+    timed = sum(histogram.count for _, histogram in metrics.histograms(REQUEST_TIMES))
+    return Totals(
+        broker.time.monotonic_ms() / 1000, metrics.bytes_in.count, metrics.bytes_out.count, metrics.messages_in.count,
+        timed,
+    )  # fmt: skip
+
+
+def take_latencies(broker: Broker) -> list[Latency]:
+    """Read the times of all APIs, the busiest first. Loop thread."""
+    found = [latency_of(labels["request"], one) for labels, one in broker.metrics.histograms(REQUEST_TIMES)]
+    return sorted(found, key=lambda latency: -latency.timed)
+
+
+class Sampler:
+    """Takes samples while pages are looked at. Loop thread only."""
+
+    def __init__(self, broker: Broker, history: History) -> None:
+        self._broker = broker
+        self._history = history
+        self._task: asyncio.Task[None] | None = None
+        self._watched_until_s = 0.0
+
+    def watch(self) -> None:
+        """A page is shown: take samples for some time."""
+        self._watched_until_s = self._now_s() + UNWATCHED_S
+        if self._task is None or self._task.done():
+            self._task = self._broker.loop.create_task(self._run())
+
+    async def close(self) -> None:
+        """Take no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while self._now_s() < self._watched_until_s:
+            await self.take()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def take(self) -> None:
+        """Take one sample."""
+        broker = self._broker
+        self._history.add_totals(take_totals(broker))
+        commits, partitions = group_commits(broker), list(broker.replica_manager.known_partitions())
+        self._history.add_lags(await broker.loop.run_in_executor(None, group_lags, lag_samples(commits, partitions)))
+
+    def _now_s(self) -> float:
+        return self._broker.time.monotonic_ms() / 1000
+
+
+def group_lags(samples: Iterable[Sample]) -> dict[str, int]:
+    """Sum the lags of each group's partitions."""
+    lags: dict[str, int] = {}
+    for sample in samples:
+        group = sample.labels["group"]
+        lags[group] = lags.get(group, 0) + int(sample.value)
+    return lags

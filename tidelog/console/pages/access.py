@@ -1,0 +1,23 @@
+"""Users, ACLs and client quotas: who is known, what each may do, and how much."""
+
+from __future__ import annotations
+
+from tidelog.client.admin.acls import Acl, list_acls
+from tidelog.client.admin.quotas import list_quotas
+from tidelog.client.admin.users import list_credentials
+from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
+
+
+def access_page(view: View) -> Page:
+    """Build the model of the page; what the caller may not see, or is not there, says so in its place."""
+    acls = ask_for(lambda: list_acls(view.cluster, Acl()))
+    rows, following = slice_from(acls.value or [], view.number("start") or 0)
+    values = {
+        "section": "access",
+        "acls": acls,
+        "rows": rows,
+        "next": following,
+        "users": ask_for(lambda: list_credentials(view.cluster)[:MAX_ROWS]),
+        "quotas": ask_for(lambda: list_quotas(view.cluster, {})[:MAX_ROWS]),
+    }
+    return Page("access.html", "Users, ACLs and quotas", values)

@@ -1,0 +1,46 @@
+"""Cleaner and indices: the state of each compacted partition, and of each index."""
+
+from __future__ import annotations
+
+from tidelog.broker.cleaning import statuses
+from tidelog.cleaner.cleaner_manager import PartitionStatus
+from tidelog.console.view import MAX_ROWS, Page, View, slice_from
+from tidelog.log.find.indexer import LogIndexer
+
+
+def compaction_page(view: View) -> Page:
+    """Build the model of the page. It starts no cleaner."""
+    wanted = view.text("find")
+    cleaner = view.asker.in_loop(lambda: view.asker.broker.services.cleaner.made)
+    found = (
+        [] if cleaner is None else [one for one in statuses(view.asker.broker) if wanted in one.topic_partition.topic]
+    )
+    rows, following = slice_from(shown_statuses(view, found), view.number("start") or 0)
+    indexers = [one for one in indexers_of(view) if wanted in one.log.topic_partition.topic]
+    values = {
+        "section": "compaction", "is_running": cleaner is not None, "rows": rows, "next": following, "find": wanted,
+        "threads": 0 if cleaner is None else cleaner.live_threads, "indexers": indexers[:MAX_ROWS],
+        "indexer_count": len(indexers),
+    }  # fmt: skip
+    return Page("compaction.html", "Cleaner and indices", values)
+
+
+def shown_statuses(view: View, found: list[PartitionStatus]) -> list[PartitionStatus]:
+    """Return the partitions of topics that the caller may know."""
+    known = known_topics(view, {one.topic_partition.topic for one in found})
+    return [one for one in found if one.topic_partition.topic in known]
+
+
+def indexers_of(view: View) -> list[LogIndexer]:
+    """Return the indexers of topics that the caller may know, by partition."""
+    indexing = view.asker.in_loop(lambda: view.asker.broker.services.indexing.made)
+    found = [] if indexing is None else indexing.indexers()
+    known = known_topics(view, {one.log.topic_partition.topic for one in found})
+    return sorted(
+        (one for one in found if one.log.topic_partition.topic in known), key=lambda one: one.log.topic_partition
+    )
+
+
+def known_topics(view: View, names: set[str]) -> set[str]:
+    """Return those of these topics that the caller may know."""
+    return view.asker.in_loop(lambda: {name for name in names if view.may_describe(name)})

@@ -1,0 +1,32 @@
+"""Groups of every kind: all of them by name, and one with its members, offsets, lag, and how the lag has moved."""
+
+from __future__ import annotations
+
+from tidelog.client.admin.groups import CLASSIC, CONSUMER, SHARE, STREAMS, describe_group, list_groups
+from tidelog.console.view import MAX_ROWS, Page, View, list_after, slice_from
+
+TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
+MEMBER_PLACES = 20
+"""Partitions of a member that are named."""
+
+
+def list_page(view: View) -> Page:
+    """Build the model of the page of all groups. Raises ClientError, KafkaError."""
+    wanted, kind = view.text("find"), view.text("type")
+    found = [one for one in list_groups(view.cluster) if wanted in one.group and kind in ("", one.type)]
+    listing = list_after(found, lambda one: one.group, view.parameters.get("after", ""))
+    lags = {one.group: view.history.lags(one.group) for one in listing.rows}
+    values = {"section": "groups", "listing": listing, "lags": lags, "find": wanted, "type": kind, "types": TYPES}
+    return Page("groups.html", "Groups", values)
+
+
+def group_page(view: View) -> Page:
+    """Build the model of a group's page. Raises ClientError, KafkaError where there is no such group."""
+    name = view.parameters.get("id", "")
+    group = describe_group(view.cluster, name)
+    rows, following = slice_from(group.partitions, view.number("start") or 0)
+    values = {
+        "section": "groups", "group": group, "rows": rows, "next": following, "lags": view.history.lags(name),
+        "members": group.members[:MAX_ROWS], "member_places": MEMBER_PLACES,
+    }  # fmt: skip
+    return Page("group.html", f"Group {name}", values)

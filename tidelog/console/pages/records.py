@@ -1,0 +1,183 @@
+"""Message browser of a topic: from an offset or a time on, by key or tag through its indices, and one record whole.
+
+A page reads READ_BYTES of a log at a time, ROUNDS times at the most, and shows MAX_RECORDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from tidelog.broker.admin.find import open_logs, parse_bound, parse_place
+from tidelog.broker.find.finding import FindRequest, IndexBehindError, plan
+from tidelog.client.admin.offsets import READ_COMMITTED, list_offsets, log_ends, log_starts
+from tidelog.client.admin.topics import describe_topics
+from tidelog.client.records.fetcher import Fetcher
+from tidelog.console.local_client import wait_for
+from tidelog.console.values import AUTO, FORMATS, Shown, check_format, show
+from tidelog.console.view import Page, View, parse_number
+from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
+from tidelog.log.find.times import parse_time
+from tidelog.protocol.errors import OffsetOutOfRangeError
+from tidelog.protocol.record.record_batch import Record
+
+PARAMETERS = ("partition", "offset", "time", "key", "tag", "from", "to", "next", "format", "isolation")
+MAX_RECORDS = 50
+READ_BYTES = 256 * 1024
+ROUNDS = 4
+KEY_LIMIT, VALUE_LIMIT = 200, 500
+"""Bytes of HTML that a key and a value take in a table."""
+WHOLE_KEY_LIMIT, WHOLE_VALUE_LIMIT = 8_000, 64_000
+MAX_HEADERS, HEADER_LIMIT = 20, 300
+"""Headers of a record that are shown, and the bytes of HTML that the name and the value of each take."""
+ISOLATIONS = {"read_uncommitted": 0, "read_committed": READ_COMMITTED}
+
+
+class RecordRow(NamedTuple):
+    """A record as a row of the table."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: Shown
+    value: Shown
+    headers: int
+
+
+class Found(NamedTuple):
+    """Records of a page; ``older`` and ``newer`` begin the pages beside it, None where there is none."""
+
+    rows: list[RecordRow]
+    older: str | None = None
+    newer: str | None = None
+    problem: str | None = None
+
+
+def browse(view: View) -> Page:
+    """Build the model of the message browser. Raises ValueError, ClientError, KafkaError."""
+    name = view.path["topic"]
+    (topic,) = describe_topics(view.cluster, [name])
+    wanted = check_format(view.text("format") or AUTO)
+    isolation = view.text("isolation") or "read_uncommitted"
+    if isolation not in ISOLATIONS:
+        raise ValueError(f"isolation is {isolation[:20]!r}: expected {' or '.join(ISOLATIONS)}")
+    by_index = bool(view.text("key") or view.text("tag"))
+    found = find_records(view, name, wanted) if by_index else read_records(view, name, wanted, ISOLATIONS[isolation])
+    fields = {parameter: view.text(parameter) for parameter in PARAMETERS if parameter != "next"}
+    values = {
+        "section": "topics", "topic": topic, "found": found, "by_index": by_index, "formats": FORMATS,
+        "fields": {**fields, "format": wanted, "isolation": isolation, "partition": fields["partition"] or "0"},
+    }  # fmt: skip
+    return Page("records.html", f"Records of {name}", values)
+
+
+def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
+    """Read records of a partition from an offset or a time on; without either the last ones."""
+    place = (topic, view.number("partition", 0) or 0)
+    start, end = log_starts(view.cluster, [place])[place], log_ends(view.cluster, [place])[place]
+    begin = min(max(first_offset(view, place, end), start), end)
+    try:
+        records = fetch_from(view, place, begin, end, isolation)
+    except OffsetOutOfRangeError:  # retention came meanwhile
+        records = []
+    following = records[-1].offset + 1 if records else end
+    rows = [row_of(place[1], record, wanted) for record in records]
+    return Found(
+        rows,
+        older=str(max(start, begin - MAX_RECORDS)) if begin > start else None,
+        newer=str(following) if following < end else None,
+    )
+
+
+def first_offset(view: View, place: tuple[str, int], end: int) -> int:
+    """The offset from which on is read. Raises ValueError, ClientError, KafkaError."""
+    if view.text("offset"):
+        return parse_number("offset", view.text("offset"))
+    if not view.text("time"):
+        return end - MAX_RECORDS
+    moment = parse_time(view.text("time"), view.asker.broker.time.milliseconds())
+    found = list_offsets(view.cluster, {place: moment})[place]
+    return end if found < 0 else found
+
+
+def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolation: int) -> list[Record]:
+    """Read up to MAX_RECORDS records. Raises ClientError, KafkaError."""
+    fetcher = Fetcher(view.cluster, {place: begin}, isolation, READ_BYTES)
+    records: list[Record] = []
+    for _ in range(ROUNDS):
+        before = fetcher.positions[place]
+        records += [found.record for found in islice(fetcher.fetch(0), MAX_RECORDS - len(records))]
+        position = fetcher.positions[place]
+        if len(records) >= MAX_RECORDS or position == before or position >= end:
+            break
+    return [record for record in records if record.offset < end]
+
+
+def find_records(view: View, topic: str, wanted: str) -> Found:
+    """Look records up by key or tag, newest first. Raises ValueError, ClientError, KafkaError."""
+    broker = view.asker.broker
+    request = find_request(topic, view.parameters, broker.time.milliseconds())
+    wait_for(asyncio.run_coroutine_threadsafe(open_logs(broker, topic), broker.loop))
+    try:
+        answer = view.asker.in_loop(lambda: plan(broker, request))
+        rows = [row_of(found.partition, found.record, wanted) for found in answer]
+    except (NotIndexedError, IndexBehindError) as error:
+        return Found([], problem=str(error))
+    return Found(rows, older=answer.next)
+
+
+def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
+    """The question that a form asks; empty fields ask nothing. Raises ValueError."""
+    given = {name: text.strip() for name, text in parameters.items() if text.strip()}
+    query = Query(
+        key=given["key"].encode() if "key" in given else None,
+        tag=given["tag"].encode() if "tag" in given else None,
+        begin=parse_bound(given, "from", now_ms, MIN_TIME),
+        end=parse_bound(given, "to", now_ms, MAX_TIME),
+    )
+    committed = given.get("isolation") == "read_committed"
+    return FindRequest(
+        topic=topic, query=query, max_records=MAX_RECORDS, committed=committed, below=parse_place(given.get("next", ""))
+    )
+
+
+def row_of(partition: int, record: Record, wanted: str) -> RecordRow:
+    """A record as a row."""
+    return RecordRow(
+        partition, record.offset, record.timestamp, show(record.key, wanted, KEY_LIMIT, indent=None),
+        show(record.value, wanted, VALUE_LIMIT, indent=None), len(record.headers),
+    )  # fmt: skip
+
+
+def one_record(view: View) -> Page:
+    """Build the model of one record's page. Raises ValueError, ClientError, KafkaError."""
+    topic = view.path["topic"]
+    partition, offset = (parse_number(name, view.path[name]) for name in ("partition", "offset"))
+    wanted = check_format(view.text("format") or AUTO)
+    record = record_at(view, (topic, partition), offset)
+    values = {
+        "section": "topics", "topic": topic, "partition": partition, "offset": offset, "format": wanted,
+        "formats": FORMATS, "record": None, "key": None, "value": None, "headers": [],
+    }  # fmt: skip
+    if record is not None:
+        values |= {
+            "record": record,
+            "key": show(record.key, wanted, WHOLE_KEY_LIMIT),
+            "value": show(record.value, wanted, WHOLE_VALUE_LIMIT),
+            "headers": [
+                (name, show(content, AUTO, HEADER_LIMIT)) for name, content in record.headers[:MAX_HEADERS]
+            ],
+        }  # fmt: skip
+    return Page("record.html", f"{topic}-{partition} at {offset}", values)
+
+
+def record_at(view: View, place: tuple[str, int], offset: int) -> Record | None:
+    """The record at an offset; None where none is there (any more). Raises ClientError, KafkaError."""
+    try:
+        for found in Fetcher(view.cluster, {place: offset}, 0, READ_BYTES).fetch(0):
+            return found.record if found.record.offset == offset else None
+    except OffsetOutOfRangeError:
+        return None
+    return None

@@ -1,0 +1,125 @@
+"""Topics: all of them by name, and one with its partitions, sizes, offsets, indices and configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
+from tidelog.client.admin.nodes import describe_log_dirs
+from tidelog.client.admin.offsets import log_ends, log_starts
+from tidelog.client.admin.topics import Partition, Topic, describe_topics
+from tidelog.console.view import Listing, Page, View, ask_for, list_after, slice_from
+from tidelog.log.files.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHECKED_PER_TURN = 200
+"""Topics whose ACLs are looked at in one turn of the loop."""
+
+
+class TopicRow(NamedTuple):
+    """A topic and the bytes of its logs here; None where they are not known."""
+
+    topic: Topic
+    size: int | None
+
+
+class PartitionRow(NamedTuple):
+    """A partition with the bytes and offsets of its log, and the records that its index lags behind; None: unknown."""
+
+    partition: Partition
+    size: int | None
+    start: int | None
+    end: int | None
+    index_lag: int | None
+
+    @property
+    def offsets(self) -> int | None:
+        """Offsets between start and end: so many records at the most."""
+        return None if self.start is None or self.end is None else self.end - self.start
+
+
+def list_page(view: View) -> Page:
+    """Build the model of the page of all topics."""
+    wanted, with_internal = view.text("find"), view.text("internal") == "1"
+    names = (
+        name for name in all_names(view) if wanted in name and (with_internal or name not in INTERNAL_TOPICS)
+    )  # fmt: skip
+    listing = list_after(known_names(view, names, view.text("after")), str, view.text("after"))
+    found = describe_topics(view.cluster, listing.rows)
+    sizes = ask_for(lambda: sizes_of(view, listing.rows)).value or {}
+    rows = [TopicRow(topic, sum_sizes(topic, sizes)) for topic in found]
+    values = {
+        "section": "topics", "listing": Listing(rows, listing.next), "find": wanted, "internal": with_internal,
+    }  # fmt: skip
+    return Page("topics.html", "Topics", values)
+
+
+def all_names(view: View) -> list[str]:
+    """The names of all topics, sorted."""
+    return sorted(view.asker.in_loop(lambda: list(view.asker.broker.metadata.topics)))
+
+
+def known_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
+    """Yield the names after one that the caller may know, some in each turn of the loop."""
+    rest = (name for name in names if not after or name > after)
+    while some := list(islice(rest, CHECKED_PER_TURN)):
+        yield from view.asker.in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
+
+
+def sizes_of(view: View, topics: list[str]) -> dict[tuple[str, int], int]:
+    """The bytes of each partition's log. Raises ClientError, KafkaError."""
+    directories = describe_log_dirs(view.cluster, topics)
+    return {(one.topic, one.partition): one.size for each in directories for one in each.partitions if not one.future}
+
+
+def sum_sizes(topic: Topic, sizes: dict[tuple[str, int], int]) -> int | None:
+    """The bytes of a topic's logs here; None where none is known."""
+    found = [sizes[topic.name, one.partition] for one in topic.partitions if (topic.name, one.partition) in sizes]
+    return sum(found) if found else None
+
+
+def topic_page(view: View) -> Page:
+    """Build the model of a topic's page. Raises KafkaError where there is no such topic."""
+    name = view.path["topic"]
+    (topic,) = describe_topics(view.cluster, [name])
+    shown, following = slice_from(topic.partitions, view.number("start") or 0)
+    configs = ask_for(lambda: describe_configs(view.cluster, Resource("topic", name), documentation=True))
+    own = [entry for entry in configs.value or [] if entry.source in OWN_SOURCES["topic"]]
+    texts = {entry.key: entry.value for entry in configs.value or []}
+    values = {
+        "section": "topics",
+        "topic": topic,
+        "rows": partition_rows(view, topic.name, shown),
+        "next": following,
+        "configs": configs,
+        "own": own,
+        "texts": texts,
+    }
+    return Page("topic.html", name, values)
+
+
+def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> list[PartitionRow]:
+    """Ask for sizes and offsets of the partitions that are shown."""
+    places = [(topic, one.partition) for one in partitions]
+    sizes = ask_for(lambda: sizes_of(view, [topic])).value or {}
+    starts = ask_for(lambda: log_starts(view.cluster, places)).value or {}
+    ends = ask_for(lambda: log_ends(view.cluster, places)).value or {}
+    lags = index_lags(view, places)
+    return [
+        PartitionRow(one, sizes.get(place), starts.get(place), ends.get(place), lags.get(place))
+        for one, place in zip(partitions, places, strict=True)
+    ]
+
+
+def index_lags(view: View, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """The records that are not in the indices yet, of partitions that have any."""
+    indexing = view.asker.in_loop(lambda: view.asker.broker.services.indexing.made)
+    if indexing is None:
+        return {}
+    found = {place: indexing.indexer(TopicPartition(*place)) for place in places}
+    return {place: indexer.lag for place, indexer in found.items() if indexer is not None}

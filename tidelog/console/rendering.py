@@ -1,0 +1,114 @@
+"""HTML of pages: the templates, which escape every value, and the forms in which they show numbers, times and links.
+
+Jinja2 with autoescaping. A value becomes markup nowhere: no template marks one as safe, and ``link`` quotes what stands
+in a URL. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tidelog.console.values import clip
+from tidelog.console.view import Page
+
+PLACE = Path(__file__).with_name("templates")
+STATIC = Path(__file__).with_name("static")
+NAME_LIMIT = 160
+"""Bytes of HTML that a name takes in a table."""
+CHART_WIDTH, CHART_HEIGHT = 600, 120
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNIT = 1024
+
+
+def render(page: Page) -> str:
+    """The HTML of a page."""
+    return environment().get_template(page.template).render(title=page.title, **page.values)
+
+
+@cache
+def environment() -> Environment:
+    """The templates, compiled when they are first used."""
+    made = Environment(
+        loader=FileSystemLoader(PLACE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.globals |= {"link": link, "points": chart_points, "width": CHART_WIDTH, "height": CHART_HEIGHT}
+    made.filters |= {
+        "size": format_size, "number": format_number, "moment": format_moment, "name": format_name,
+        "duration": format_duration,
+    }  # fmt: skip
+    return made
+
+
+def link(*path: str | int, **parameters: str | int | None) -> str:
+    """The URL of a page: the parts of its path, and the parameters that are not None."""
+    place = "/".join(["/console", *(quote(str(part), safe="") for part in path)])
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{place}?{urlencode(given)}" if given else place
+
+
+def format_size(count: float | None) -> str:
+    """A number of bytes in the unit that suits it."""
+    if count is None or count < 0:
+        return "–"
+    for unit in _UNITS:
+        if count < _UNIT or unit == _UNITS[-1]:
+            break
+        count /= _UNIT
+    return f"{count:.0f} {unit}" if unit == _UNITS[0] or count >= 100 else f"{count:.1f} {unit}"
+
+
+def format_number(value: float | None) -> str:
+    """A number with its thousands apart."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
+
+
+def format_moment(time_ms: int | None) -> str:
+    """A time in ms as UTC; a dash where there is none."""
+    if time_ms is None or time_ms < 0:
+        return "–"
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
+
+
+def format_duration(milliseconds: float | None) -> str:
+    """A time span in ms, or in s, min or h where that is easier to read."""
+    if milliseconds is None:
+        return "–"
+    for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds >= 2 * size:
+            return f"{milliseconds / size:.1f} {unit}"
+    return (
+        f"{milliseconds:.1f} ms"
+        if milliseconds < 100 and milliseconds != int(milliseconds)
+        else f"{milliseconds:.0f} ms"
+    )
+
+
+def format_name(text: str | None) -> str:
+    """A name that clients chose, cut to what a table has room for."""
+    if text is None:
+        return "–"
+    cut = clip(text, NAME_LIMIT)
+    return text if cut == text else f"{cut}…"
+
+
+def chart_points(values: Sequence[float]) -> str:
+    """The points of a line over the width of a chart; its greatest value touches the top."""
+    if len(values) < 2:
+        return ""
+    top = max(max(values), 1)
+    step = CHART_WIDTH / (len(values) - 1)
+    return " ".join(
+        f"{place * step:.0f},{CHART_HEIGHT - value / top * (CHART_HEIGHT - 4) - 2:.0f}"
+        for place, value in enumerate(values)
+    )

@@ -1,0 +1,103 @@
+"""Keys, values and header values of records as text for people: text, JSON, hexadecimal; cut to what a page may show.
+
+    auto   JSON where it is an object or an array, else text where it is UTF-8, else hexadecimal
+    text   UTF-8, with U+FFFD in place of other bytes
+    json   indented; text where it is no JSON
+    hex    16 bytes a line, with their places and characters
+
+A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a letter of another script up to four.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+AUTO, TEXT, JSON, HEX = "auto", "text", "json", "hex"
+FORMATS = (AUTO, TEXT, JSON, HEX)
+HEX_COLUMNS = 16
+MAX_JSON_BYTES = 64 * 1024
+"""A larger value is not parsed: it would be shown in part alone."""
+_ESCAPED = {"&": 5, "<": 4, ">": 4, '"': 5, "'": 5}
+
+
+class Shown(NamedTuple):
+    """Text of some bytes; ``text`` is None where there are none at all (null)."""
+
+    text: str | None
+    format: str
+    size: int
+    is_cut: bool
+
+
+def check_format(name: str) -> str:
+    """Return the format's name. Raises ValueError."""
+    if name not in FORMATS:
+        raise ValueError(f"format is {name[:20]!r}: expected {', '.join(FORMATS)}")
+    return name
+
+
+def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
+    """Format bytes; ``limit`` is in bytes of HTML. JSON stands in one line where ``indent`` is None."""
+    if content is None:
+        return Shown(None, TEXT, 0, False)
+    format_used, text = _formatted(content, wanted, limit, indent)
+    cut = clip(text, limit)
+    return Shown(cut, format_used, len(content), len(cut) < len(text) or _is_in_part(content, format_used, limit))
+
+
+def clip(text: str, limit: int) -> str:
+    """The beginning of a text that takes up to ``limit`` bytes as HTML."""
+    used = 0
+    for place, character in enumerate(text):
+        used += _ESCAPED.get(character) or (1 if character < "\x80" else len(character.encode("utf-8", "replace")))
+        if used > limit:
+            return text[:place]
+    return text
+
+
+def dump(content: bytes) -> str:
+    """Format bytes in hexadecimal, with their places and characters."""
+    lines = []
+    for place in range(0, len(content), HEX_COLUMNS):
+        row = content[place : place + HEX_COLUMNS]
+        characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{place:08x}  {row.hex(' '):<{3 * HEX_COLUMNS}} {characters}")
+    return "\n".join(lines)
+
+
+def _formatted(content: bytes, wanted: str, limit: int, indent: int | None) -> tuple[str, str]:
+    if wanted == HEX:
+        return HEX, dump(content[:limit])
+    if wanted in (AUTO, JSON):
+        text = _as_json(content, indent, only_structures=wanted == AUTO)
+        if text is not None:
+            return JSON, text
+    if wanted == AUTO and not _is_text(content[: limit + 1]):
+        return HEX, dump(content[:limit])
+    return TEXT, content[: 4 * (limit + 1)].decode("utf-8", "replace")
+
+
+def _is_in_part(content: bytes, format_used: str, limit: int) -> bool:
+    return format_used != JSON and len(content) > (limit if format_used == HEX else 4 * (limit + 1))
+
+
+def _as_json(content: bytes, indent: int | None, *, only_structures: bool) -> str | None:
+    """JSON written again; None for what is none, or too large."""
+    if len(content) > MAX_JSON_BYTES or (only_structures and content[:1] not in (b"{", b"[")):
+        return None
+    try:
+        return json.dumps(json.loads(content), indent=indent, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_text(content: bytes) -> bool:
+    """Return whether bytes are UTF-8, up to a last character that is cut, and no control characters."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data" or error.end != len(content):
+            return False
+        text = content[: error.start].decode()
+    return all(character.isprintable() or character in "\t\r\n" for character in text)

@@ -1,0 +1,104 @@
+"""View of one request for a page, and the model that comes of it; bounds of what a page shows.
+
+A page is a function from a :class:`View` to a :class:`Page`: a template and its values. It runs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import ClientError
+from tidelog.console.history import History
+from tidelog.console.local_client import Asker
+from tidelog.protocol.errors import KafkaError
+
+MAX_ROWS = 100
+"""Rows of a table on one page; the next page begins after the last one."""
+MAX_ROW_CHARACTERS = 6_000
+"""Characters of names that the rows of one page show. Escaped, and quoted in a link, one may take 18 bytes."""
+MAX_NUMBER_DIGITS = 18
+T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """Model of a page: its template, its title and the template's values."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any]
+
+
+class Listing(NamedTuple, Generic[T]):
+    """Rows of one page, and the name after which the next page begins; None on the last one."""
+
+    rows: list[T]
+    next: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class View:
+    """The caller's way to the broker, and what the URL says. One page's thread."""
+
+    asker: Asker
+    cluster: Cluster
+    history: History
+    path: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    may_describe: Callable[[str], bool] = lambda _topic: True
+    """Return whether the caller may know a topic. Loop thread."""
+
+    def text(self, name: str) -> str:
+        """A parameter without the spaces around it; empty where it is not there."""
+        return self.parameters.get(name, "").strip()
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        """A parameter that is a number. Raises ValueError."""
+        text = self.text(name)
+        return default if not text else parse_number(name, text)
+
+
+class Part(NamedTuple, Generic[T]):
+    """Something that a page asks for beside others: its value, or why there is none."""
+
+    value: T | None
+    error: str | None
+
+
+def ask_for(question: Callable[[], T]) -> Part[T]:
+    """Ask for a part of a page; a refusal is shown in its place."""
+    try:
+        return Part(question(), None)
+    except (KafkaError, ClientError) as error:
+        return Part(None, str(error))
+
+
+def parse_number(name: str, text: str) -> int:
+    """A number from 0 on. Raises ValueError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_NUMBER_DIGITS):
+        raise ValueError(f"{name} is {text[:20]!r}: expected a number")
+    return int(text)
+
+
+def list_after(rows: Iterable[T], name_of: Callable[[T], str], after: str) -> Listing[T]:
+    """Take the rows after a name that fit on a page; ``rows`` come in the order of their names."""
+    shown: list[T] = []
+    characters = 0
+    for row in rows:
+        name = name_of(row)
+        if name <= after and after:
+            continue
+        characters += len(name)
+        if shown and (len(shown) == MAX_ROWS or characters > MAX_ROW_CHARACTERS):
+            return Listing(shown, name_of(shown[-1]))
+        shown.append(row)
+    return Listing(shown, None)
+
+
+def slice_from(rows: Iterable[T], start: int) -> tuple[list[T], int | None]:
+    """Take the rows from a number on that fit on a page, and the number of the next page's first one."""
+    found = list(islice(rows, start, start + MAX_ROWS + 1))
+    return found[:MAX_ROWS], start + MAX_ROWS if len(found) > MAX_ROWS else None
