@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -101,6 +101,10 @@ tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is i
 
 monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Prometheus (Debian's package, 100 MB)
 	TIDELOG_MONITORING=1 $(BIN)/pytest tests/clients/test_monitoring.py -p no:randomly
+
+console: $(VENV)/.test $(EXTENSIONS) ## the console in headless Chromium (Debian's package, 300 MB); RECORD=1 writes docs/images
+	$(BIN)/python -m pip install --quiet 'playwright>=1.49'
+	TIDELOG_CONSOLE=1 TIDELOG_RECORD=$(RECORD) $(BIN)/pytest tests/clients/test_console.py -p no:randomly
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000

@@ -27,6 +27,7 @@ from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
     GroupIdNotFoundError,
+    InvalidTopicError,
     KafkaError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
@@ -44,6 +45,7 @@ CONTENT_TYPES = {"console.css": "text/css", "console.js": "text/javascript", "co
 HEADERS = {"Cache-Control": "no-store"}
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownTopicOrPartitionError, 404),
+    (InvalidTopicError, 404),
     (GroupIdNotFoundError, 404),
     (TransactionalIdNotFoundError, 404),
     (TopicAuthorizationFailedError, 404),

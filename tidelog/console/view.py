@@ -55,10 +55,10 @@ class View:
         """A parameter without the spaces around it; empty where it is not there."""
         return self.parameters.get(name, "").strip()
 
-    def number(self, name: str, default: int | None = None) -> int | None:
-        """A parameter that is a number. Raises ValueError."""
+    def number(self, name: str) -> int | None:
+        """A parameter that is a number, None where it is empty. Raises ValueError."""
         text = self.text(name)
-        return default if not text else parse_number(name, text)
+        return parse_number(name, text) if text else None
 
 
 class Part(NamedTuple, Generic[T]):

@@ -1,8 +1,9 @@
 """The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
 
 Standard output carries two lines: ``tidelog ready on HOST:PORT``, written once the broker answers, and then, where it
-has an admin interface, ``console http://HOST:PORT``. Logs go to standard error. Signals are caught from the first moment, because process 1 of a container gets no default action for
-SIGTERM: one that comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
+has an admin interface, ``console http://HOST:PORT``. Logs go to standard error. Signals are caught from the first
+moment, because process 1 of a container gets no default action for SIGTERM: one that comes before the broker runs ends
+the process, a later one stops it cleanly. Both exit with 0.
 
 Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from tidelog.broker.admin.find import open_logs, parse_bound, parse_place
 from tidelog.broker.find.finding import FindRequest, IndexBehindError, plan
 from tidelog.client.admin.offsets import READ_COMMITTED, list_offsets, log_ends, log_starts
-from tidelog.client.admin.topics import describe_topics
+from tidelog.client.admin.topics import Topic, describe_topics
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console.local_client import wait_for
 from tidelog.console.values import AUTO, FORMATS, Shown, check_format, show
 from tidelog.console.view import Page, View, parse_number
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
 from tidelog.log.find.times import parse_time
-from tidelog.protocol.errors import OffsetOutOfRangeError
+from tidelog.protocol.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import Record
 
 PARAMETERS = ("partition", "offset", "time", "key", "tag", "from", "to", "next", "format", "isolation")
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 def browse(view: View) -> Page:
     """Build the model of the message browser. Raises ValueError, ClientError, KafkaError."""
     name = view.path["topic"]
-    (topic,) = describe_topics(view.cluster, [name])
+    topic = describe_topic(view, name, view.number("partition") or 0)
     wanted = check_format(view.text("format") or AUTO)
     isolation = view.text("isolation") or "read_uncommitted"
     if isolation not in ISOLATIONS:
@@ -73,9 +73,17 @@ def browse(view: View) -> Page:
     return Page("records.html", f"Records of {name}", values)
 
 
+def describe_topic(view: View, name: str, partition: int) -> Topic:
+    """Ask for a topic that has this partition. Raises ClientError, KafkaError where there is none."""
+    (topic,) = describe_topics(view.cluster, [name])
+    if partition >= len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"topic {name} has {len(topic.partitions)} partitions, no {partition}")
+    return topic
+
+
 def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
     """Read records of a partition from an offset or a time on; without either the last ones."""
-    place = (topic, view.number("partition", 0) or 0)
+    place = (topic, view.number("partition") or 0)
     start, end = log_starts(view.cluster, [place])[place], log_ends(view.cluster, [place])[place]
     begin = min(max(first_offset(view, place, end), start), end)
     try:
@@ -156,6 +164,7 @@ def one_record(view: View) -> Page:
     topic = view.path["topic"]
     partition, offset = (parse_number(name, view.path[name]) for name in ("partition", "offset"))
     wanted = check_format(view.text("format") or AUTO)
+    describe_topic(view, topic, partition)
     record = record_at(view, (topic, partition), offset)
     values = {
         "section": "topics", "topic": topic, "partition": partition, "offset": offset, "format": wanted,

@@ -28,7 +28,7 @@ from tidelog.broker.admin.login import logins as admin_login
 from tidelog.broker.admin.login.access import check_access, methods_of
 from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
 from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
-from tidelog.broker.admin.permissions import NEEDS, OPEN
+from tidelog.broker.admin.permissions import CONSOLE_NEEDS, NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
@@ -168,7 +168,7 @@ async def test_every_page_has_its_need(tmp_path: Path) -> None:
     paths = {resource.canonical for resource in runner.app.router.resources()}
     await runner.cleanup()
     parts.close()
-    assert paths == NEEDS.keys() | OPEN
+    assert paths == NEEDS.keys() | OPEN | CONSOLE_NEEDS.keys() | {"/"}
 
 
 async def test_tokens_read_or_write_until_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,48 @@
+"""The address of the admin interface: the default gives way where it is taken, a given one does not."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker.admin.listener import AdminListener
+from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+
+
+async def opened(texts: Mapping[str, str]) -> str | None:
+    """The address that an admin listener with these texts has come to, closed again."""
+    config = BrokerConfig(texts)
+    broker = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
+    listener = AdminListener(cast(Any, broker))
+    address = listener.open()
+    assert address is None or config.get_str(ADMIN_LISTENER) == address
+    await listener.close()
+    return address
+
+
+async def test_a_second_broker_on_a_machine_takes_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    listen = socket.create_server
+
+    def taken(address: tuple[str, int], **options: Any) -> socket.socket:
+        if address[1]:
+            raise OSError(errno.EADDRINUSE, "in use")
+        return listen(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", taken)
+    address = await opened({})
+    assert address is not None
+    assert address.startswith("127.0.0.1:")
+    assert not address.endswith(":9644")
+    with pytest.raises(OSError, match="in use"):
+        await opened({ADMIN_LISTENER: "127.0.0.1:9644"})
+
+
+async def test_an_empty_address_is_none() -> None:
+    assert await opened({ADMIN_LISTENER: ""}) is None

@@ -1,0 +1,131 @@
+"""Models of pages, from what the broker answers: filters, bounds, refusals."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker.metrics.clients import ConnectedClient
+from tidelog.client.admin.acls import Acl
+from tidelog.client.admin.configs import ConfigEntry
+from tidelog.client.admin.groups import Group, ListedGroup, PartitionLag
+from tidelog.client.admin.quotas import Quota
+from tidelog.client.admin.transactions import ListedTransaction, Transaction
+from tidelog.client.admin.users import Credential
+from tidelog.console.history import History
+from tidelog.console.pages import access, clients, compaction, configuration, groups, overview, transactions
+from tidelog.console.view import MAX_ROWS, Page, View
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.errors import ClusterAuthorizationFailedError
+
+CLIENTS = [
+    ConnectedClient("app", "User:ann", "10.0.0.1", "PLAINTEXT", 1, 17, 5.0),
+    ConnectedClient(None, "User:ANONYMOUS", "10.0.0.2", "PLAINTEXT", -1, -1, 9.0),
+    ConnectedClient("app", "User:ann", "10.0.0.3", "PLAINTEXT", 0, 9, 1.0),
+]
+
+
+def view(parameters: dict[str, str] | None = None, **parts: object) -> View:
+    """A request to a broker of these parts; what belongs to the loop is asked at once."""
+    broker = SimpleNamespace(node_id=1, clients=SimpleNamespace(list=lambda most: CLIENTS[:most]), **parts)
+    asker = SimpleNamespace(broker=broker, in_loop=lambda work: work())
+    return View(asker=cast(Any, asker), cluster=cast(Any, None), history=History(), parameters=parameters or {})
+
+
+def answer(patched: pytest.MonkeyPatch, module: object, **functions: object) -> None:
+    """Have the functions that a page asks return these."""
+    for name, value in functions.items():
+        patched.setattr(module, name, lambda *_, value=value, **__: value)
+
+
+def test_groups_are_chosen_by_name_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        ListedGroup("a", "classic", "", ""),
+        ListedGroup("ab", "share", "", ""),
+        ListedGroup("b", "classic", "", ""),
+    ]
+    answer(monkeypatch, groups, list_groups=found)
+    chosen = {
+        query: [one.group for one in groups.list_page(view(dict(query))).values["listing"].rows]
+        for query in [(), (("find", "a"),), (("type", "classic"),), (("after", "a"),)]
+    }
+    assert list(chosen.values()) == [["a", "ab", "b"], ["a", "ab"], ["a", "b"], ["ab", "b"]]
+
+
+def test_a_group_shows_its_partitions_in_pages_and_how_its_lag_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    lags = [PartitionLag("orders", number, 0, 2, 2, None) for number in range(MAX_ROWS + 1)]
+    answer(monkeypatch, groups, describe_group=Group("g", "consumer", "Stable", "", [], lags))
+    asked = view({"id": "g", "start": str(MAX_ROWS)})
+    asked.history.add_lags({"g": 5})
+    values = groups.group_page(asked).values
+    assert (values["rows"], values["next"], values["lags"]) == (lags[-1:], None, [5])
+    assert groups.group_page(view({"id": "g"})).values["next"] == MAX_ROWS
+
+
+def test_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [ListedTransaction("pay-1", 1, "Ongoing"), ListedTransaction("ship-1", 2, "Empty")]
+    one = Transaction("pay-1", "Ongoing", 1, 0, 1000, 5, [("orders", 0)])
+    answer(monkeypatch, transactions, list_transactions=listed, describe_transaction=one)
+    assert transactions.list_page(view({"find": "pay"})).values["listing"].rows == listed[:1]
+    clock = SimpleNamespace(milliseconds=lambda: 50)
+    assert transactions.transaction_page(view({"id": "pay-1"}, time=clock)).values["places"] == [("orders", 0)]
+
+
+def test_configuration_is_chosen_by_name_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        ConfigEntry("log.a", "1", "default", False, False, "A."),
+        ConfigEntry("log.b", "2", "file", True, False, "B."),
+    ]
+    answer(monkeypatch, configuration, describe_configs=entries)
+    assert configuration.configuration_page(view({"find": "log."})).values["rows"] == entries
+    assert configuration.configuration_page(view({"set": "1"})).values["rows"] == entries[1:]
+    assert configuration.configuration_page(view({"find": "x"})).values["count"] == 0
+
+
+def test_what_may_not_be_seen_of_access_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[Acl]:
+        raise ClusterAuthorizationFailedError("acls: not allowed")
+
+    credentials = [Credential(f"user-{number}", "SCRAM-SHA-256", 4096) for number in range(2 * MAX_ROWS)]
+    answer(monkeypatch, access, list_credentials=credentials, list_quotas=[])
+    monkeypatch.setattr(access, "list_acls", refuse)
+    values = access.access_page(view()).values
+    assert values["acls"].error == "acls: not allowed"
+    assert len(values["users"].value) == MAX_ROWS
+
+
+def test_a_client_has_its_connections_and_the_quotas_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas = [
+        Quota({"client-id": "app"}, {"producer_byte_rate": 1.0}), Quota({"client-id": "other"}, {}),
+        Quota({"user": "ann"}, {}), Quota({"user": "ben", "client-id": "app"}, {}), Quota({"user": None}, {}),
+        Quota({"ip": "10.0.0.3"}, {}), Quota({"ip": "10.0.0.2"}, {}),
+    ]  # fmt: skip
+    answer(monkeypatch, clients, list_quotas=quotas)
+    values = clients.client_page(view({"id": "app"})).values
+    assert [one.host for one in values["rows"]] == ["10.0.0.1", "10.0.0.3"]
+    assert values["quotas"].value == [quotas[0], quotas[2], quotas[4], quotas[5]]
+    assert clients.list_page(view({"find": "0.2"})).values["rows"] == [CLIENTS[1]]
+    assert [clients.api_name(key) for key in (1, 999)] == ["Fetch", "–"]
+
+
+def test_the_page_of_compaction_starts_no_cleaner() -> None:
+    services = SimpleNamespace(cleaner=SimpleNamespace(made=None), indexing=SimpleNamespace(made=None))
+    values = compaction.compaction_page(view(services=services)).values
+    assert (values["is_running"], values["rows"], values["indexers"]) == (False, [], [])
+
+
+def test_compacted_partitions_are_those_of_topics_that_the_caller_may_know() -> None:
+    found = [SimpleNamespace(topic_partition=TopicPartition(topic, 0)) for topic in ("orders", "secrets")]
+    asked = view()
+    asked.may_describe = lambda topic: topic != "secrets"
+    assert compaction.shown_statuses(asked, cast(Any, found)) == found[:1]
+
+
+def test_the_first_page_shows_what_is_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, overview, describe_cluster=None, describe_log_dirs=[], take_totals=None, take_latencies=[],
+           failures_of=[f"orders-{number} is refused" for number in range(MAX_ROWS + 1)])  # fmt: skip
+    page: Page = overview.overview(view(log_manager=None, metadata=SimpleNamespace(topics={"orders": 1})))
+    assert (len(page.values["failures"]), page.values["failure_count"]) == (MAX_ROWS, MAX_ROWS + 1)
+    assert (page.values["topics"], page.values["connections"]) == (1, 3)
