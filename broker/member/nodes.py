@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC

@@ -15,7 +15,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.txn_markers import Marker, request_of, written
 from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verifications
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.channel import Channel, ChannelError

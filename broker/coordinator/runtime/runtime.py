@@ -25,8 +25,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from tidelog.broker.coordinator.runtime.execution import (
+    Decided,
+    execute_decided,
+    execute_for_clock,
+    refusal_of,
+    refuse_uncommitted,
+)
+from tidelog.broker.coordinator.runtime.internal_topic import TopicLog
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
+from tidelog.broker.coordinator.runtime.loading import (
+    FIRST_TURN_CHUNKS,
+    LOAD_CHUNK_BYTES,
+    MAX_RETRY_MS,
+    RETRY_MS,
+    Loading,
+)
 from tidelog.broker.coordinator.runtime.replay import (
     Serde,
     Shard,
@@ -35,7 +51,7 @@ from tidelog.broker.coordinator.runtime.replay import (
     replay_control,
     replay_result,
 )
-from tidelog.broker.coordinator.runtime.result import AppendCallback, CoordinatorResult, Parts, TimerResult
+from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.errors import NotReadyError
 from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
@@ -52,78 +68,11 @@ from tidelog.protocol.record.record_batch import RecordBatch
 
 logger = logging.getLogger(__name__)
 
-LOAD_CHUNK_BYTES = 128 * 1024
-"""Read per turn of the loop: about 1,500 offset commits, 15 ms of work."""
-RETRY_MS = 1_000
-"""A partition whose log is refused, or that was given up, is tried again after this time."""
-MAX_RETRY_MS = 60_000
-"""The longest pause between two loads that end with an unexpected error; each is twice the one before."""
-FIRST_TURN_CHUNKS = 4
-"""What the first request of a partition waits for before it is told to come again."""
 
 T = TypeVar("T")
 
 
-class TopicLog(Protocol):
-    """An internal topic, as coordinators need it."""
-
-    def partition_count(self) -> int:
-        """Return the number of partitions it has, or will have once created."""
-        ...
-
-    def exists(self) -> bool: ...
-
-    def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, or will create the topic."""
-        ...
-
-    def opening(self, partition: int) -> Deferred[None] | None:
-        """Begin to open a partition's log; None where it is open, or where there is nothing to open."""
-        ...
-
-    def leader_epoch(self, partition: int) -> int: ...
-
-    def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch (a marker has a version), and the topic if needed; return the offset. Raises KafkaError."""
-        ...
-
-    def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Settles once all that was appended so far is committed; None where it is."""
-        ...
-
-    def start_offset(self, partition: int) -> int: ...
-
-    def end_offset(self, partition: int) -> int: ...
-
-    def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches from ``offset`` on, at least one. Raises KafkaError."""
-        ...
-
-
 S = TypeVar("S", bound=Shard)
-
-
-class _Loading(Generic[S]):
-    """A partition whose log is being read."""
-
-    __slots__ = ("end_offset", "next_offset", "partition", "parts", "shard")
-
-    def __init__(self, partition: int, shard: S, next_offset: int, end_offset: int) -> None:
-        self.partition = partition
-        self.shard = shard
-        self.next_offset = next_offset
-        self.end_offset = end_offset
-        self.parts: Parts | None = None
-        """What is left of the first decision that the shard has to execute before it serves."""
-
-
-class _Decided(NamedTuple, Generic[S]):
-    """A long decision of a loaded shard, and how the partition's next shard begins again with it."""
-
-    partition: int
-    shard: S
-    parts: Parts
-    begin_again: Callable[[], None]
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -151,7 +100,7 @@ class CoordinatorRuntime(Generic[S]):
         self._call_later = call_later
         self._close = close
         self._shards: dict[int, S] = {}
-        self._loading: dict[int, _Loading[S]] = {}
+        self._loading: dict[int, Loading[S]] = {}
         self._opening: dict[int, Deferred[None]] = {}
         """Partitions whose logs a thread opens."""
         self._empty: set[int] = set()
@@ -363,7 +312,7 @@ class CoordinatorRuntime(Generic[S]):
                 first_offset = self._log.append(partition, batch)
             except KafkaError as error:
                 logger.warning("%s-%d: append failed: %s", self._name, partition, error)
-                return error if result.on_append is None else _refusal_of(result.on_append, error)
+                return error if result.on_append is None else refusal_of(result.on_append, error)
             if result.replay:
                 replay_result(shard, result, first_offset)
         if result.on_append is not None:
@@ -386,16 +335,16 @@ class CoordinatorRuntime(Generic[S]):
                 self._decided(partition, shard, decide, self._log.end_offset(partition))
                 for partition, shard in self.loaded
             ]
-            job = self.steps.run(_execute_decided(self, decided))
+            job = self.steps.run(execute_decided(self, decided))
         except KafkaError as error:
             return failed(error)
         return completed(None) if job is None else job.done
 
-    def _decided(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> _Decided[S]:
+    def _decided(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
         def begin_again() -> None:
             self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
 
-        return _Decided(partition, shard, decide(shard, end_offset), begin_again)
+        return Decided(partition, shard, decide(shard, end_offset), begin_again)
 
     def _execute_when_loaded(self, partition: int, decide: Callable[[S, int], Parts]) -> None:
         if self._log.exists() and self._log.is_led(partition):
@@ -498,7 +447,7 @@ class CoordinatorRuntime(Generic[S]):
         except KafkaError as error:
             self._fail(partition, error)
             return
-        self._loading[partition] = _Loading(partition, shard, start, end)
+        self._loading[partition] = Loading(partition, shard, start, end)
 
     def _load_chunk(self, partition: int) -> bool:
         """Replay one chunk; True when the partition is done, loaded or failed."""
@@ -513,7 +462,7 @@ class CoordinatorRuntime(Generic[S]):
             self._give_up(partition)
         return True
 
-    def _replay_chunk_of(self, loading: _Loading[S]) -> bool:
+    def _replay_chunk_of(self, loading: Loading[S]) -> bool:
         """Return whether the partition is loaded. Raises KafkaError."""
         partition = loading.partition
         if loading.next_offset < loading.end_offset:
@@ -529,7 +478,7 @@ class CoordinatorRuntime(Generic[S]):
             self._loaded(loading)
         return True
 
-    def _execute_part(self, loading: _Loading[S]) -> bool:
+    def _execute_part(self, loading: Loading[S]) -> bool:
         """Execute the next part of what this shard has to do before it serves; False when all is done. The log was
         read to its end in this turn."""
         decisions = self._when_loaded.get(loading.partition)
@@ -546,7 +495,7 @@ class CoordinatorRuntime(Generic[S]):
         self._when_loaded.pop(loading.partition, None)
         return False
 
-    def _loaded(self, loading: _Loading[S]) -> None:
+    def _loaded(self, loading: Loading[S]) -> None:
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
@@ -636,65 +585,4 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(partition, shard, deadline_ms)
 
 
-def _refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
-    """Tell of an append that failed; return what the request is to be refused with, if it is."""
-    try:
-        on_append(error)
-    except KafkaError as refusal:
-        return refusal
-    return None
-
-
-def refuse_uncommitted(_error: KafkaError) -> NoReturn:
-    """Raise NotCoordinatorError: what an answer rests on may be lost, and clients look for their coordinator again."""
-    raise NotCoordinatorError
-
-
-def execute_for_clock(runtime: CoordinatorRuntime[S], partition: int, shard: S, result: TimerResult) -> None:
-    """A step that a clock or the loading itself asks for; no client waits for an answer."""
-    if result is None:
-        return
-    if not isinstance(result, CoordinatorResult):
-        runtime.steps.run(_execute_parts(runtime, partition, shard, result))
-        return
-    try:
-        runtime.write(partition, shard, result)
-    except KafkaError:
-        logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
-
-
-def _execute_decided(runtime: CoordinatorRuntime[S], decided: list[_Decided[S]]) -> Steps[None]:
-    """Execute long decisions one after another, each for as long as its shard is served; the next shard of a partition
-    that was given up begins again. Raises KafkaError."""
-    for partition, shard, parts, begin_again in decided:
-        for part in parts:
-            try:
-                runtime.write(partition, shard, part)
-            except NotCoordinatorError:
-                if runtime.is_served(partition, shard):
-                    raise
-                begin_again()
-                break
-            yield None
-
-
-def _execute_parts(runtime: CoordinatorRuntime[S], partition: int, shard: S, parts: Parts) -> Steps[None]:
-    """Execute a long decision part by part, for as long as the shard is served."""
-    for part in parts:
-        execute_for_clock(runtime, partition, shard, part)
-        yield None
-        if not runtime.is_served(partition, shard):
-            return
-
-
 MAX_REMEMBERED_KEYS = 100_000
-
-
-def java_string_hash(text: str) -> int:
-    """The absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal topic."""
-    value = 0
-    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    if value >= 0x80000000:
-        value = 0x100000000 - value
-    return value & 0x7FFFFFFF

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.share_state.calls import CALLS, results_of, write_partition
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.persister import AGAIN, Batch, ShareStatePersister

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.coordinator.runtime.runtime import java_string_hash
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import ClusterNodes, address_on, node_on
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC

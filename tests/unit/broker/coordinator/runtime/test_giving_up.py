@@ -22,8 +22,9 @@ from tests.unit.broker.share.share_world import ShareWorld
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.group.shard import GroupShard
 from tidelog.broker.coordinator.runtime import runtime as runtime_module
+from tidelog.broker.coordinator.runtime.loading import MAX_RETRY_MS, RETRY_MS
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
-from tidelog.broker.coordinator.runtime.runtime import MAX_RETRY_MS, RETRY_MS, CoordinatorRuntime
+from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.coordinators import GroupWorld, MemoryTopicLog
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.coordinator.runtime.runtime import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS, java_string_hash
+from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
+from tidelog.broker.coordinator.runtime.loading import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
 from tidelog.protocol.messages.offset_commit import (

@@ -1,0 +1,87 @@
+"""Execution of decisions that no client waits for, and of long ones, part by part."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+
+from tidelog.broker.coordinator.runtime.replay import Shard
+from tidelog.broker.coordinator.runtime.result import AppendCallback, CoordinatorResult, Parts, TimerResult
+from tidelog.broker.loop.steps import StepRunner, Steps
+from tidelog.protocol.errors import KafkaError, NotCoordinatorError
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+S_contra = TypeVar("S_contra", bound=Shard, contravariant=True)
+
+
+class Writer(Protocol[S_contra]):
+    """The part of a runtime that executes what was decided."""
+
+    steps: StepRunner
+
+    def write(self, partition: int, shard: S_contra, result: CoordinatorResult[Any]) -> None: ...
+
+    def is_served(self, partition: int, shard: S_contra) -> bool: ...
+
+
+class Decided(NamedTuple, Generic[S]):
+    """A long decision of a loaded shard, and how the partition's next shard begins again with it."""
+
+    partition: int
+    shard: S
+    parts: Parts
+    begin_again: Callable[[], None]
+
+
+def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
+    """Tell of an append that failed; return what the request is to be refused with, if it is."""
+    try:
+        on_append(error)
+    except KafkaError as refusal:
+        return refusal
+    return None
+
+
+def refuse_uncommitted(_error: KafkaError) -> NoReturn:
+    """Raise NotCoordinatorError: what an answer rests on may be lost, and clients look for their coordinator again."""
+    raise NotCoordinatorError
+
+
+def execute_for_clock(runtime: Writer[S], partition: int, shard: S, result: TimerResult) -> None:
+    """A step that a clock or the loading itself asks for; no client waits for an answer."""
+    if result is None:
+        return
+    if not isinstance(result, CoordinatorResult):
+        runtime.steps.run(execute_parts(runtime, partition, shard, result))
+        return
+    try:
+        runtime.write(partition, shard, result)
+    except KafkaError:
+        logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
+
+
+def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None]:
+    """Execute long decisions one after another, each for as long as its shard is served; the next shard of a partition
+    that was given up begins again. Raises KafkaError."""
+    for partition, shard, parts, begin_again in decided:
+        for part in parts:
+            try:
+                runtime.write(partition, shard, part)
+            except NotCoordinatorError:
+                if runtime.is_served(partition, shard):
+                    raise
+                begin_again()
+                break
+            yield None
+
+
+def execute_parts(runtime: Writer[S], partition: int, shard: S, parts: Parts) -> Steps[None]:
+    """Execute a long decision part by part, for as long as the shard is served."""
+    for part in parts:
+        execute_for_clock(runtime, partition, shard, part)
+        yield None
+        if not runtime.is_served(partition, shard):
+            return
