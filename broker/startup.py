@@ -182,7 +182,10 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         timers=timers, purgatory=purgatory, metrics=Metrics(), clients=ConnectedClients(), controller=controller,
         metadata=metadata, nodes=nodes,
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
-        configs=ConfigManager(config, controller, metadata, topic_configs, topics),
+        configs=ConfigManager(
+            config, controller, metadata, topic_configs, topics,
+            (lambda: None) if authorizer is None else authorizer.begin_generation,
+        ),
         producer_ids=producer_ids,
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),

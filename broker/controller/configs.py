@@ -90,7 +90,17 @@ class TopicConfigs:
 class ConfigManager:
     """Describes and changes configurations at run time. Loop thread only."""
 
-    __slots__ = ("_config", "_controller", "_describer", "_metadata", "_texts", "_topic_configs", "_topics", "stores")
+    __slots__ = (
+        "_config",
+        "_controller",
+        "_describer",
+        "_metadata",
+        "_on_levels",
+        "_texts",
+        "_topic_configs",
+        "_topics",
+        "stores",
+    )
 
     def __init__(
         self,
@@ -99,8 +109,10 @@ class ConfigManager:
         metadata: MetadataCache,
         topic_configs: TopicConfigs,
         topics: TopicManager,
+        on_levels: Callable[[], object] = lambda: None,
     ) -> None:
-        """``topics`` stores the topics' own configs."""
+        """``topics`` stores the topics' own configs; ``on_levels`` is called when levels of loggers have changed."""
+        self._on_levels = on_levels
         self._config = config
         self._controller = controller
         self._metadata = metadata
@@ -221,6 +233,7 @@ class ConfigManager:
             from tidelog.broker.config.logger_levels import set_levels
 
             set_levels(change({}), validate_only)
+            self._on_levels()
         elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             self._change_resource(ResourceType(kind), name, change, validate_only)
         else:

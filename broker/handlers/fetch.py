@@ -15,7 +15,7 @@ whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its begin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.leaders import LEADER_ERRORS, endpoints_of, leader_of
@@ -52,6 +52,9 @@ from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.schema.engine import blank
 from tidelog.protocol.transferable import TransferableRecords
 
+if TYPE_CHECKING:
+    from tidelog.broker.security.authorization.authorizer import FetchGuard
+
 API_KEY = ApiKey.FETCH
 MIN_VERSION, MAX_VERSION = 0, 18
 Request = FetchRequest
@@ -64,6 +67,7 @@ _FIRST_VERSION_WITH_ZSTD = 10
 _FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
 NO_REPLICA = -1
+_NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
 """A fetch of more partitions is answered in steps."""
 
@@ -76,8 +80,8 @@ class ReadParams(NamedTuple):
     max_bytes: int
     min_bytes: int
     is_incremental: bool
-    is_refused: Callable[[FetchTarget], bool] | None = None
-    """Returns whether the authorizer refuses a partition; None where there is none."""
+    guard: FetchGuard | None = None
+    """The authorizer's check of each partition; None where there is none."""
     find_nearer: Callable[[Partition, FetchTarget], int] | None = None
     """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
 
@@ -143,6 +147,9 @@ def read_params(
     broker: Broker, context: RequestContext, request: FetchRequest, fetch_context: FetchContext
 ) -> ReadParams:
     """The parameters of a request that concern all of its partitions."""
+    authorizer, guard = broker.authorizer, context.fetch_guard
+    if authorizer is not None and (guard is None or request.replica_id >= 0 or request.replica_state.replica_id >= 0):
+        guard = authorizer.fetch_guard(broker.metadata, context, request)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     return ReadParams(
         context.api_version,
@@ -150,7 +157,7 @@ def read_params(
         max_bytes,
         min(request.min_bytes, max_bytes),
         fetch_context.is_incremental,
-        None if broker.authorizer is None else broker.authorizer.fetch_check(broker.metadata, context, request),
+        guard,
         None if not request.rack_id or broker.replica_manager.roles is None else _find_nearer(broker, context, request),
     )
 
@@ -289,10 +296,12 @@ class PartitionRead:
         params, replica_manager, results = self._params, self._replica_manager, self._results
         limit, total, must_answer = self._limit, self._total, self._must_answer
         one_message = params.version > _LAST_VERSION_WITH_HARD_LIMIT
+        guard = params.guard
+        readable = _NO_TOPICS if guard is None else guard.readable()
         for target in targets:
             partition = None
             try:
-                if params.is_refused is not None and params.is_refused(target):
+                if guard is not None and (target.topic or target.topic_id) not in readable and guard.refuses(target):
                     raise TopicAuthorizationFailedError
                 if target.topic:
                     partition = replica_manager.partition(target.topic, target.index)

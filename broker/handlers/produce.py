@@ -102,14 +102,25 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
-    acks = request.acks
-    if acks not in (1, -1, 0):
+    topics = request.topic_data
+    if request.transactional_id is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return handle_one(broker, context, request)
+    if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if request.transactional_id is not None and not broker.imports.is_loaded(TRANSACTIONS):
         from tidelog.broker.handlers.long_produce import append_after_import
 
         return append_after_import(broker, context, request)
-    if context.frame_bytes <= TURN_BYTES and _are_few(request.topic_data):
+    if context.frame_bytes <= TURN_BYTES and _are_few(topics):
+        return _append_few(broker, context, request)
+    return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
+
+
+def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
+    """``handle`` for a request of one partition without a transactional id."""
+    if request.acks not in (1, -1, 0):
+        raise InvalidRequiredAcksError
+    if context.frame_bytes <= TURN_BYTES:
         return _append_few(broker, context, request)
     return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
 

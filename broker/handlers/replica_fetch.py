@@ -229,7 +229,7 @@ class ReplicaRead:
     def _read(self, target: FetchTarget) -> PartitionData:
         params, partition = self._params, None
         try:
-            if params.is_refused is not None and params.is_refused(target):
+            if params.guard is not None and params.guard.refuses(target):
                 raise ClusterAuthorizationFailedError
             partition = found_partition(self._manager, target)
             replica = self._replica if self._is_asked else None

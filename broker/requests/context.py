@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.authorization.authorizer import Grants
+    from tidelog.broker.security.authorization.authorizer import FetchGuard, Grants
 
 
 class RequestCount:
@@ -32,6 +32,7 @@ class RequestContext:
         "client_host",
         "client_id",
         "correlation_id",
+        "fetch_guard",
         "frame_bytes",
         "grants",
         "listener_name",
@@ -74,5 +75,7 @@ class RequestContext:
         self.principal = ANONYMOUS
         self.grants: Grants | None = None
         """What the authorizer has decided about this client so far."""
+        self.fetch_guard: FetchGuard | None = None
+        """The authorizer's check of this client's fetches."""
         self.token_authenticated = False
         """Whether the client logged in with a delegation token: such a one may not get further tokens."""

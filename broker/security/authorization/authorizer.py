@@ -2,8 +2,8 @@
 
 Verdicts are kept by client (principal and host), because connections of one client ask the same over and over. A
 change of any ACL begins a new *generation*: an object that is compared by identity, so that nothing which was allowed
-before the change is taken for allowed after it. Every decision is written to the audit log, kept or not. Loop thread
-only.
+before the change is taken for allowed after it. So does a change of log levels: every decision is written to the audit
+log, kept or not, and no verdict is kept for shortcuts while allowed ones are written, too. Loop thread only.
 
 Source: StandardAuthorizer of Kafka 4.3.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -50,7 +50,7 @@ MAX_KEPT = 10_000
 MANY_ACLS = 10_000
 _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)
-_READ, _WRITE = int(AclOperation.READ), int(AclOperation.WRITE)
+_READ, _WRITE, _DESCRIBE = int(AclOperation.READ), int(AclOperation.WRITE), int(AclOperation.DESCRIBE)
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 
 
@@ -61,11 +61,13 @@ class Grants:
         "__weakref__",
         "any_of_type",
         "client",
+        "describable",
         "generation",
         "is_super",
         "kept",
         "known",
         "principal",
+        "readable",
         "verdicts",
         "writable",
     )
@@ -84,8 +86,9 @@ class Grants:
         self.any_of_type: dict[int, bool] = {}
         self.writable: set[str | bytes] = set()
         """Names and ids of topics with which WRITE is allowed, of those that a shortcut has asked for."""
-        self.known: dict[int, set[str | bytes]] = {_WRITE: self.writable}
-        """The same of each operation."""
+        self.readable: set[str | bytes] = set()
+        self.describable: set[str | bytes] = set()
+        self.known = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
         self.kept = 0
 
 
@@ -124,7 +127,7 @@ class Authorizer:
         self.denied_total = 0
         """Denials of what was asked for, for metrics."""
         self.generation = object()
-        """Identity of the ACLs in force; another object after each change."""
+        """Identity of the ACLs in force and of what is audited; another object after each change."""
         self._warn_of_many()
 
     @property
@@ -142,8 +145,12 @@ class Authorizer:
                 self._acls.remove(former)
             if rule is not None:
                 self._acls.add(rule)
-        self.generation = object()
+        self.begin_generation()
         self._warn_of_many()
+
+    def begin_generation(self) -> None:
+        """Let no kept verdict hold: the ACLs, or the levels of loggers, have changed."""
+        self.generation = object()
 
     def _warn_of_many(self) -> None:
         is_over = len(self._acls) > MANY_ACLS
@@ -176,22 +183,9 @@ class Authorizer:
             self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
         return False
 
-    def known(self, context: RequestContext, operation: int) -> Collection[str | bytes]:
-        """Return names and ids of topics with which a client is known to be allowed this, without asking again: what
-        most requests ask. Nothing is known where every decision is written to the audit log."""
-        grants = context.grants
-        if (
-            grants is None
-            or grants.generation is not self.generation
-            or grants.principal is not context.principal
-            or is_audited(logging.DEBUG)
-        ):
-            return _NO_TOPICS
-        return grants.known.get(operation, _NO_TOPICS)
-
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
-        """Make ``known``, by name or id, that a client may do this with a topic. Returns whether it may and no line of
-        the audit log is due; else the caller asks in the usual way."""
+        """Note, by name or id, that a client may WRITE, READ or DESCRIBE a topic, for the shortcuts of what is asked
+        most. Returns whether it may and no line of the audit log is due; else the caller asks in the usual way."""
         if may_be_virtual(topic) or is_audited(logging.DEBUG):
             return False
         if not self._decide(context, operation, _TOPIC, topic).is_allowed:
@@ -200,7 +194,7 @@ class Authorizer:
         if grants.kept >= MAX_KEPT:
             grants.begin(self.generation)
         grants.kept += 1
-        grants.known.setdefault(operation, set()).add(key)
+        grants.known[operation].add(key)
         return True
 
     def allowed(
@@ -238,25 +232,14 @@ class Authorizer:
 
         return guarded(self, api_key, module)
 
-    def fetch_check(
-        self, metadata: MetadataCache, context: RequestContext, request: FetchRequest
-    ) -> Callable[[FetchTarget], bool]:
-        """Return the question whether a partition of a fetch is refused, which is asked again at each read."""
+    def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
+        """Return the check of a fetch's partitions; a client's fetches share one, which its context keeps."""
         if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
-            return lambda _: (
-                not self.authorize(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-            )
-
-        def is_refused(target: FetchTarget) -> bool:
-            key = target.topic or target.topic_id
-            if key in self.known(context, _READ):
-                return False
-            name = target.topic or metadata.topic_names.get(target.topic_id)
-            if name is None or self.learn(context, _READ, name, key):
-                return False
-            return not self.authorize(context, _READ, _TOPIC, name)
-
-        return is_refused
+            return ReplicaFetchGuard(self, metadata, context)
+        guard = context.fetch_guard
+        if guard is None:
+            guard = context.fetch_guard = FetchGuard(self, metadata, context)
+        return guard
 
     def may_describe(self, context: RequestContext, topic: str) -> bool:
         """Return whether a client may know a topic, where a refusal only leaves it out."""
@@ -335,6 +318,51 @@ class Authorizer:
     def _note(self, level: int, context: RequestContext, asked: Asked) -> None:
         decision = self._decide(context, asked.operation, asked.resource_type, asked.name)
         self._audit.note(level, self._grants_of(context).client, asked, decision)
+
+
+class FetchGuard:
+    """Check of the partitions that one client fetches, made again at each read. Loop thread only."""
+
+    __slots__ = ("_authorizer", "_context", "_metadata")
+
+    def __init__(self, authorizer: Authorizer, metadata: MetadataCache, context: RequestContext) -> None:
+        self._authorizer = authorizer
+        self._metadata = metadata
+        self._context = context
+
+    def readable(self) -> Set[str | bytes]:
+        """Return names and ids of topics that need no question before the loop's next turn."""
+        grants = self._context.grants
+        if (
+            grants is not None
+            and grants.generation is self._authorizer.generation
+            and grants.principal is self._context.principal
+        ):
+            return grants.readable
+        return _NO_TOPICS
+
+    def refuses(self, target: FetchTarget) -> bool:
+        """Return whether a partition is refused; of an unknown id there is nothing to refuse."""
+        name = target.topic or self._metadata.topic_names.get(target.topic_id)
+        if name is None or self._authorizer.learn(self._context, _READ, name, target.topic or target.topic_id):
+            return False
+        return not self._authorizer.authorize(self._context, _READ, _TOPIC, name)
+
+
+class ReplicaFetchGuard(FetchGuard):
+    """Check of a replica's fetch: CLUSTER_ACTION, whatever the topic."""
+
+    __slots__ = ()
+
+    def readable(self) -> Set[str | bytes]:
+        """Return nothing: what a consumer may read is no matter here."""
+        return _NO_TOPICS
+
+    def refuses(self, target: FetchTarget) -> bool:
+        """Return whether the client is no broker."""
+        return not self._authorizer.authorize(
+            self._context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        )
 
 
 def authorizer_of_image(

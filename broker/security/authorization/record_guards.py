@@ -5,12 +5,10 @@ Source: KafkaApis, ControllerApis, ConfigHelper of Kafka 4.3.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.security.authorization.audit import is_audited
 from tidelog.broker.security.authorization.guard import ASKED_PER_STEP, ERRORS, FEW, Call, Handle, Need, Split, cluster
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.errors import (
@@ -64,11 +62,13 @@ def produce(call: Call) -> Any:
     return _produce_in_part(call, refused, [topic for topic, verdict in zip(topics, verdicts, strict=True) if verdict])
 
 
-def produce_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> Handle:
+def produce_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Handle:
     """Return the handler of produce requests, with a shortcut for one partition outside a transaction.
 
     The handler refuses records of a transaction that has no id, so that their headers need not be read here.
     """
+
+    handle: Handle = module.handle_one
 
     def produce_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Any:
         if request.transactional_id is None:
@@ -84,7 +84,6 @@ def produce_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> H
                 and grants.generation is authorizer.generation
                 and grants.principal is context.principal
                 and key in grants.writable
-                and not is_audited(logging.DEBUG)
             ):
                 return handle(broker, context, request)
             name = topic.name or broker.metadata.topic_names.get(topic.topic_id)

@@ -8,6 +8,7 @@ DescribeTopicPartitionsRequestHandler of Kafka 4.3.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS, operations_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 TOPIC = ResourceType.TOPIC
 _DESCRIBE = int(AclOperation.DESCRIBE)
 _TOPIC_OPERATIONS, _CLUSTER_OPERATIONS = operations_of(TOPIC_OPERATIONS), operations_of(CLUSTER_OPERATIONS)
+_NO_TOPICS: frozenset[str | bytes] = frozenset()
 _FIRST_METADATA_BY_ID = 12
 _FIRST_DELETION_BY_ID = 6
 
@@ -77,12 +79,13 @@ def metadata(call: Call) -> Any:
     return _metadata_in_steps(call, None)
 
 
-def metadata_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> Handle:
+def metadata_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Handle:
     """Return the handler of Metadata, with a shortcut for few named topics that are there and may be known."""
-    known, learn = authorizer.known, authorizer.learn
+    learn = authorizer.learn
+    handle: Handle = module.handle
 
     def ask(broker: Broker, context: RequestContext, request: MetadataRequest) -> Any:
-        topics, find = request.topics, broker.metadata.find
+        topics, present, grants = request.topics, broker.metadata.topics, context.grants
         if (
             not topics
             or len(topics) > FEW
@@ -90,12 +93,14 @@ def metadata_shortcut(authorizer: Authorizer, handle: Handle, check: Handle) -> 
             or request.include_cluster_authorized_operations
         ):
             return check(broker, context, request)
-        may_know = known(context, _DESCRIBE)
+        describable: Set[str | bytes] = _NO_TOPICS
+        if grants is not None and grants.generation is authorizer.generation and grants.principal is context.principal:
+            describable = grants.describable
         for topic in topics:
             name = topic.name
-            if not name or topic.topic_id != ZERO_UUID or find(name) is None:
+            if not name or topic.topic_id != ZERO_UUID or name not in present:
                 return check(broker, context, request)
-            if name not in may_know and not learn(context, _DESCRIBE, name, name):
+            if name not in describable and not learn(context, _DESCRIBE, name, name):
                 return check(broker, context, request)
         return handle(broker, context, request)
 
