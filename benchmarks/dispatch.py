@@ -73,7 +73,9 @@ def main(directory: str | None = None) -> None:
     with tempfile.TemporaryDirectory(dir=directory) as place:
         data = DataBroker(Path(place), {"log.segment.bytes": str(1 << 30)})
         for topic, partitions in (("one", 1), ("many", MANY), ("large", 1)):
-            data.topics.changes.create(NewTopic(topic, partitions))
+            change = data.topics.changes.create(NewTopic(topic, partitions))
+            while not change.done.done:  # its sync and its logs are work of other turns
+                data.run_turn()
         large = batch(LARGE_RECORDS, 1000)
         for _ in range(LARGE_BATCHES):
             data.replica_manager.partition("large", 0).append_records(memoryview(bytearray(large)))
