@@ -63,7 +63,7 @@ fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the e
 
 # Bounds checks, AddressSanitizer and UBSan. PYTHONMALLOC: each object has memory of its own, with poison around it.
 SANITIZE_TESTS := tests/fuzz/test_records.py tests/fuzz/test_messages_fuzz.py tests/unit/protocol tests/unit/log/records \
-  tests/unit/log/validation tests/unit/log/recovery tests/unit/log/producer tests/unit/log/segment tests/unit/log/files \
+  tests/unit/log/validation tests/unit/log/recovery tests/unit/log/producer tests/unit/log/index tests/unit/log/files \
   tests/unit/log/find tests/unit/log/test_unified_log.py tests/unit/cleaner/engine tests/unit/pipeline/engine \
   tests/unit/pipeline/decode tests/unit/pipeline/sink
 sanitize: SANITIZED = $(shell cat extensions.txt)
