@@ -15,6 +15,7 @@ cdef class UnifiedLog:
     cdef public object leader_epochs, lock, proof_lock, segments, tail_hint, topic_id, topic_partition
     cdef public ProducerStateManager producer_state
     cdef public bint _is_identified, flush_wanted, is_closed
+    cdef long long _segment_bytes, _segment_ms
     cdef public long long _cuts, _opened_end, high_watermark, last_stable_offset, log_end_offset, log_start_offset
     cdef public long long recovery_bound, recovery_point, version
 

@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 class LogAppendInfo(NamedTuple):
     """Result of an append. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
-    offsets are those of the first time."""
+    offsets are those of the first time. The high watermark is that of the moment after the append."""
 
     first_offset: int
     last_offset: int
@@ -81,6 +81,7 @@ class LogAppendInfo(NamedTuple):
     log_start_offset: int
     duplicate: bool
     size_bytes: int
+    high_watermark: int
 
 
 class LogParts(NamedTuple):
@@ -119,6 +120,8 @@ class UnifiedLog:
         "_is_identified",
         "_opened_end",
         "_rolled",
+        "_segment_bytes",
+        "_segment_ms",
         "_time",
         "_validator",
         "bound_hint",
@@ -253,21 +256,20 @@ class UnifiedLog:
                 self._move_high_watermark(last_offset + 1)
             return words.tuple_as(LogAppendInfo, (
                 checked.first_offset, last_offset, max_timestamp, checked.append_time_ms, self.log_start_offset, False,
-                size,
+                size, self.high_watermark,
             ))  # fmt: skip
 
     def _write(self, checked: CheckedBatch, next_offset: int, leader_epoch: int) -> int:
         """Write the checked records; returns how many bytes."""
         records, last_offset, max_timestamp = checked.records, checked.last_offset, checked.max_timestamp
         size = len(records)
-        config = self.config
-        if size > config.segment_bytes:
+        if size > self._segment_bytes:
             raise RecordListTooLargeError(
-                f"{size} bytes for {self.topic_partition} are more than a segment of {config.segment_bytes} bytes"
+                f"{size} bytes for {self.topic_partition} are more than a segment of {self._segment_bytes} bytes"
             )
         active = self._active
         try:
-            if active.should_roll(config, size, max_timestamp, last_offset):
+            if active.should_roll(self._segment_bytes, self._segment_ms, size, max_timestamp, last_offset):
                 active = self.roll()
             if leader_epoch > self.leader_epochs.latest_epoch:
                 self.leader_epochs.assign(leader_epoch, next_offset)
@@ -288,7 +290,7 @@ class UnifiedLog:
             )
             if first is not None:
                 return LogAppendInfo(first.first_offset, first.last_offset, first.timestamp, first.timestamp,
-                                     self.log_start_offset, True, 0)  # fmt: skip
+                                     self.log_start_offset, True, 0, self.high_watermark)  # fmt: skip
         state.check(batch, check_sequence=origin is AppendOrigin.CLIENT)
         return None
 
@@ -641,6 +643,7 @@ class UnifiedLog:
         """Take over changed topic settings; the next append sees them."""
         with self.lock:
             self.config = config
+            self._segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
             params = ValidationParams(
                 topic_partition=str(self.topic_partition),
                 magic=config.message_format_magic,

@@ -23,7 +23,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.route import shielded
+from tidelog.broker.requests.route import EXPECTED_ERRORS, unexpected_failure
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget, one_batch_budget
 from tidelog.log.unified_log import LogAppendInfo
@@ -240,12 +240,16 @@ def append(
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """
     try:
-        info, wait = shielded(_append_records, broker, context, request, topic, data, progress.budget, validated)
+        info, wait = _append_records(broker, context, request, topic, data, progress.budget, validated)
     except KafkaError as error:
         return note_failure(progress, request, data, context.api_version, error)
+    except EXPECTED_ERRORS:
+        raise
+    except Exception:  # noqa: BLE001 - it is logged there, and must not fail the partitions beside it
+        return note_failure(progress, request, data, context.api_version, unexpected_failure())
     answer = blank(PartitionProduceResponse)
     answer.index = data.index
-    answer.base_offset, _, _, answer.log_append_time_ms, answer.log_start_offset, _, _ = info
+    answer.base_offset, _, _, answer.log_append_time_ms, answer.log_start_offset, _, _, _ = info
     if wait is not None:
         progress.waits.append((answer, wait))
     return answer
@@ -289,14 +293,14 @@ def _append_records(
     if attributes & TRANSACTIONAL_MASK:
         wait = _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
     info = partition.append_records(records, request.acks, _CLIENT, budget, validated)
-    first_offset, last_offset, _, _, _, _, size = info
+    first_offset, last_offset, _, _, _, _, size, high_watermark = info
     metrics = broker.metrics
     metrics.bytes_in.count += size
     partition.bytes_in += size
     metrics.messages_in.count += last_offset - first_offset + 1
     if request.acks == 0:
         return info, None
-    if last_offset >= partition.high_watermark:
+    if last_offset >= high_watermark and last_offset >= partition.high_watermark:  # it may have moved since
         committed = partition.when_acknowledged(last_offset, request.acks, request.timeout_ms)
         if committed is not None:
             wait = committed if wait is None else when_all((wait, committed), None)

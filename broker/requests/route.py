@@ -217,11 +217,20 @@ def shielded(work: Callable[..., T], *arguments: Any) -> T:
     """
     try:
         return work(*arguments)
-    except (KafkaError, CloseConnectionError, AppendPostponedError):
+    except EXPECTED_ERRORS:
         raise
     except Exception as error:
-        logger.exception("one partition of a request failed")
-        raise UnknownServerError from error
+        raise unexpected_failure() from error
+
+
+EXPECTED_ERRORS = (KafkaError, CloseConnectionError, AppendPostponedError)
+"""What one partition's part of a request raises by design."""
+
+
+def unexpected_failure() -> UnknownServerError:
+    """Log the exception that is being handled, a mistake of our own; the error that the partition is answered."""
+    logger.exception("one partition of a request failed")
+    return UnknownServerError()
 
 
 class Pending:

@@ -68,7 +68,9 @@ def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: i
         if at == 0:
             return None
         largest = log.segments.active.largest.timestamp
-        return LogAppendInfo(first, log.log_end_offset - 1, largest, -1, log.log_start_offset, False, at)
+        return LogAppendInfo(
+            first, log.log_end_offset - 1, largest, -1, log.log_start_offset, False, at, log.high_watermark
+        )
 
 
 # ---- one part
@@ -80,7 +82,8 @@ def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _
     active = log.segments.active
     part = _walk(log, active, records, max_leader_epoch)
     if part.size:
-        is_due = active.should_roll(log.config, part.size, part.batches.largest.timestamp, part.end_offset - 1)
+        largest, config = part.batches.largest.timestamp, log.config
+        is_due = active.should_roll(config.segment_bytes, config.segment_ms, part.size, largest, part.end_offset - 1)
     else:
         is_due = part.is_stopped and _needs_segment(active, _header_of(log, records))
     if is_due:

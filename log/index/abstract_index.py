@@ -191,15 +191,18 @@ class AbstractIndex:
             raise IndexError(f"slot {slot} of {self._entries} in {self.path}")
         return self.ENTRY.unpack(self._read_slots(slot, 1))
 
-    def _append_entry(self, first: int, second: int) -> None:
-        entries = self.entries
-        position = entries * self.ENTRY.size
+    def _append_entry(self, entries: int, first: int, second: int) -> None:
+        """Write the entry after the first ``entries``, which are all."""
+        layout = self.ENTRY
+        position = entries * layout.size
         file = self._file
         if file is None or self._is_rebuilt:
-            self._write(self.ENTRY.pack(first, second), position)
+            self._write(layout.pack(first, second), position)
         else:
-            file.write_at(self.ENTRY.pack(first, second), position)  # each large append comes here
-            self._capacity = max(self._capacity, position + self.ENTRY.size)
+            file.write_at(layout.pack(first, second), position)  # each large append comes here
+            end = position + layout.size
+            if end > self._capacity:
+                self._capacity = end
         self._entries = entries + 1
         self._last = (first, second)
 

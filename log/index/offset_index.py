@@ -76,12 +76,13 @@ class OffsetIndex(AbstractIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""
-        entries, relative = self.entries, offset - self.base_offset
+        entries, relative, last = self.entries, offset - self.base_offset, self._last
         if entries >= self.max_entries:
             raise KafkaStorageError(f"{self.path} is full with {entries} entries")
-        if not 0 <= relative <= MAX_RELATIVE_OFFSET or (entries and offset <= self.last_offset):
+        is_next = relative > last[0] if last is not None else not entries or offset > self.last_offset
+        if not is_next or not 0 <= relative <= MAX_RELATIVE_OFFSET:
             raise KafkaStorageError(f"offset {offset} does not follow {self.last_offset} in {self.path}")
-        self._append_entry(relative, position)
+        self._append_entry(entries, relative, position)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above ``offset``."""

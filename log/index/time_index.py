@@ -65,7 +65,7 @@ class TimeIndex(AbstractIndex):
             return
         if self.is_full and not on_roll:
             raise KafkaStorageError(f"{self.path} is full with {self.entries} entries")
-        self._append_entry(timestamp, offset - self.base_offset)
+        self._append_entry(self.entries, timestamp, offset - self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries whose offset is at or above ``offset``."""

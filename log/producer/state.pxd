@@ -1,5 +1,7 @@
 cimport cython
-cimport tidelog.protocol.compiled.words as words
+
+cdef class BatchMetadata:
+    cdef readonly long long last_sequence, last_offset, offset_delta, timestamp
 
 cdef class ProducerEntry:
     cdef public long long producer_id, producer_epoch, coordinator_epoch, current_txn_first_offset, last_timestamp
@@ -12,11 +14,12 @@ cdef class ProducerStateManager:
     cdef public dict _ongoing, _unreplicated
     cdef public dict producers
     cdef public list known
-    cdef public object end_offset, _last_snapshot_offset
+    cdef public long long end_offset, _last_snapshot_offset
 
-    @cython.locals(entry=ProducerEntry)
+    @cython.locals(entry=ProducerEntry, last=BatchMetadata, known=BatchMetadata)
     cpdef expecting(self, long long producer_id, long long epoch, long long first_sequence, long long last_sequence)
 
+    @cython.locals(batch=BatchMetadata)
     cpdef advance(self, ProducerEntry entry, long long last_sequence, long long first_offset, long long last_offset,
                   long long timestamp)
 

@@ -40,7 +40,6 @@ from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot, encode
 from tidelog.log.segment.segment import SNAPSHOT_SUFFIX, file_name
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
-from tidelog.protocol.compiled import words
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -91,13 +90,27 @@ class Marker(NamedTuple):
     is_abort: bool
 
 
-class BatchMetadata(NamedTuple):
+class BatchMetadata:
     """One of a producer's last five batches."""
 
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
+    __slots__ = ("last_offset", "last_sequence", "offset_delta", "timestamp")
+
+    def __init__(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
+        self.last_sequence = last_sequence
+        self.last_offset = last_offset
+        self.offset_delta = offset_delta
+        self.timestamp = timestamp
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BatchMetadata) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"BatchMetadata{self._fields()}"
+
+    def _fields(self) -> tuple[int, int, int, int]:
+        return self.last_sequence, self.last_offset, self.offset_delta, self.timestamp
 
     @property
     def first_offset(self) -> int:
@@ -269,7 +282,10 @@ class ProducerStateManager:
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
             return None
         batches = entry.batches
-        if not batches or batches[-1].last_sequence != first_sequence - 1:
+        if not batches:
+            return None
+        last = batches[-1]
+        if last.last_sequence != first_sequence - 1:
             return None
         for known in batches:
             if known.last_sequence == last_sequence:
@@ -316,9 +332,12 @@ class ProducerStateManager:
     ) -> None:
         """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at these offsets."""
         entry.touched_ms = self._time.monotonic_ms()
-        entry.batches.append(
-            words.tuple_as(BatchMetadata, (last_sequence, last_offset, last_offset - first_offset, timestamp))
-        )
+        batch = BatchMetadata.__new__(BatchMetadata)
+        batch.last_sequence = last_sequence
+        batch.last_offset = last_offset
+        batch.offset_delta = last_offset - first_offset
+        batch.timestamp = timestamp
+        entry.batches.append(batch)
         entry.last_timestamp = timestamp
         self.end_offset = last_offset + 1
 

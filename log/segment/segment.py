@@ -210,11 +210,10 @@ class LogSegment:
             self._bytes_since_entry = _bytes_since_last_entry(self)
         return self.records.size - self._bytes_since_entry
 
-    def should_roll(self, config: LogConfig, size: int, max_timestamp: int, last_offset: int) -> bool:
+    def should_roll(self, segment_bytes: int, segment_ms: int, size: int, max_timestamp: int, last_offset: int) -> bool:
         """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
-        range."""
+        range. ``segment_bytes`` and ``segment_ms`` are the topic's configs."""
         own_size = self.records.size
-        segment_bytes = config.segment_bytes
         if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
             return True
         is_full = self._is_index_full
@@ -226,7 +225,7 @@ class LogSegment:
             return False
         first = self._rolling_timestamp
         waited = self.time_waited_for_roll(max_timestamp) if first is None or first < 0 else max_timestamp - first
-        return waited > config.segment_ms - self.roll_jitter_ms
+        return waited > segment_ms - self.roll_jitter_ms
 
     def time_waited_for_roll(self, max_timestamp: int) -> int:
         """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""

@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """The file system seam: the only place in this package that opens, renames, unlinks, syncs, makes or lists anything.
 
 Every ``OSError`` becomes a :class:`KafkaStorageError` that names the operation and the path; its ``os_errno`` tells a

@@ -231,12 +231,14 @@ class LogValidator:
 
         Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
         """
-        if not self._is_fast or len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
+        if not self._is_fast:
             return False
         if _IS_COMPILED:
             return single_batch.check_and_assign(
                 records, next_offset, leader_epoch, now_ms, self._limits, budget, checked
             )
+        if len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
+            return False
         return self._single_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked)
 
     def _single_unchanged(

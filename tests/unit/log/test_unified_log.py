@@ -172,6 +172,14 @@ class TestProducers:
         assert (again.first_offset, again.last_offset, again.duplicate) == (first.first_offset, first.last_offset, True)
         assert log.log_end_offset == 7
 
+    def test_an_append_tells_the_high_watermark_after_it(self, bench: LogBench) -> None:
+        log = bench.open()
+        records = [memoryview(bytearray(producer_batch(sequence))) for sequence in (0, 1, 1)]
+        waiting = log.append_as_leader(records[0], 0)
+        committed = log.append_as_leader(records[1], 0, is_committed=True)
+        assert (waiting.high_watermark, committed.high_watermark) == (0, 2)
+        assert log.append_as_leader(records[2], 0).high_watermark == 2
+
     def test_sixth_batch_back_is_out_of_order(self, bench: LogBench) -> None:
         log = bench.open()
         for sequence in range(6):

@@ -183,3 +183,23 @@ class TestTransactionIndex:
         later.append(AbortedTxn(7, 1, 5, 6))
         with pytest.raises(IndexCorruptError):
             later.sanity_check()
+
+
+@pytest.mark.parametrize("entries", [0, 1, 5])
+@pytest.mark.parametrize("extra", range(8))
+def test_an_entry_over_half_an_entry_is_whole(tmp_path: Path, entries: int, extra: int) -> None:
+    """A file that ends within an entry, as after a torn write, and one more entry that is opened for."""
+    path = tmp_path / "0.index"
+    path.write_bytes(b"".join(struct.pack(">ii", 10 * n, n) for n in range(entries)) + bytes(extra))
+    index = OffsetIndex(FILES, str(path), 0, 4096)
+    index.append(1_000, 70)
+    assert not index.has_partial_entry
+    index.append(1_001, 71)
+    with pytest.raises(KafkaStorageError):
+        index.append(1_001, 72)
+    index.close()
+    assert path.stat().st_size == (entries + 2) * 8
+    assert index.lookup(1_000).position == 70
+    index.release()
+    with pytest.raises(KafkaStorageError):
+        index.append(1_001, 72)  # the last entry is read from the file
