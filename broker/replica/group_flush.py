@@ -7,7 +7,8 @@ Appends that arrive while a sync runs wait for the next one, which begins when t
 number of producers a disk has one sync at a time per log, and an acknowledgement waits for two at most. The partition
 settles those who wait for its high watermark; this is the source that moves it. Kafka syncs within the append, so
 neither there nor here a consumer is shown a record that a power loss could take back (faults.md I2). A failed sync
-takes the directory offline (``UnifiedLog.flush``) and fails all who wait: nothing is acknowledged (F9).
+takes the directory offline (``UnifiedLog.flush``) and fails all who wait: nothing is acknowledged (F9). Where the log
+was cut within a sync, because leadership went and came back, what was appended in place of that waits for the next one.
 Loop thread only; ``run_in_thread`` is the loop's executor.
 """
 
@@ -67,8 +68,9 @@ class GroupFlush:
         if failure is not None:
             self._failed(failure)
             return
+        synced = min(end, self._log.recovery_point)  # less than asked for where the log was cut meanwhile
         try:
-            self._synced(end)
+            self._synced(synced)
         finally:  # those who came meanwhile wait for no mistake of what the sync has settled
-            if self._log.log_end_offset > end:
+            if self._log.log_end_offset > synced:
                 self.appended()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.replica.group_flush import InThread
@@ -20,30 +21,38 @@ Work = Callable[[], object]
 class IndexProofs:
     """The queue of proofs of one broker. At most one of each partition is in it."""
 
-    __slots__ = ("_in_thread", "_is_running", "_waiting")
+    __slots__ = ("_in_thread", "_is_running", "_is_starting", "_waiting")
 
     def __init__(self, in_thread: InThread) -> None:
         self._in_thread = in_thread
         self._waiting: deque[tuple[Work, Deferred[None]]] = deque()
-        self._is_running = False
+        self._is_running = self._is_starting = False
 
     def run(self, prove: Work) -> Deferred[None]:
         """Run ``prove`` after those before it; settles as it ends."""
         done: Deferred[None] = Deferred()
         self._waiting.append((prove, done))
-        if not self._is_running:
-            self._next()
+        if not self._is_starting:
+            self._start()
         return done
 
-    def _next(self) -> None:
-        self._is_running = bool(self._waiting)
-        if self._waiting:
-            prove, done = self._waiting.popleft()
-            self._in_thread(lambda: void(prove)).on_done(lambda proven: self._end(proven, done))
-
-    def _end(self, proven: Deferred[None], done: Deferred[None]) -> None:
+    def _start(self) -> None:
+        """Begin with the next one while none is under way. One that ends at once makes no call within a call: thousands
+        may wait."""
+        self._is_starting = True
         try:
-            self._next()
+            while self._waiting and not self._is_running:
+                self._is_running = True
+                prove, done = self._waiting.popleft()
+                self._in_thread(partial(void, prove)).on_done(partial(self._end, done))
+        finally:
+            self._is_starting = False
+
+    def _end(self, done: Deferred[None], proven: Deferred[None]) -> None:
+        self._is_running = False
+        try:
+            if not self._is_starting:
+                self._start()
         finally:  # those who wait are told whatever happened
             proven.pass_to(done)
 

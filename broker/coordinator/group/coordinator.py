@@ -80,9 +80,11 @@ class GroupCoordinator:
         self.runtime = runtime
         self._delete_share_group = delete_share_group
 
-    def _execute(self, group_id: str, result: CoordinatorResult[T]) -> Deferred[T]:
+    def _execute(
+        self, group_id: str, result: CoordinatorResult[T], decided_by: GroupShard | None = None
+    ) -> Deferred[T]:
         try:
-            return self.runtime.execute(group_id, result)
+            return self.runtime.execute(group_id, result, decided_by)
         except KafkaError as error:
             raise append_error_for_client(error) from error
 
@@ -156,7 +158,7 @@ class GroupCoordinator:
         try:
             shard = self.runtime.shard_for(request.group_id)
             answer = yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
-            return (yield from settled(self.runtime.when_committed(request.group_id, answer)))
+            return (yield from settled(self.runtime.when_committed(request.group_id, answer, shard)))
         except KafkaError as error:
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
 
@@ -187,10 +189,10 @@ class GroupCoordinator:
 
     def _delete_offsets(self, group_id: str) -> Steps[None]:
         """Delete most offsets of a group that has very many, in steps. Raises KafkaError."""
-        for part in delete_offsets_in_parts(self.runtime.shard_for(group_id), group_id):
-            self._execute(group_id, part)
+        shard = self.runtime.shard_for(group_id)
+        for part in delete_offsets_in_parts(shard, group_id):
+            self._execute(group_id, part, shard)
             yield None
-            self.runtime.shard_for(group_id)
 
     def _delete_now(self, group_id: str) -> Deferred[None]:
         return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))

@@ -105,6 +105,8 @@ class CoordinatorRuntime(Generic[S]):
         """Partitions whose logs a thread opens."""
         self._empty: set[int] = set()
         """Partitions whose logs held nothing when they were opened, and that were not asked for since."""
+        self._epochs: dict[int, int] = {}
+        """The leader epochs in which partitions were looked at: those that are loaded, loading or empty."""
         self._failed: dict[int, KafkaError] = {}
         self._pauses: dict[int, float] = {}
         """Pauses in milliseconds after the last unexpected error of a load, until one goes well."""
@@ -190,19 +192,27 @@ class CoordinatorRuntime(Generic[S]):
             self._load_next(iter(range(self._log.partition_count())))
 
     def resign_lost(self) -> list[S]:
-        """Forget the partitions that this broker does not lead any more; returns the shards of those."""
-        for known in (self._loading, self._failed, self._reported, self._when_loaded, self._pauses):
+        """Forget the partitions that this broker does not lead any more, or not in the epoch it led them in: others may
+        have written into them. Returns the shards of those."""
+        for known in (self._failed, self._reported, self._when_loaded, self._pauses):
             for partition in [one for one in known if not self._log.is_led(one)]:
                 del known[partition]
-        self._empty = {one for one in self._empty if self._log.is_led(one)}  # others may write into them
-        lost = [one for one in self._shards if not self._log.is_led(one)]
-        return [self._shards.pop(partition) for partition in lost]
+        lost = {one for one, epoch in self._epochs.items() if not self._is_led_in(one, epoch)}
+        self._empty -= lost
+        for partition in lost:
+            del self._epochs[partition]
+            self._loading.pop(partition, None)
+        return [self._shards.pop(partition) for partition in lost if partition in self._shards]
+
+    def _is_led_in(self, partition: int, epoch: int) -> bool:
+        return self._log.is_led(partition) and self._log.leader_epoch(partition) == epoch
 
     def unload(self) -> None:
         """Forget everything: the topic was deleted, or the broker stops. All who wait are answered."""
         shards, self._shards = self._shards, {}
         self._loading.clear()
         self._empty.clear()
+        self._epochs.clear()
         self._failed.clear()
         self._pauses.clear()
         self._opening.clear()
@@ -213,24 +223,25 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def execute(self, key: str, result: CoordinatorResult[T]) -> Deferred[T]:
+    def execute(self, key: str, result: CoordinatorResult[T], decided_by: S | None = None) -> Deferred[T]:
         """Append, replay, settle soft state; the answer comes once the high watermark has passed what it rests on.
 
+        ``decided_by`` is the shard of a decision that was not made in this turn: another one does not execute it.
         Raises the KafkaError of the append where no callback is told of it (``on_append``). The Deferred fails with
         NotCoordinatorError when what was appended is not committed.
         """
-        return self.execute_in(self.partition_for(key), result)
+        return self.execute_in(self.partition_for(key), result, decided_by)
 
-    def execute_in(self, partition: int, result: CoordinatorResult[T]) -> Deferred[T]:
+    def execute_in(self, partition: int, result: CoordinatorResult[T], decided_by: S | None = None) -> Deferred[T]:
         """``execute`` for a known partition, which is loaded."""
         if result.records or result.on_append is not None:
-            self.write(partition, self._served(partition), result)
+            self.write(partition, self._served(partition, decided_by), result)
         return self._committed(partition, result.response)
 
-    def _served(self, partition: int) -> S:
+    def _served(self, partition: int, decided_by: S | None = None) -> S:
         """Raises NotCoordinatorError where the shard that decided was given up meanwhile."""
         shard = self._shards.get(partition)
-        if shard is None:
+        if shard is None or decided_by not in (None, shard):
             raise NotCoordinatorError
         return shard
 
@@ -254,13 +265,18 @@ class CoordinatorRuntime(Generic[S]):
         answer.on_done(answered, held.refuse)
         return held
 
-    def when_committed(self, key: str, answer: T) -> Deferred[T]:
+    def when_committed(self, key: str, answer: T, read_from: S | None = None) -> Deferred[T]:
         """Return ``answer``, which was read from the key's shard, once all that the shard appended is committed.
 
-        Fails with NotCoordinatorError when that is not committed.
+        ``read_from`` is the shard of an answer that was read in several turns. Fails with NotCoordinatorError when it
+        is not served any more, or what it appended is not committed. A partition that another broker leads, or whose
+        log cannot be read, had no answer to give.
         """
         partition = self.partition_for(key)
-        return self._committed(partition, answer) if partition in self._shards else completed(answer)
+        if read_from is not None and not self.is_served(partition, read_from):
+            return failed(NotCoordinatorError())
+        is_readable = partition in self._shards or isinstance(self._failed.get(partition), UnknownServerError)
+        return self._committed(partition, answer) if is_readable else completed(answer)
 
     def opening(self, key: str) -> Deferred[None] | None:
         """The opening of the log of a key's shard, begun now; None where it is open. A small one is loaded within the
@@ -335,6 +351,12 @@ class CoordinatorRuntime(Generic[S]):
                 self._decided(partition, shard, decide, self._log.end_offset(partition))
                 for partition, shard in self.loaded
             ]
+        except KafkaError as error:
+            return failed(error)
+        return self._execute_long(decided)
+
+    def _execute_long(self, decided: list[Decided[S]]) -> Deferred[None]:
+        try:
             job = self.steps.run(execute_decided(self, decided))
         except KafkaError as error:
             return failed(error)
@@ -415,8 +437,9 @@ class CoordinatorRuntime(Generic[S]):
 
     def _begin_opened(self, partition: int, partitions: Iterator[int]) -> None:
         if not self._is_to_be_loaded(partition):
-            if not self._is_known(partition):
+            if not self._is_known(partition) and self._log.is_led(partition):
                 self._empty.add(partition)
+                self._epochs[partition] = self._log.leader_epoch(partition)
             self._call_soon(lambda: self._load_next(partitions))
             return
         if partition not in self._loading:
@@ -440,6 +463,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _begin_loading(self, partition: int) -> None:
         shard = self._new_shard(partition, CoordinatorTimer(self._time))
+        self._epochs[partition] = self._log.leader_epoch(partition)
         start, end = 0, 0
         try:
             if self._log.exists():
@@ -486,14 +510,36 @@ class CoordinatorRuntime(Generic[S]):
             if loading.parts is None:
                 loading.parts = decisions[0](loading.shard, loading.end_offset)
             part = next(loading.parts, None)
-            if part is not None:
-                execute_for_clock(self, loading.partition, loading.shard, part)
+            if part is not None and self._is_executed(loading, part):
                 loading.next_offset = loading.end_offset = self._log.end_offset(loading.partition)
                 return True
+            if part is not None:
+                self._postpone(loading.partition, decisions[0], loading.end_offset)
             loading.parts = None
             del decisions[0]
         self._when_loaded.pop(loading.partition, None)
         return False
+
+    def _is_executed(self, loading: Loading[S], part: CoordinatorResult[None]) -> bool:
+        """Execute a part; False where the log refuses it. A shard that is given up begins again when it is loaded."""
+        try:
+            self.write(loading.partition, loading.shard, part)
+        except KafkaError:
+            return not self._is_current(loading.partition, loading.shard)
+        return True
+
+    def _postpone(self, partition: int, decide: Callable[[S, int], Parts], end_offset: int) -> None:
+        """Serve a shard whose log takes no records, on a full disk for one, and have it decide again later."""
+
+        def decide_again() -> None:
+            shard = self._shards.get(partition)
+            if shard is None:
+                self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
+                return
+            done = self._execute_long([self._decided(partition, shard, decide, end_offset)])
+            done.otherwise(lambda _: self._postpone(partition, decide, end_offset))
+
+        self._call_later(RETRY_MS, decide_again)
 
     def _loaded(self, loading: Loading[S]) -> None:
         partition, shard = loading.partition, loading.shard

@@ -66,7 +66,7 @@ class Following:
         before = self.position
         with lowered_recovery_point(self.log, self._end_after(work), self._write_checkpoints):
             if not self._cut(work):
-                return True  # this broker leads by now: what it has is asked for in its own epoch
+                return False  # this broker leads by now, or the leader is a former one: it is asked after a pause
             sync_cut(self.log)
         self._write_checkpoints()
         return self.position != before

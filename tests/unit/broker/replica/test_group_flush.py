@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -145,3 +147,60 @@ def test_those_who_came_meanwhile_wait_for_no_mistake_of_what_a_sync_settles() -
     assert fixture.threads.work, "the next sync is under way"
     fixture.commits.advance(3)
     assert all(wait.done for wait in (first, second, third))
+
+
+class CutLog(FakeLog):
+    """A log that a follower's cut may shorten; each record is a number that is not used twice."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeConfig(1))
+        self.records: list[int] = []
+        self.durable: set[int] = set()
+        self._numbers = itertools.count()
+
+    def append(self) -> None:
+        self.records.append(next(self._numbers))
+        self.log_end_offset += 1
+
+    def cut(self, offset: int) -> None:
+        del self.records[offset:]
+        self.log_end_offset = len(self.records)
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def flush(self, up_to: int) -> None:
+        self.durable.update(self.records[:up_to])
+        self.recovery_point = max(self.recovery_point, min(up_to, self.log_end_offset))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_came_in_place_of_records_that_were_cut_is_committed_by_a_sync_of_its_own(seed: int) -> None:
+    """Leadership went and came back while a sync was under way."""
+    choice = random.Random(seed)
+    log, threads = CutLog(), Threads()
+
+    def synced(offset: int) -> None:
+        log.high_watermark = max(log.high_watermark, offset)
+        assert log.durable >= set(log.records[: log.high_watermark])
+
+    flush = GroupFlush(cast(Any, log), threads, synced, lambda _: None)
+    ended: list[Deferred[None]] = []
+    for _ in range(60):
+        step = choice.choice(("append", "append", "cut", "sync", "settle"))
+        if step == "append":
+            log.append()
+            flush.appended()
+        elif step == "cut":
+            log.cut(choice.randint(log.high_watermark, log.log_end_offset))
+        elif step == "sync" and threads.work:
+            work, deferred = threads.work.pop()
+            work()
+            ended.append(deferred)
+        elif step == "settle" and ended:
+            ended.pop().complete(None)
+    while ended or threads.work:
+        if not ended:
+            work, deferred = threads.work.pop()
+            work()
+            ended.append(deferred)
+        ended.pop().complete(None)
+    assert log.high_watermark == log.log_end_offset

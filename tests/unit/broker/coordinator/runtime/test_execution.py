@@ -15,6 +15,7 @@ from tidelog.broker.loop.steps import StepRunner
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError, NotCoordinatorError
 
+SHARD: Any = object()
 LOG_TYPES: tuple[type[TopicLog], ...] = (InternalTopicLog,)
 
 
@@ -42,7 +43,7 @@ def parts_of(count: int) -> Any:
 
 
 def test_a_clocks_long_decision_ends_with_its_shard() -> None:
-    writer, shard = Writer(), object()
+    writer, shard = Writer(), SHARD
     execute_for_clock(writer, 0, shard, parts_of(3))
     writer.loop.run_soon()
     assert writer.written == [0, 1, 2]
@@ -54,7 +55,7 @@ def test_a_clocks_long_decision_ends_with_its_shard() -> None:
 
 def test_a_clock_that_decides_nothing_writes_nothing() -> None:
     writer = Writer()
-    execute_for_clock(writer, 0, object(), None)
+    execute_for_clock(writer, 0, SHARD, None)
     assert writer.written == []
 
 
@@ -62,7 +63,7 @@ def test_a_clock_that_decides_nothing_writes_nothing() -> None:
 def test_a_decision_begins_again_where_its_shard_was_given_up(*, is_served: bool) -> None:
     writer, begun = Writer(), []
     writer.failure, writer.serves = NotCoordinatorError(), is_served
-    steps = execute_decided(writer, [Decided(0, object(), parts_of(2), lambda: begun.append(0))])
+    steps = execute_decided(writer, [Decided(0, SHARD, parts_of(2), lambda: begun.append(0))])
     if is_served:  # the log said so
         with pytest.raises(NotCoordinatorError):
             list(steps)
