@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.admin.login.access import LISTENER, check_access
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.listening import set_buffers
 from tidelog.broker.network.shell import Shell
@@ -186,8 +187,9 @@ def check_security(config: BrokerConfig) -> None:
     encrypted = {
         one.listener_name: texts for one in config.listeners if one.security_protocol not in PLAIN_PROTOCOLS
     }  # fmt: skip
-    if admin_texts := check_access(config):
-        encrypted[LISTENER] = dict(admin_texts)
+    for interface in (ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER):
+        if interface_texts := check_access(config, interface):
+            encrypted[LISTENER] = dict(interface_texts)
     if encrypted:
         from tidelog.broker.security.tls.listener import TlsListener
 

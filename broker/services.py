@@ -2,6 +2,7 @@
 
     service             wanted at the start by                else built by                    ends
     admin               ``admin.listener``                    -                                its socket closes
+    schema_registry     ``schema.registry.listener``          -                                its socket closes
     directories         several directories, a lone node      -                                the last logs assigned
     quotas              a client quota in the metadata       AlterClientQuotas                -
     coordinators        an internal topic                     a request for them               waiting members answered
@@ -19,7 +20,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.config.keys.token import CHECK_INTERVAL_MS, SECRET_KEY
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
@@ -50,8 +51,8 @@ class LateServices:
     """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
 
     __slots__ = (
-        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "tokens",
-        "virtual_partitions",
+        "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "schema_registry",
+        "tokens", "virtual_partitions",
     )  # fmt: skip
 
     def __init__(self, broker: Callable[[], Broker]) -> None:
@@ -61,6 +62,12 @@ class LateServices:
             is_wanted=lambda: bool(broker().config.get_str(ADMIN_LISTENER)),
             begin=lambda admin: admin.open(),
             stop=lambda admin: admin.close(),
+        )
+        self.schema_registry: Lazy[AdminListener] = Lazy(
+            lambda: build_schema_registry(broker()),
+            is_wanted=lambda: bool(broker().config.get_str(SCHEMA_REGISTRY_LISTENER)),
+            begin=lambda registry: registry.open(),
+            stop=lambda registry: registry.close(),
         )
         self.directories: Lazy[DirectoryAssignments] = Lazy(
             lambda: build_directories(broker()),
@@ -105,8 +112,8 @@ class LateServices:
     def table(self) -> tuple[LateService, ...]:
         """All services, in the order in which they begin and end."""
         return (
-            self.admin, self.directories, self.quotas, self.coordinators, self.tokens, self.virtual_partitions,
-            self.indexing, self.cleaner,
+            self.admin, self.schema_registry, self.directories, self.quotas, self.coordinators, self.tokens,
+            self.virtual_partitions, self.indexing, self.cleaner,
         )  # fmt: skip
 
     def _in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
@@ -155,6 +162,14 @@ def build_admin(broker: Broker) -> AdminListener:
     from tidelog.broker.admin.listener import AdminListener
 
     return AdminListener(broker)
+
+
+def build_schema_registry(broker: Broker) -> AdminListener:
+    """Build the listener of the schema registry, which is not open yet."""
+    from tidelog.broker.admin.listener import AdminListener, Interface
+
+    app = "tidelog.broker.schema_registry.app"
+    return AdminListener(broker, Interface(SCHEMA_REGISTRY_LISTENER, "schema registry", app))
 
 
 def build_directories(broker: Broker) -> DirectoryAssignments:

@@ -18,6 +18,7 @@ import asyncio
 import dataclasses
 import json
 import socket
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,13 +35,14 @@ from tidelog.broker.admin.permissions import CALLER, Permissions, shown_to
 from tidelog.broker.admin.prometheus import rest, snapshot
 from tidelog.broker.admin.sites import PlainSite, TlsSite
 from tidelog.broker.cleaning import RequestedRounds, cleaner_of, config_of, request_rounds, statuses
-from tidelog.broker.config.keys.admin import ADMIN_MAX_CONNECTIONS
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER, ADMIN_MAX_CONNECTIONS
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.security.tls.listener import TlsListener
     from tidelog.broker.security.tls.listeners import TlsListeners
     from tidelog.log.manager import LogManager
 
@@ -51,8 +53,8 @@ STOP_TIMEOUT_S = 1.0
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     """Take over the listening socket. ``cleanup`` of what is returned closes it. Raises ConfigError."""
-    stores = build_stores(broker)
-    logins = Logins(broker, None if stores is None else partial(stores.listener, LISTENER))
+    stores = build_stores(broker, ADMIN_LISTENER)
+    logins = Logins(broker, tls_of(stores))
     guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
@@ -70,11 +72,23 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             *pages.routes(),
         ]
     )
+    app.on_cleanup.extend([pages.close, partial(close_logins, logins, stores)])
+    return await run_site(broker, app, listener, stores)
+
+
+def tls_of(stores: TlsListeners | None) -> Callable[[], TlsListener] | None:
+    """Return the present TLS of the HTTP interfaces, if they speak any."""
+    return None if stores is None else partial(stores.listener, LISTENER)
+
+
+async def run_site(
+    broker: Broker, app: web.Application, listener: socket.socket, stores: TlsListeners | None
+) -> web.AppRunner:
+    """Serve an app on its socket, with the limits and the TLS of HTTP interfaces."""
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=STOP_TIMEOUT_S, keepalive_timeout=KEEPALIVE_S, lingering_time=0,
         auto_decompress=False,
     )  # fmt: skip
-    app.on_cleanup.extend([pages.close, partial(close_logins, logins, stores)])
     await runner.setup()
     connections = Connections(broker.config.get_int(ADMIN_MAX_CONNECTIONS))
     context = None if stores is None else stores.listener(LISTENER)
@@ -84,9 +98,9 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     return runner
 
 
-def build_stores(broker: Broker) -> TlsListeners | None:
-    """The interface's own keystore and truststore; None where it speaks no TLS. Raises ConfigError."""
-    texts = check_access(broker.config)
+def build_stores(broker: Broker, key: str) -> TlsListeners | None:
+    """The keystore and truststore of the interface with this key; None where it speaks no TLS. Raises ConfigError."""
+    texts = check_access(broker.config, key)
     if not texts:
         return None
     from tidelog.broker.security.tls.listeners import TlsListeners  # few have it

@@ -45,8 +45,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Hosts:
     """The names and addresses under which this broker may be asked."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        bound = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]").lower()
+    def __init__(self, config: BrokerConfig, listener: str = ADMIN_LISTENER) -> None:
+        bound = config.get_str(listener).rpartition(":")[0].strip("[]").lower()
         advertised = [endpoint.host for endpoint in config.advertised_listeners.values()]
         given = ["localhost", bound, *advertised, *config.get_list(ADMIN_ALLOWED_HOSTS)]
         self._names = {name.lower() for name in given if name}
@@ -71,7 +71,7 @@ class Hosts:
 Check = Callable[[web.Request], Awaitable[web.Response | None]]
 
 
-def make_guard(hosts: Hosts, check_caller: Check) -> Middleware:
+def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY_BYTES) -> Middleware:
     """The middleware that lets requests through or refuses them; ``check_caller`` refuses by who sends them."""
 
     @web.middleware
@@ -80,7 +80,8 @@ def make_guard(hosts: Hosts, check_caller: Check) -> Middleware:
         if isinstance(clock, RequestClock):
             clock.stop()
         try:
-            refusal = refuse_sender(request, hosts) or await check_caller(request) or await refuse_body(request)
+            refusal = refuse_sender(request, hosts) or await check_caller(request)
+            refusal = refusal or await refuse_body(request, max_body_bytes)
             if refusal is not None:
                 return refusal
             if isinstance(clock, RequestClock):
@@ -109,15 +110,15 @@ def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
     return None
 
 
-async def refuse_body(request: web.Request) -> web.Response | None:
-    """The refusal of a body that is too large or too slow; no page reads one."""
-    too_large = f"a body may have {MAX_BODY_BYTES} bytes"
-    if (request.content_length or 0) > MAX_BODY_BYTES:
+async def refuse_body(request: web.Request, max_bytes: int = MAX_BODY_BYTES) -> web.Response | None:
+    """The refusal of a body that is too large or too slow."""
+    too_large = f"a body may have {max_bytes} bytes"
+    if (request.content_length or 0) > max_bytes:
         return refusal(413, too_large)
     if request.can_read_body:
         try:
             body = await asyncio.wait_for(request.read(), REQUEST_TIMEOUT_S)
-            return refusal(413, too_large) if len(body) > MAX_BODY_BYTES else None
+            return refusal(413, too_large) if len(body) > max_bytes else None
         except web.HTTPRequestEntityTooLarge:
             return refusal(413, too_large)
         except TimeoutError:

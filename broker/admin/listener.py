@@ -1,10 +1,10 @@
-"""The admin listener: a bound socket, and nothing else until the first connection.
+"""The listener of an HTTP interface: a bound socket, and nothing else until the first connection.
 
-``admin.listener`` says where (empty: nowhere). Its default is a port of the loopback address, or any free one where
-that is taken: two brokers on a machine need no settings. The address that came of it
-is what DescribeConfigs answers for that key, so who knows the broker's address finds this one. The HTTP library is
-imported in a thread when the first connection waits in the socket's queue: start-up and idle memory are those of a
-broker without it. Loop thread only.
+It serves the admin interface, and by another key the schema registry. ``admin.listener`` says where (empty: nowhere).
+Its default is a port of the loopback address, or any free one where that is taken: two brokers on a machine need no
+settings. The address that came of it is what DescribeConfigs answers for that key, so who knows the broker's address
+finds this one. The HTTP library is imported in a thread when the first connection waits in the socket's queue: start-up
+and idle memory are those of a broker without it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib
 import logging
 import socket
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.log.records.quiet_import import quiet_import
@@ -30,31 +30,43 @@ logger = logging.getLogger(__name__)
 BACKLOG = 64
 
 
-class AdminListener:
-    """HTTP server of the admin interface on its own port."""
+class Interface(NamedTuple):
+    """An HTTP interface: its key, its name in log lines, and the module whose ``serve`` takes over the socket."""
 
-    def __init__(self, broker: Broker) -> None:
+    key: str
+    name: str
+    app: str
+
+
+ADMIN = Interface(ADMIN_LISTENER, "admin interface", "tidelog.broker.admin.app")
+
+
+class AdminListener:
+    """HTTP server of an interface on its own port."""
+
+    def __init__(self, broker: Broker, interface: Interface = ADMIN) -> None:
         self._broker = broker
+        self._interface = interface
         self._socket: socket.socket | None = None
         self._start: asyncio.Task[None] | None = None
         self._runner: AppRunner | None = None
 
     def open(self) -> str | None:
         """Bind and listen; returns HOST:PORT, None when switched off. Raises OSError when the address is taken."""
-        text = self._broker.config.get_str(ADMIN_LISTENER)
+        text = self._broker.config.get_str(self._interface.key)
         if not text:
             return None
         host, _, port = text.rpartition(":")
         try:
             listener = _listen(host, int(port))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or ADMIN_LISTENER in self._broker.config.static_texts:
+            if error.errno != errno.EADDRINUSE or self._interface.key in self._broker.config.static_texts:
                 raise
             listener = _listen(host, 0)
         listener.setblocking(False)
         self._socket = listener
         address = f"{host}:{listener.getsockname()[1]}"
-        self._broker.config.settle(ADMIN_LISTENER, address)
+        self._broker.config.settle(self._interface.key, address)
         self._broker.loop.add_reader(listener.fileno(), self._first_connection)
         return address
 
@@ -65,15 +77,15 @@ class AdminListener:
 
     async def _serve(self) -> None:
         try:
-            module = await self._broker.loop.run_in_executor(None, _import_app)
+            module = await self._broker.loop.run_in_executor(None, _import_app, self._interface.app)
         except ImportError as error:
-            logger.error("no admin interface, its HTTP library is missing (pip install aiohttp): %s", error)
+            logger.error("no %s, its HTTP library is missing (pip install aiohttp): %s", self._interface.name, error)
             assert self._socket is not None
             self._socket.close()
             self._socket = None
             return
         self._runner = await module.serve(self._broker, self._socket)
-        logger.info("the admin interface serves on %s", self._broker.config.get_str(ADMIN_LISTENER))
+        logger.info("the %s serves on %s", self._interface.name, self._broker.config.get_str(self._interface.key))
 
     async def close(self) -> None:
         """Stop serving; open requests are cut off."""
@@ -90,9 +102,9 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host.strip("[]"), port), family=_family(host), backlog=BACKLOG)
 
 
-def _import_app() -> ModuleType:
+def _import_app(name: str) -> ModuleType:
     with quiet_import():
-        return importlib.import_module("tidelog.broker.admin.app")
+        return importlib.import_module(name)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -36,10 +36,11 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class Need(NamedTuple):
-    """An operation on the topic that the path names, or on the cluster."""
+    """An operation on the topic that the path names, on one that everyone knows, or on the cluster."""
 
     operation: AclOperation
     of_topic: bool = False
+    topic: str = ""
 
 
 NEEDS = {
@@ -70,12 +71,24 @@ CONSOLE_NEEDS: dict[str, Need | None] = {
 """The same of the console's pages. None: its pages ask the broker under the user's name, which checks each request."""
 
 
+def need_of_page(_request: web.Request, path: str) -> Need | None:
+    """Return the need of a page of the admin interface."""
+    return NEEDS.get(path) or CONSOLE_NEEDS.get(path)
+
+
 class Permissions:
     """The check of each request."""
 
-    def __init__(self, broker: Broker, logins: Logins) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        logins: Logins,
+        need_of: Callable[[web.Request, str], Need | None] = need_of_page,
+    ) -> None:
+        """``need_of`` says what a request to a path needs."""
         self._broker = broker
         self._logins = logins
+        self._need_of = need_of
 
     async def refuse(self, request: web.Request) -> web.Response | None:
         """The refusal of a request whose sender may not ask it."""
@@ -89,12 +102,12 @@ class Permissions:
         caller = request[CALLER] = await self._logins.identify(request)
         if caller is None:
             return self._ask_for_login()
-        if request.method not in _READS:
+        need = self._need_of(request, path)
+        if request.method not in _READS and (need is None or need.operation is not AclOperation.READ):
             record("admin write", user=str(caller.principal), address=request.remote or "", method=request.method,
                    path=request.path)  # fmt: skip
             if not caller.may_write:
                 return refusal(403, "the token is for reading alone")
-        need = NEEDS.get(path) or CONSOLE_NEEDS.get(path)
         return None if need is None else self._refuse_need(request, need)
 
     def _ask_for_login(self) -> web.Response:
@@ -107,7 +120,7 @@ class Permissions:
         authorizer = self._broker.authorizer
         if authorizer is None:
             return None
-        kind, name = ResourceType.CLUSTER, CLUSTER_NAME
+        kind, name = (ResourceType.TOPIC, need.topic) if need.topic else (ResourceType.CLUSTER, CLUSTER_NAME)
         if need.of_topic:
             kind, name = ResourceType.TOPIC, request.match_info["topic"]
             if not may_describe(self._broker, request, name):

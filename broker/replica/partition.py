@@ -395,8 +395,10 @@ class Partition:
     def read_in_thread(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
     ) -> FetchDataInfo:
-        """``UnifiedLog.read``, which proves transaction indices on its way; for threads, after ``read``."""
-        return self.local_log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
+        """``UnifiedLog.read``, which proves transaction indices on its way; for threads, once the log is open."""
+        log = self._log
+        assert log is not None, "the loop opens a log before a thread reads it"
+        return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
 
     @property
     def proof(self) -> Deferred[None] | None:

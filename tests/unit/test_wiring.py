@@ -51,6 +51,8 @@ DECLARED_ANY = {
     "broker/security/sasl/kerberos/rules.py: pattern": "compiled by RE2, which has no types",
     "broker/security/sasl/kerberos/rules.py: old": "compiled by RE2, which has no types",
     "broker/loop/deferred.py: _value": "None as long as there is none",
+    "broker/schema_registry/compatibility/json_schema.py: node": "JSON of any form",
+    "broker/schema_registry/compatibility/json_schema.py: document": "JSON of any form",
     "broker/coordinator/runtime/result.py: key": "the schema of a record, one of each coordinator's",
     "broker/coordinator/runtime/result.py: value": "the schema of a record, one of each coordinator's",
 }

@@ -22,17 +22,17 @@ _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
 """URLs and files of keys that may be used at all."""
 
 
-def methods_of(config: BrokerConfig) -> frozenset[str]:
-    """The ways to log in; empty where no login is asked for."""
+def methods_of(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> frozenset[str]:
+    """The ways to log in, to the interface with this key; empty where no login is asked for."""
     given = config.get_list(ADMIN_AUTHENTICATION)
     if given:
         return frozenset(given) - {NONE}
-    return frozenset() if is_local(config) and not any_listener_authenticates(config) else frozenset({BASIC})
+    return frozenset() if is_local(config, listener) and not any_listener_authenticates(config) else frozenset({BASIC})
 
 
-def is_local(config: BrokerConfig) -> bool:
-    """Return whether the interface is reached from this machine alone."""
-    return is_loopback(config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]"))
+def is_local(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> bool:
+    """Return whether an interface is reached from this machine alone."""
+    return is_loopback(config.get_str(listener).rpartition(":")[0].strip("[]"))
 
 
 def any_listener_authenticates(config: BrokerConfig) -> bool:
@@ -48,13 +48,13 @@ def any_listener_authenticates(config: BrokerConfig) -> bool:
     )
 
 
-def tls_texts(config: BrokerConfig) -> dict[str, str]:
-    """The texts of the interface's own TLS, by the keys of a listener; empty where it speaks none."""
+def tls_texts(config: BrokerConfig, listener: str) -> dict[str, str]:
+    """The texts of the HTTP interfaces' own TLS, by the keys of a listener; empty where it speaks none."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
     if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
         return {}
-    methods = methods_of(config)
+    methods = methods_of(config, listener)
     asks = "none" if MTLS not in methods else "required" if methods == {MTLS} else "requested"
     return {**texts, _CLIENT_AUTH: asks}
 
@@ -81,20 +81,21 @@ def check_bearer(config: BrokerConfig) -> None:
         )
 
 
-def check_access(config: BrokerConfig) -> Mapping[str, str]:
-    """Return the texts of its TLS. Raises ConfigError where it cannot ask for what it shall."""
-    if not config.get_str(ADMIN_LISTENER):
+def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mapping[str, str]:
+    """Return the texts of an interface's TLS. Raises ConfigError where it cannot ask for what it shall."""
+    if not config.get_str(listener):
         return {}
-    given, methods, texts = config.get_list(ADMIN_AUTHENTICATION), methods_of(config), tls_texts(config)
+    given, methods = config.get_list(ADMIN_AUTHENTICATION), methods_of(config, listener)
+    texts = tls_texts(config, listener)
     if NONE in given and methods:
         raise invalid(ADMIN_AUTHENTICATION, ",".join(given), "none alone, or a list of basic, bearer and mtls")
     if BEARER in methods:
         check_bearer(config)
     if MTLS in methods and not texts:
         raise invalid(ADMIN_AUTHENTICATION, MTLS, "mtls only with admin.ssl.keystore.location")
-    if methods and not texts and not is_local(config):
+    if methods and not texts and not is_local(config, listener):
         raise invalid(
-            ADMIN_LISTENER, config.get_str(ADMIN_LISTENER),
+            listener, config.get_str(listener),
             "with logins an address of this machine alone, or TLS (admin.ssl.keystore.location); "
             f"{ADMIN_AUTHENTICATION}=none opens it to everyone who reaches it",
         )  # fmt: skip

@@ -21,6 +21,7 @@ from tidelog.broker.admin.login.access import BASIC, BEARER, MTLS, methods_of
 from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
 from tidelog.broker.admin.login.passwords import Passwords
 from tidelog.broker.broker import Broker
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.broker.controller.scram_credentials import ScramCredentials
 from tidelog.broker.network.newcomers import FailedLogins
 from tidelog.broker.security.audit import record
@@ -53,10 +54,10 @@ class LoginError(Exception):
 class Logins:
     """The ways to log in, with their users."""
 
-    def __init__(self, broker: Broker, tls: Callable[[], TlsListener] | None) -> None:
-        """``tls`` is the interface's own TLS. Raises ConfigError."""
+    def __init__(self, broker: Broker, tls: Callable[[], TlsListener] | None, listener: str = ADMIN_LISTENER) -> None:
+        """``tls`` is the interface's own TLS, ``listener`` its key. Raises ConfigError."""
         config = broker.config
-        self.methods = methods_of(config)
+        self.methods = methods_of(config, listener)
         self._tls = tls
         self._time = broker.time
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="admin-login")

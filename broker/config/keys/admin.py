@@ -8,6 +8,9 @@ from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, betwe
 ADMIN_LISTENER = "admin.listener"
 
 
+SCHEMA_REGISTRY_LISTENER = "schema.registry.listener"
+
+
 ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
 
 
@@ -98,6 +101,16 @@ ADMIN_KEYS = (
         "Most connections of the HTTP interface. One too many closes the oldest whose request has not come, then one "
         "whose client takes no answer, then one that waits for its next request; where all are being answered, itself. "
         "Tidelog's own key.",
+    ),
+    ConfigKey(
+        SCHEMA_REGISTRY_LISTENER,
+        ConfigType.STRING,
+        "",
+        None,
+        Importance.MEDIUM,
+        "HOST:PORT of the schema registry, with Confluent's HTTP interface; port 0 takes any free one, an empty value "
+        "switches it off. Logins, TLS, hosts and the limit of connections are those of the HTTP interface (admin.*). "
+        "Needs `pip install tidelog[registry]`. Tidelog's own key.",
     ),
     *ADMIN_TLS_KEYS,
     *ADMIN_BEARER_KEYS,

@@ -1,0 +1,10 @@
+"""The schema registry: Confluent's HTTP interface, its state kept in the topic ``_schemas``.
+
+    request -> app -> service -> changes (records to write) -> topic (append, commit) -> state (replay)
+
+``state``, ``records``, ``changes``, ``formats`` and ``compatibility`` know neither sockets nor logs. Off unless
+``schema.registry.listener`` is set; nothing here is imported before the first connection.
+
+Imports: ``admin`` for what guards an HTTP interface, ``broker``, ``replica`` and what is below them.
+Invariant: no request is answered before its record is committed, and ``State.replay`` alone changes the state.
+"""

@@ -1,0 +1,393 @@
+"""The schema registry over HTTP, as Confluent publishes its interface. Imported with the first connection.
+
+GET  /                                          {}
+GET  /schemas, /schemas/types                   schemas of all subjects; the types
+GET  /schemas/ids/ID, .../schema                a schema by its id
+GET  /schemas/ids/ID/subjects, .../versions     the subjects that have it
+GET  /subjects, /subjects/S/versions            names; numbers
+GET  /subjects/S/versions/V, .../schema         a version; ``latest`` is the newest
+GET  /subjects/S/versions/V/referencedby        ids of the schemas that refer to it
+POST /subjects/S                                the version that a schema has there
+POST /subjects/S/versions                       register
+DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
+POST /compatibility/subjects/S/versions[/V]     would it be taken
+GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
+GET  /contexts                                  the default one alone
+
+Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. Who may ask is said by
+the guards of the admin interface: reading needs READ on the topic ``_schemas``, all else WRITE. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tidelog.broker.admin.app import build_stores, close_logins, run_site, tls_of
+from tidelog.broker.admin.guard import Hosts, add_headers, make_guard
+from tidelog.broker.admin.login.logins import Logins
+from tidelog.broker.admin.permissions import Need, Permissions
+from tidelog.broker.config.keys.admin import SCHEMA_REGISTRY_LISTENER
+from tidelog.broker.schema_registry import errors
+from tidelog.broker.schema_registry.changes import parse_version, submission_of, version_of, versions_of
+from tidelog.broker.schema_registry.errors import RegistryError
+from tidelog.broker.schema_registry.records import PROTOBUF, SCHEMA_TYPES, RegisteredSchema, described
+from tidelog.broker.schema_registry.service import Registry
+from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE
+from tidelog.broker.schema_registry.topic import TOPIC
+from tidelog.protocol.acl import AclOperation
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+MAX_BODY_BYTES = 1 << 20
+"""A record of the topic takes as much, by Kafka's default."""
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+TAKEN_TYPES = frozenset(
+    {
+        CONTENT_TYPE,
+        "application/vnd.schemaregistry+json",
+        "application/json",
+        "application/octet-stream",  # what aiohttp says where there is none
+    }
+)
+REGISTRY: web.AppKey[Registry] = web.AppKey("registry", Registry)
+CHECK = "/compatibility/subjects/{subject}/versions"
+CHECKS = (CHECK, CHECK + "/{version}")
+LOOK_UP = "/subjects/{subject}"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
+    """Take over the listening socket. ``cleanup`` of what is returned closes it. Raises ConfigError."""
+    stores = build_stores(broker, SCHEMA_REGISTRY_LISTENER)
+    logins = Logins(broker, tls_of(stores), SCHEMA_REGISTRY_LISTENER)
+    check = Permissions(broker, logins, need_of).refuse
+    guard = make_guard(Hosts(broker.config, SCHEMA_REGISTRY_LISTENER), check, MAX_BODY_BYTES)
+    app = web.Application(middlewares=[guard, answer_errors], client_max_size=MAX_BODY_BYTES + 1)
+    app[REGISTRY] = Registry(broker)
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(ROUTES)
+    app.on_cleanup.append(partial(close_logins, logins, stores))
+    app.on_cleanup.append(close_registry)
+    return await run_site(broker, app, listener, stores)
+
+
+async def close_registry(app: web.Application) -> None:
+    """End its thread."""
+    app[REGISTRY].close()
+
+
+def need_of(request: web.Request, path: str) -> Need:
+    """Return the right that a request needs."""
+    reads = request.method in ("GET", "HEAD") or (request.method == "POST" and (path in CHECKS or path == LOOK_UP))
+    return Need(AclOperation.READ if reads else AclOperation.WRITE, topic=TOPIC)
+
+
+# ---- answers
+
+
+def answer(value: Any, status: int = 200) -> web.Response:
+    """A value as JSON."""
+    return web.Response(text=json.dumps(value, ensure_ascii=False), status=status, content_type=CONTENT_TYPE)
+
+
+def refusal(error: RegistryError) -> web.Response:
+    """An error as JSON."""
+    return answer({"error_code": error.code, "message": error.message}, error.status)
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer errors in Confluent's form."""
+    try:
+        return await handler(request)
+    except RegistryError as error:
+        return refusal(error)
+    except web.HTTPException as error:
+        return refusal(RegistryError(error.status, f"HTTP {error.status} {error.reason}"))
+
+
+def shown(schema: RegisteredSchema) -> dict[str, Any]:
+    """A version as it is told."""
+    whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
+    return {**whole, **described(schema), "schema": schema.text}
+
+
+def is_set(request: web.Request, name: str) -> bool:
+    """Return whether a parameter is ``true``."""
+    return request.query.get(name, "").lower() == "true"
+
+
+async def body_of(request: web.Request) -> Any:
+    """The JSON of a request. Raises RegistryError."""
+    if request.content_type not in TAKEN_TYPES:
+        raise RegistryError(415, f"HTTP 415 Unsupported Media Type: {request.content_type}, expected {CONTENT_TYPE}")
+    try:
+        return json.loads(await request.read())
+    except (ValueError, RecursionError):
+        raise RegistryError(400, "the body is no JSON") from None
+
+
+def subject_of(request: web.Request) -> str:
+    """The subject that a path names."""
+    return request.match_info["subject"]
+
+
+def version_in(request: web.Request) -> int:
+    """The version that a path names. Raises RegistryError."""
+    return parse_version(request.match_info["version"])
+
+
+def page(request: web.Request, rows: list[Any]) -> list[Any]:
+    """The rows that ``offset`` and ``limit`` ask for. Raises RegistryError."""
+    try:
+        offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", "-1"))
+    except ValueError:
+        raise RegistryError(422, "offset and limit have to be numbers") from None
+    return rows[max(offset, 0) :][: limit if limit >= 0 else None]
+
+
+# ---- schemas
+
+
+async def root(_request: web.Request) -> web.Response:
+    """Nothing."""
+    return answer({})
+
+
+async def types(_request: web.Request) -> web.Response:
+    """The types of schemas."""
+    return answer(SCHEMA_TYPES)
+
+
+async def contexts(_request: web.Request) -> web.Response:
+    """The default context; there is no other."""
+    return answer(["."])
+
+
+async def schemas(request: web.Request) -> web.Response:
+    """The versions of all subjects."""
+    state, deleted = await request.app[REGISTRY].state(), is_set(request, "deleted")
+    rows = []
+    for subject in state.subjects(request.query.get("subjectPrefix", ""), deleted=deleted):
+        versions = state.versions(subject, deleted=deleted)
+        rows += versions[-1:] if is_set(request, "latestOnly") else versions
+    return answer([shown(one) for one in page(request, rows)])
+
+
+async def with_id(request: web.Request) -> list[RegisteredSchema]:
+    """The versions of the id that a path names, at least one. Raises RegistryError."""
+    text = request.match_info["id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise RegistryError(404, "HTTP 404 Not Found")
+    found = (await request.app[REGISTRY].state()).by_id(int(text))
+    if not found:
+        raise errors.schema_not_found(int(text))
+    return found
+
+
+async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
+    """The text of a schema, for ``format=serialized`` as a serialized file descriptor. Raises RegistryError."""
+    if request.query.get("format") != "serialized" or schema.schema_type != PROTOBUF:
+        return schema.text
+    parsed = await request.app[REGISTRY].parsed_version(schema)
+    return str(parsed.model["serialized"])
+
+
+async def schema_by_id(request: web.Request) -> web.Response:
+    """A schema."""
+    schema = (await with_id(request))[0]
+    found = {**described(schema), "schema": await text_of(request, schema)}
+    if is_set(request, "fetchMaxId"):
+        found["maxId"] = (await request.app[REGISTRY].state()).last_id
+    return answer(found)
+
+
+async def text_by_id(request: web.Request) -> web.Response:
+    """The text of a schema alone."""
+    schema = (await with_id(request))[0]
+    return web.Response(text=await text_of(request, schema), content_type=CONTENT_TYPE)
+
+
+async def subjects_of_id(request: web.Request) -> web.Response:
+    """The names of the subjects that have a schema."""
+    found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
+    return answer(sorted({one.subject for one in found}))
+
+
+async def versions_of_id(request: web.Request) -> web.Response:
+    """The subjects and versions that are a schema."""
+    found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
+    return answer([{"subject": one.subject, "version": one.version} for one in found])
+
+
+# ---- subjects
+
+
+async def subjects(request: web.Request) -> web.Response:
+    """The names of subjects."""
+    state = await request.app[REGISTRY].state()
+    prefix = request.query.get("subjectPrefix", "").removeprefix(":*:")
+    names = state.subjects(prefix, deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
+    return answer(page(request, names))
+
+
+async def versions(request: web.Request) -> web.Response:
+    """The numbers of a subject's versions."""
+    state, only = await request.app[REGISTRY].state(), is_set(request, "deletedOnly")
+    found = versions_of(state, subject_of(request), deleted=only or is_set(request, "deleted"))
+    return answer([one.version for one in found if one.deleted or not only])
+
+
+async def asked_version(request: web.Request) -> RegisteredSchema:
+    """The version that a path names. Raises RegistryError."""
+    state = await request.app[REGISTRY].state()
+    return version_of(state, subject_of(request), version_in(request), deleted=is_set(request, "deleted"))
+
+
+async def version(request: web.Request) -> web.Response:
+    """A version."""
+    schema = await asked_version(request)
+    return answer({**shown(schema), "schema": await text_of(request, schema)})
+
+
+async def version_text(request: web.Request) -> web.Response:
+    """The text of a version alone."""
+    schema = await asked_version(request)
+    return web.Response(text=await text_of(request, schema), content_type=CONTENT_TYPE)
+
+
+async def referenced_by(request: web.Request) -> web.Response:
+    """The ids of the schemas that refer to a version."""
+    schema = await asked_version(request)
+    state = await request.app[REGISTRY].state()
+    return answer(sorted({one.id for one in state.references_to(schema.subject, schema.version)}))
+
+
+async def look_up(request: web.Request) -> web.Response:
+    """The version that a schema has under a subject."""
+    submission = submission_of(await body_of(request))
+    found = await request.app[REGISTRY].look_up(subject_of(request), submission, deleted=is_set(request, "deleted"))
+    return answer({**shown(found), "schema": await text_of(request, found)})
+
+
+async def register(request: web.Request) -> web.Response:
+    """Register a schema under a subject."""
+    found = await request.app[REGISTRY].register(subject_of(request), submission_of(await body_of(request)))
+    return answer({"id": found.id, "version": found.version, **described(found), "schema": found.text})
+
+
+async def delete_subject(request: web.Request) -> web.Response:
+    """Delete a subject."""
+    permanent = is_set(request, "permanent")
+    return answer(await request.app[REGISTRY].delete_subject(subject_of(request), permanent=permanent))
+
+
+async def delete_version(request: web.Request) -> web.Response:
+    """Delete a version."""
+    number, permanent = version_in(request), is_set(request, "permanent")
+    return answer(await request.app[REGISTRY].delete_version(subject_of(request), number, permanent=permanent))
+
+
+# ---- compatibility
+
+
+async def compatibility(request: web.Request) -> web.Response:
+    """Say whether a schema would be compatible."""
+    number = version_in(request) if "version" in request.match_info else None
+    submission = submission_of(await body_of(request))
+    faults = await request.app[REGISTRY].compatibility(subject_of(request), submission, number)
+    found: dict[str, Any] = {"is_compatible": not faults}
+    return answer({**found, "messages": faults} if is_set(request, "verbose") else found)
+
+
+# ---- settings
+
+
+async def show_level(request: web.Request) -> web.Response:
+    """A compatibility level."""
+    state, subject = await request.app[REGISTRY].state(), request.match_info.get("subject")
+    if subject is None:
+        return answer({"compatibilityLevel": state.levels.get(None, DEFAULT_LEVEL)})
+    if subject not in state.levels and not is_set(request, "defaultToGlobal"):
+        raise errors.no_compatibility_of(subject)
+    return answer({"compatibilityLevel": state.level_of(subject)})
+
+
+async def set_level(request: web.Request) -> web.Response:
+    """Set a compatibility level."""
+    value = field_of(await body_of(request), "compatibility")
+    level = await request.app[REGISTRY].set_level(request.match_info.get("subject"), value)
+    return answer({"compatibility": level})
+
+
+async def unset_level(request: web.Request) -> web.Response:
+    """Take a compatibility level back."""
+    level = await request.app[REGISTRY].unset_level(request.match_info.get("subject"))
+    return answer({"compatibility": level, "compatibilityLevel": level})
+
+
+async def show_mode(request: web.Request) -> web.Response:
+    """A mode."""
+    state, subject = await request.app[REGISTRY].state(), request.match_info.get("subject")
+    if subject is None:
+        return answer({"mode": state.modes.get(None, DEFAULT_MODE)})
+    if subject not in state.modes and not is_set(request, "defaultToGlobal"):
+        raise errors.no_mode_of(subject)
+    return answer({"mode": state.mode_of(subject)})
+
+
+async def set_mode(request: web.Request) -> web.Response:
+    """Set a mode."""
+    value, subject = field_of(await body_of(request), "mode"), request.match_info.get("subject")
+    return answer({"mode": await request.app[REGISTRY].set_mode(subject, value, force=is_set(request, "force"))})
+
+
+async def unset_mode(request: web.Request) -> web.Response:
+    """Take a mode back."""
+    return answer({"mode": await request.app[REGISTRY].unset_mode(request.match_info.get("subject"))})
+
+
+def field_of(body: Any, name: str) -> Any:
+    """A field of a request. Raises RegistryError."""
+    if not isinstance(body, dict):
+        raise RegistryError(422, "the body has to be a JSON object")
+    return body.get(name)
+
+
+def routes_of_setting(base: str, show: Handler, put: Handler, unset: Handler) -> Iterator[web.RouteDef]:
+    """The routes of a setting, of the registry and of a subject."""
+    for path in (base, base + "/{subject}"):
+        yield from (web.get(path, show), web.put(path, put), web.delete(path, unset))
+
+
+ROUTES = [
+    web.get("/", root),
+    web.get("/contexts", contexts),
+    web.get("/schemas", schemas),
+    web.get("/schemas/types", types),
+    web.get("/schemas/ids/{id}", schema_by_id),
+    web.get("/schemas/ids/{id}/schema", text_by_id),
+    web.get("/schemas/ids/{id}/subjects", subjects_of_id),
+    web.get("/schemas/ids/{id}/versions", versions_of_id),
+    web.get("/subjects", subjects),
+    web.post(LOOK_UP, look_up),
+    web.delete("/subjects/{subject}", delete_subject),
+    web.get("/subjects/{subject}/versions", versions),
+    web.post("/subjects/{subject}/versions", register),
+    web.get("/subjects/{subject}/versions/{version}", version),
+    web.delete("/subjects/{subject}/versions/{version}", delete_version),
+    web.get("/subjects/{subject}/versions/{version}/schema", version_text),
+    web.get("/subjects/{subject}/versions/{version}/referencedby", referenced_by),
+    *(web.post(path, compatibility) for path in CHECKS),
+    *routes_of_setting("/config", show_level, set_level, unset_level),
+    *routes_of_setting("/mode", show_mode, set_mode, unset_mode),
+]

@@ -1,0 +1,267 @@
+"""Changes of the registry: what is asked becomes records to write, or an error. Nothing is changed here.
+
+A caller writes the records, waits until they are committed, and the state replays them. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tidelog.broker.schema_registry import errors
+from tidelog.broker.schema_registry.formats.schema import Source
+from tidelog.broker.schema_registry.records import (
+    AVRO,
+    Reference,
+    RegisteredSchema,
+    StoredRecord,
+    config_record,
+    deletion_record,
+    mode_record,
+    schema_record,
+    tombstone,
+)
+from tidelog.broker.schema_registry.state import Place, State
+
+LEVELS = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
+LATEST = -1
+MAX_VERSION = 2**31 - 1
+
+
+class Submission(NamedTuple):
+    """A schema as a client sends it."""
+
+    text: str
+    schema_type: str = AVRO
+    references: tuple[Reference, ...] = ()
+    id: int | None = None
+    version: int | None = None
+
+
+def submission_of(body: Any) -> Submission:
+    """Read the body of a request. Raises RegistryError."""
+    if not isinstance(body, dict):
+        raise errors.RegistryError(422, "the body has to be a JSON object")
+    text, kind = body.get("schema"), body.get("schemaType") or AVRO
+    number, version = body.get("id"), body.get("version")
+    if not isinstance(text, str) or not text:
+        raise errors.RegistryError(42201, "Empty schema")
+    if not isinstance(kind, str) or not _is_number(number) or not _is_number(version):
+        raise errors.RegistryError(422, "schemaType has to be a string, id and version numbers")
+    references = body.get("references") or []
+    if not isinstance(references, list):
+        raise errors.RegistryError(422, "references has to be a list")
+    # -1 and 0 are what serializers send for "not known"
+    return Submission(text, kind.upper(), tuple(map(_reference, references)), _given(number), _given(version))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) is int and -1 <= value <= MAX_VERSION)
+
+
+def _given(value: int | None) -> int | None:
+    return value if value is not None and value > 0 else None
+
+
+def _reference(one: Any) -> Reference:
+    if isinstance(one, Mapping):
+        name, subject, version = one.get("name"), one.get("subject"), one.get("version")
+        if isinstance(name, str) and isinstance(subject, str) and type(version) is int:
+            return Reference(name, subject, version)
+    raise errors.RegistryError(422, "a reference has a name, a subject and a version")
+
+
+def source_of(state: State, submission: Submission) -> Source:
+    """Return a submitted schema with all it refers to. Raises RegistryError."""
+    return _with_references(state, submission.schema_type, submission.text, submission.references)
+
+
+def source_of_registered(state: State, schema: RegisteredSchema) -> Source:
+    """Return a registered schema with all it refers to. Raises RegistryError where one of those is gone."""
+    return _with_references(state, schema.schema_type, schema.text, schema.references)
+
+
+def _with_references(state: State, kind: str, text: str, references: tuple[Reference, ...]) -> Source:
+    newest = tuple(
+        one if one.version != LATEST else one._replace(version=version_of(state, one.subject, LATEST).version)
+        for one in references
+    )
+    try:
+        found = state.resolve(newest)
+    except KeyError as error:
+        one: Reference = error.args[0]
+        raise errors.invalid_schema(
+            f"the reference {one.name} is to subject {one.subject}, version {one.version}, which does not exist"
+        ) from None
+    return Source(kind, text, tuple((reference.name, schema.text) for reference, schema in found))
+
+
+# ---- versions
+
+
+def parse_version(text: str) -> int:
+    """Return the number of a version, LATEST for ``latest`` and -1. Raises RegistryError."""
+    if text in ("latest", "-1"):
+        return LATEST
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
+    if not 1 <= number <= MAX_VERSION:
+        raise errors.invalid_version(text)
+    return number
+
+
+def versions_of(state: State, subject: str, *, deleted: bool = False) -> list[RegisteredSchema]:
+    """Return the versions of a subject, at least one. Raises RegistryError."""
+    found = state.versions(subject, deleted=deleted)
+    if not found:
+        raise errors.subject_not_found(subject)
+    return found
+
+
+def version_of(state: State, subject: str, number: int, *, deleted: bool = False) -> RegisteredSchema:
+    """Return a version of a subject. Raises RegistryError."""
+    found = versions_of(state, subject, deleted=deleted)
+    if number == LATEST:
+        return found[-1]
+    for one in found:
+        if one.version == number:
+            return one
+    raise errors.version_not_found(number)
+
+
+# ---- registration
+
+
+def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
+    """Raises RegistryError where the mode forbids to change a subject, or to register with a given id."""
+    mode = state.mode_of(subject)
+    if mode.startswith("READONLY"):
+        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+    if submission is not None:
+        if mode == "IMPORT" and submission.id is None:
+            raise errors.not_permitted(f"Subject {subject} is in import mode")
+        if mode != "IMPORT" and submission.id is not None and submission.version is None:
+            raise errors.not_permitted(f"Subject {subject} is not in import mode")
+
+
+def new_version(state: State, subject: str, submission: Submission, canonical: str) -> RegisteredSchema:
+    """Return the schema as it will be registered: its id that of equal content, else the next. Raises RegistryError."""
+    every = state.versions(subject, deleted=True)
+    fresh = RegisteredSchema(
+        subject=subject,
+        version=every[-1].version + 1 if every else 1,
+        id=state.last_id + 1,
+        text=canonical,
+        schema_type=submission.schema_type,
+        references=submission.references,
+    )
+    if state.mode_of(subject) == "IMPORT" and submission.id is not None:
+        return _imported(state, fresh, submission)
+    same = state.same_content(fresh.content)
+    return replace(fresh, id=same[0].id) if same else fresh
+
+
+def _imported(state: State, fresh: RegisteredSchema, submission: Submission) -> RegisteredSchema:
+    assert submission.id is not None
+    if any(one.content != fresh.content for one in state.by_id(submission.id)):
+        raise errors.id_is_taken(submission.id)
+    return replace(fresh, id=submission.id, version=submission.version or fresh.version)
+
+
+def to_compare(level: str, versions: Sequence[RegisteredSchema]) -> Sequence[RegisteredSchema]:
+    """Return the versions that a level compares a new one with, the newest first."""
+    if level == "NONE":
+        return ()
+    return tuple(reversed(versions)) if level.endswith("_TRANSITIVE") else tuple(versions[-1:])
+
+
+# ---- deletions
+
+
+def delete_version(
+    state: State, subject: str, number: int, *, permanent: bool
+) -> tuple[RegisteredSchema, list[StoredRecord]]:
+    """Return the version that is to be deleted, and the records of it. Raises RegistryError."""
+    check_writable(state, subject)
+    found = version_of(state, subject, number, deleted=permanent or number != LATEST)
+    _check_unreferenced(state, found)
+    if permanent:
+        if not found.deleted:
+            raise errors.version_not_soft_deleted(subject, found.version)
+        return found, [tombstone(subject, found.version)]
+    if found.deleted:
+        raise errors.version_soft_deleted(subject, found.version)
+    records = [schema_record(replace(found, deleted=True))]
+    if len(state.versions(subject)) == 1:
+        records += _settings_gone(state, subject)
+    return found, records
+
+
+def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list[int], list[StoredRecord]]:
+    """Return the versions that are to be deleted, and the records of it. Raises RegistryError."""
+    check_writable(state, subject)
+    every = versions_of(state, subject, deleted=True)
+    live = [one for one in every if not one.deleted]
+    if permanent:
+        if live:
+            raise errors.subject_not_soft_deleted(subject)
+        return [one.version for one in every], [tombstone(subject, one.version) for one in every]
+    if not live:
+        raise errors.subject_soft_deleted(subject)
+    for one in live:
+        _check_unreferenced(state, one)
+    records = [deletion_record(subject, live[-1].version), *_settings_gone(state, subject)]
+    return [one.version for one in live], records
+
+
+def _check_unreferenced(state: State, schema: RegisteredSchema) -> None:
+    place: Place = (schema.subject, schema.version)
+    if state.references_to(*place):
+        raise errors.is_referenced(*place)
+
+
+def _settings_gone(state: State, subject: str) -> list[StoredRecord]:
+    found = []
+    if subject in state.modes:
+        found.append(mode_record(subject, None))
+    if subject in state.levels:
+        found.append(config_record(subject, None))
+    return found
+
+
+# ---- settings
+
+
+def parse_level(value: Any) -> str:
+    """Return a compatibility level. Raises RegistryError."""
+    level = value.upper() if isinstance(value, str) else ""
+    if level not in LEVELS:
+        raise errors.invalid_compatibility()
+    return level
+
+
+def set_level(state: State, subject: str | None, level: str) -> list[StoredRecord]:
+    """Return the record of a level. Raises RegistryError."""
+    if state.mode_of(subject or "").startswith("READONLY"):
+        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+    return [config_record(subject, level)]
+
+
+def set_mode(state: State, subject: str | None, value: Any, *, force: bool) -> tuple[str, list[StoredRecord]]:
+    """Return a mode and its record. Raises RegistryError."""
+    mode = value.upper() if isinstance(value, str) else ""
+    if mode not in MODES:
+        raise errors.invalid_mode()
+    holds_schemas = bool(state.versions(subject) if subject is not None else state.subjects())
+    if mode == "IMPORT" and state.mode_of(subject or "") != "IMPORT" and holds_schemas and not force:
+        raise errors.not_permitted("Cannot import since found existing subjects")
+    return mode, [mode_record(subject, mode)]

@@ -1,0 +1,141 @@
+"""Avro's rules: a reader's schema resolves a writer's (Avro specification, "Schema Resolution").
+
+    reader    writer that it may read
+    long      int
+    float     int, long
+    double    int, long, float
+    bytes     string
+    string    bytes
+    union     any type that one of its branches may read
+    record    of its name or alias: each field is there, by name or alias, or has a default
+    enum      of its name or alias: all symbols are known, or it has a default
+    fixed     of its name or alias, and of its size
+
+Any type reads a union all of whose branches it reads. Types that contain themselves are compared once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.broker.schema_registry.formats.schema import ParsedSchema
+
+PROMOTIONS = {
+    ("long", "int"),
+    ("float", "int"),
+    ("float", "long"),
+    ("double", "int"),
+    ("double", "long"),
+    ("double", "float"),
+    ("bytes", "string"),
+    ("string", "bytes"),
+}
+"""Reader and writer."""
+
+
+def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
+    """Reasons why data of ``writer`` cannot be read by ``reader``."""
+    return Comparison(reader.model["types"], writer.model["types"]).faults(
+        reader.model["root"], writer.model["root"], "/"
+    )
+
+
+class Comparison:
+    """One comparison, with the named types of both sides."""
+
+    def __init__(self, reader_types: dict[str, Any], writer_types: dict[str, Any]) -> None:
+        self._reader_types = reader_types
+        self._writer_types = writer_types
+        self._verdicts: dict[tuple[str, str], list[str]] = {}
+        """Faults of the pairs of records met so far; none while a pair is under way."""
+
+    def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        """Reasons against reading ``writer`` as ``reader``."""
+        if isinstance(writer, list):
+            return [fault for one in writer for fault in self.faults(reader, one, path)]
+        if isinstance(reader, list):
+            return self._union_faults(reader, writer, path)
+        one, other = _expanded(reader, self._reader_types), _expanded(writer, self._writer_types)
+        kind, written = _kind(one), _kind(other)
+        if kind != written:
+            return [] if (kind, written) in PROMOTIONS else [_fault("TYPE_MISMATCH", path, f"{kind} reads {written}")]
+        judge = _JUDGES.get(kind)
+        return judge(self, one, other, path) if judge is not None else []
+
+    def _union_faults(self, reader: list[Any], writer: Any, path: str) -> list[str]:
+        if any(not self.faults(branch, writer, path) for branch in reader):
+            return []
+        kind = _kind(_expanded(writer, self._writer_types))
+        return [_fault("MISSING_UNION_BRANCH", path, f"the reader's union has no branch for {kind}")]
+
+    def _record_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        pair = (reader["name"], writer["name"])
+        known = self._verdicts.get(pair)
+        if known is not None:
+            return known
+        self._verdicts[pair] = []
+        found = self._verdicts[pair] = _name_faults(reader, writer, path) + self._field_faults(reader, writer, path)
+        return found
+
+    def _field_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        found = []
+        written = {field["name"]: field for field in writer["fields"]}
+        for number, field in enumerate(reader["fields"]):
+            names = [field["name"], *field.get("aliases", ())]
+            old = next((written[name] for name in names if name in written), None)
+            where = f"{path.rstrip('/')}/fields/{number}"
+            if old is not None:
+                found += self.faults(field["type"], old["type"], f"{where}/type")
+            elif "default" not in field:
+                found.append(
+                    _fault("READER_FIELD_MISSING_DEFAULT_VALUE", where, f"{field['name']} is new and has no default")
+                )
+        return found
+
+    def _array_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        return self.faults(reader["items"], writer["items"], f"{path.rstrip('/')}/items")
+
+    def _map_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        return self.faults(reader["values"], writer["values"], f"{path.rstrip('/')}/values")
+
+    def _enum_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        found = _name_faults(reader, writer, path)
+        missing = [one for one in writer["symbols"] if one not in reader["symbols"]]
+        if missing and "default" not in reader:
+            found.append(_fault("MISSING_ENUM_SYMBOLS", path, f"the reader does not know {', '.join(missing)}"))
+        return found
+
+    def _fixed_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
+        found = _name_faults(reader, writer, path)
+        if reader["size"] != writer["size"]:
+            found.append(_fault("FIXED_SIZE_MISMATCH", path, f"{reader['size']} bytes read {writer['size']}"))
+        return found
+
+
+_JUDGES: dict[str, Callable[[Comparison, Any, Any, str], list[str]]] = {
+    "record": Comparison._record_faults,
+    "array": Comparison._array_faults,
+    "map": Comparison._map_faults,
+    "enum": Comparison._enum_faults,
+    "fixed": Comparison._fixed_faults,
+}
+
+
+def _expanded(node: Any, types: dict[str, Any]) -> Any:
+    return types.get(node, node) if isinstance(node, str) else node
+
+
+def _kind(node: Any) -> str:
+    return node if isinstance(node, str) else str(node["type"])
+
+
+def _name_faults(reader: Any, writer: Any, path: str) -> list[str]:
+    """Names are compared without their namespace, as Avro's Java library does."""
+    if reader["name"].rpartition(".")[2] == writer["name"].rpartition(".")[2] or writer["name"] in reader["aliases"]:
+        return []
+    return [_fault("NAME_MISMATCH", path, f"{reader['name']} reads {writer['name']}")]
+
+
+def _fault(kind: str, path: str, description: str) -> str:
+    return f"{{errorType:'{kind}', description:'{description}', path:'{path}'}}"

@@ -1,0 +1,372 @@
+"""JSON Schema's rules, as Confluent's registry publishes them: is all that the original takes taken by the update?
+
+    types          may be added; an integer is a number; ``enum`` may grow or go, never come or shrink
+    bounds         maxLength, maximum, ... may rise or go; minLength, minimum, ... may fall or go; never the other way
+    properties     an open object takes any others (no additionalProperties), a closed one none (false), a partly open
+                   one those of patternProperties or of the schema of additionalProperties
+      added        to a closed object if it is not required or has a default; to a partly open one if that schema's
+                   values are taken; to an open one only if it takes everything
+      removed      from an open object; from a partly open one if that schema takes its values; from a closed one
+                   never, but for ``false``
+      required     may go; may come for a property with a default
+    items          as properties, by place
+    combinations   anyOf and oneOf may get more, allOf fewer; each one has a counterpart
+    not            may be narrowed
+
+An update that takes everything is compatible with all, and so is an original that takes nothing. Schemas that contain
+themselves are compared once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from tidelog.broker.schema_registry.formats.json_schema import resolve
+from tidelog.broker.schema_registry.formats.schema import ParsedSchema
+
+UPPER = ("maxLength", "maximum", "exclusiveMaximum", "maxProperties", "maxItems")
+LOWER = ("minLength", "minimum", "exclusiveMinimum", "minProperties", "minItems")
+TYPES = frozenset({"null", "boolean", "object", "array", "number", "string", "integer"})
+COMBINED = ("allOf", "anyOf", "oneOf")
+ANNOTATIONS = frozenset(
+    {"$schema", "$id", "id", "$anchor", "$comment", "title", "description", "default", "examples", "deprecated",
+     "readOnly", "writeOnly", "definitions", "$defs"}
+)  # fmt: skip
+MAX_COMPARISONS = 5_000
+"""Pairs of schemas in one comparison: combinations of combinations grow without bound."""
+
+
+class Place(NamedTuple):
+    """A schema, and the document that its references are within."""
+
+    node: Any
+    document: Any
+
+    def inner(self, node: Any) -> Place:
+        """Return a schema within this one."""
+        return Place(node, self.document)
+
+
+def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
+    """Reasons why data of ``writer`` cannot be read by ``reader``."""
+    original, update = writer.model, reader.model
+    comparison = Comparison(original["documents"], update["documents"])
+    roots = Place(original["root"], original["root"]), Place(update["root"], update["root"])
+    return comparison.faults(*roots, "#")
+
+
+class Comparison:
+    """One comparison, with the documents that both sides refer to."""
+
+    def __init__(self, original_documents: Mapping[str, Any], update_documents: Mapping[str, Any]) -> None:
+        self._documents = (original_documents, update_documents)
+        self._under_way: set[tuple[int, int]] = set()
+        self._count = 0
+
+    def faults(self, original: Place, update: Place, path: str) -> list[str]:
+        """Reasons against taking what the original takes."""
+        old, new = _followed(original, self._documents[0]), _followed(update, self._documents[1])
+        pair = (id(old.node), id(new.node))
+        if old.node is False or takes_all(new.node) or pair in self._under_way:
+            return []
+        if new.node is False:
+            return [fault("TYPE_CHANGED", path)]
+        self._count += 1
+        if self._count > MAX_COMPARISONS:
+            return [fault("TOO_COMPLEX_TO_COMPARE", path)]
+        self._under_way.add(pair)
+        try:
+            return self._compared(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
+        finally:
+            self._under_way.discard(pair)
+
+    def _compared(self, old: Place, new: Place, path: str) -> list[str]:
+        found = self._of_combinations(old, new, path)
+        if found is not None:
+            return found
+        found = type_faults(old.node, new.node, path)
+        if found:
+            return found
+        found = enum_faults(old.node, new.node, path) + bound_faults(old.node, new.node, path)
+        for compare in (self._of_properties, self._of_required, self._of_dependencies, self._of_items, self._of_not):
+            found += compare(old, new, path)
+        return found
+
+    # ---- combinations
+
+    def _of_combinations(self, old: Place, new: Place, path: str) -> list[str] | None:
+        """Reasons where a side is a combination; None where both can be compared by their own keywords."""
+        before, after = _combination(old.node), _combination(new.node)
+        if after is not None and before is None:
+            return self._of_new_combination(old, new, after, path)
+        if before is not None and after is None:
+            if before != "allOf":
+                return self._each(old, before, lambda branch: self.faults(branch, new, path))
+            return self._any_covers(_branches(old, before), [new], path)
+        if before is None or after is None:
+            return None
+        rest = self._compared(_without(old, before), _without(new, after), path)
+        where = f"{path}/{after}"
+        if "allOf" in (before, after) and before != after:
+            return [*rest, fault("COMBINED_TYPE_CHANGED", where)]
+        if after == "allOf":
+            return rest + self._any_covers(_branches(old, before), _branches(new, after), where)
+        return rest + self._each(old, before, lambda one: self._covered(one, _branches(new, after), where))
+
+    def _of_new_combination(self, old: Place, new: Place, after: str, path: str) -> list[str]:
+        branches = _branches(new, after)
+        if after == "allOf":
+            found = [one for branch in branches for one in self.faults(old, branch, f"{path}/{after}")]
+            return found + self._compared(old, _without(new, after), path)
+        return self._covered(old, branches, f"{path}/{after}") + self._compared(old, _without(new, after), path)
+
+    def _each(self, old: Place, name: str, judge: Callable[[Place], list[str]]) -> list[str]:
+        return [one for branch in _branches(old, name) for one in judge(branch)]
+
+    def _covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
+        """Reasons where no branch takes what ``old`` takes."""
+        if any(not self.faults(old, branch, path) for branch in branches):
+            return []
+        return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
+
+    def _any_covers(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
+        """Reasons where what all of ``olds`` take together may be refused by one of ``news``."""
+        if all(any(not self.faults(old, new, path) for old in olds) for new in news):
+            return []
+        return [fault("PRODUCT_TYPE_EXTENDED", path)]
+
+    # ---- objects
+
+    def _of_properties(self, old: Place, new: Place, path: str) -> list[str]:
+        if not _shares(old.node, new.node, "object"):
+            return []
+        before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
+        found: list[str] = []
+        for name in sorted(before.keys() | after.keys()):
+            where = f"{path}/properties/{name}"
+            if name not in after:
+                found += self._of_removed(old.inner(before[name]), new, name, where)
+            elif name not in before:
+                found += self._of_added(old, new, name, where)
+            else:
+                found += self.faults(old.inner(before[name]), new.inner(after[name]), where)
+        return found + self._of_others(old, new, path)
+
+    def _of_removed(self, old: Place, new: Place, name: str, path: str) -> list[str]:
+        rest = rest_of(new.node, name)
+        if rest is True:
+            return []
+        if rest is False:
+            return [] if old.node is False else [fault("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", path)]
+        found = self.faults(old, new.inner(rest), path)
+        return [*found, fault("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path)] if found else []
+
+    def _of_added(self, old: Place, new: Place, name: str, path: str) -> list[str]:
+        rest, added = rest_of(old.node, name), new.node["properties"][name]
+        if rest is True:
+            is_open = takes_all(_followed(new.inner(added), self._documents[1]).node)
+            return [] if is_open else [fault("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
+        found = [] if rest is False else self.faults(old.inner(rest), new.inner(added), path)
+        if found:
+            found.append(fault("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path))
+        if name in new.node.get("required", ()) and not has_default(added):
+            found.append(fault("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
+        return found
+
+    def _of_others(self, old: Place, new: Place, path: str) -> list[str]:
+        before, after = old.node.get("additionalProperties", True), new.node.get("additionalProperties", True)
+        where = f"{path}/additionalProperties"
+        if before is not False and after is False:
+            return [fault("ADDITIONAL_PROPERTIES_REMOVED", where)]
+        if takes_all(before) and not takes_all(after):
+            return [fault("ADDITIONAL_PROPERTIES_NARROWED", where)]
+        return self.faults(old.inner(before), new.inner(after), where)
+
+    def _of_required(self, old: Place, new: Place, path: str) -> list[str]:
+        before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
+        came = set(new.node.get("required", ())) - set(old.node.get("required", ()))
+        wrong = sorted(name for name in came if name in before and name in after and not has_default(after[name]))
+        return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
+
+    def _of_dependencies(self, old: Place, new: Place, path: str) -> list[str]:
+        found: list[str] = []
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            before, after = _schemas(old.node, keyword), _schemas(new.node, keyword)
+            for name, wanted in after.items():
+                where, had = f"{path}/{keyword}/{name}", before.get(name)
+                is_list = isinstance(wanted, list)
+                if had is None or isinstance(had, list) != is_list:
+                    found.append(fault(f"DEPENDENCY_{'ARRAY' if is_list else 'SCHEMA'}_ADDED", where))
+                elif not is_list:
+                    found += self.faults(old.inner(had), new.inner(wanted), where)
+                elif not set(wanted) <= set(had):
+                    found.append(fault("DEPENDENCY_ARRAY_EXTENDED", where))
+        return found
+
+    # ---- arrays
+
+    def _of_items(self, old: Place, new: Place, path: str) -> list[str]:
+        if not _shares(old.node, new.node, "array"):
+            return []
+        found: list[str] = []
+        if new.node.get("uniqueItems") is True and old.node.get("uniqueItems") is not True:
+            found.append(fault("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems"))
+        (before, rest_before), (after, rest_after) = _items(old.node), _items(new.node)
+        for number in range(max(len(before), len(after))):
+            one = before[number] if number < len(before) else rest_before
+            other = after[number] if number < len(after) else rest_after
+            found += self.faults(old.inner(one), new.inner(other), f"{path}/items/{number}")
+        return found + self.faults(old.inner(rest_before), new.inner(rest_after), f"{path}/items")
+
+    def _of_not(self, old: Place, new: Place, path: str) -> list[str]:
+        if "not" not in new.node:
+            return []
+        if "not" not in old.node:
+            return [fault("NOT_TYPE_EXTENDED", f"{path}/not")]
+        # the other way round: what the update forbids the original forbade
+        swapped = Comparison(self._documents[1], self._documents[0])
+        found = swapped.faults(new.inner(new.node["not"]), old.inner(old.node["not"]), f"{path}/not")
+        return [fault("NOT_TYPE_EXTENDED", f"{path}/not")] if found else []
+
+
+# ---- one schema
+
+
+def takes_all(node: Any) -> bool:
+    """Return whether a schema takes every value."""
+    return node is True or (isinstance(node, dict) and not node.keys() - ANNOTATIONS)
+
+
+def has_default(node: Any) -> bool:
+    """Return whether a schema has a default."""
+    return isinstance(node, dict) and "default" in node
+
+
+def types_of(node: Mapping[str, Any]) -> frozenset[str]:
+    """Return the types that a schema takes; a number may be an integer."""
+    given = node.get("type", sorted(TYPES))
+    found = frozenset([given] if isinstance(given, str) else given)
+    return found | {"integer"} if "number" in found else found
+
+
+def rest_of(node: Mapping[str, Any], name: str) -> Any:
+    """Return the schema of a property that is not listed: True for anything, False for nothing."""
+    for pattern, schema in _schemas(node, "patternProperties").items():
+        if matches(pattern, name):
+            return schema
+    rest = node.get("additionalProperties", True)
+    return True if takes_all(rest) and not node.get("patternProperties") else rest
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a name matches, by RE2: in a time linear in both, for any pattern. It knows no look-around."""
+    re2: Any = import_module("re2")  # it has no types
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.search(pattern, name, options=options) is not None
+    except re2.error:
+        return False
+
+
+def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
+    """Reasons that lie in the types."""
+    before, after = types_of(old), types_of(new)
+    if before <= after:
+        return []
+    return [fault("TYPE_NARROWED" if before & after else "TYPE_CHANGED", f"{path}/type")]
+
+
+def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
+    """Reasons that lie in listed values."""
+    before, after = _listed(old), _listed(new)
+    if after is None or (before is not None and all(one in after for one in before)):
+        return []
+    return [fault("ENUM_ARRAY_NARROWED" if before is not None else "ENUM_ARRAY_ADDED", f"{path}/enum")]
+
+
+def bound_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
+    """Reasons that lie in bounds, patterns and multiples."""
+    found = []
+    for names, sign, change in ((UPPER, 1, "DECREASED"), (LOWER, -1, "INCREASED")):
+        for name in names:
+            before, after = _number(old.get(name)), _number(new.get(name))
+            if after is not None and before is None:
+                found.append(fault(f"{_constant(name)}_ADDED", f"{path}/{name}"))
+            elif after is not None and before is not None and sign * after < sign * before:
+                found.append(fault(f"{_constant(name)}_{change}", f"{path}/{name}"))
+    if "pattern" in new and new["pattern"] != old.get("pattern"):
+        found.append(fault("PATTERN_CHANGED" if "pattern" in old else "PATTERN_ADDED", f"{path}/pattern"))
+    before, after = _number(old.get("multipleOf")), _number(new.get("multipleOf"))
+    if after is not None and (before is None or before % after != 0):
+        found.append(fault("MULTIPLE_OF_CHANGED" if before is not None else "MULTIPLE_OF_ADDED", f"{path}/multipleOf"))
+    return found
+
+
+def fault(kind: str, path: str) -> str:
+    """Return a reason as it is told."""
+    return f"{{errorType:'{kind}', path:'{path}'}}"
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _constant(name: str) -> str:
+    return re.sub(r"([A-Z])", r"_\1", name).upper()
+
+
+def _listed(node: Mapping[str, Any]) -> list[Any] | None:
+    if "const" in node:
+        return [node["const"]]
+    found = node.get("enum")
+    return found if isinstance(found, list) else None
+
+
+def _schemas(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
+    found = node.get(keyword)
+    return found if isinstance(found, dict) else {}
+
+
+def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Schemas by place, and the one of all further items."""
+    if "prefixItems" in node:
+        return node["prefixItems"], node.get("items", True)
+    items = node.get("items", True)
+    return (items, node.get("additionalItems", True)) if isinstance(items, list) else ([], items)
+
+
+def _shares(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> bool:
+    return kind in types_of(old) and kind in types_of(new)
+
+
+def _object(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, dict) else {}
+
+
+def _combination(node: Mapping[str, Any]) -> str | None:
+    return next((name for name in COMBINED if isinstance(node.get(name), list)), None)
+
+
+def _branches(place: Place, name: str) -> list[Place]:
+    return [place.inner(one) for one in place.node[name]]
+
+
+def _without(place: Place, name: str) -> Place:
+    return place.inner({each: one for each, one in place.node.items() if each != name})
+
+
+def _followed(place: Place, documents: Mapping[str, Any]) -> Place:
+    """Follow ``$ref``; one that leads nowhere, or in a ring, takes all."""
+    for _ in range(100):
+        reference = place.node.get("$ref") if isinstance(place.node, dict) else None
+        if not isinstance(reference, str):
+            return place
+        found = resolve(reference, place.document, documents)
+        if found is None:
+            break
+        place = Place(*found)
+    return Place(True, place.document)

@@ -1,0 +1,120 @@
+"""Errors of the schema registry: HTTP status, Confluent's error code, and its words."""
+
+from __future__ import annotations
+
+
+class RegistryError(Exception):
+    """An answer that is an error. The first three digits of a five-digit code are the HTTP status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.code if self.code < 1000 else self.code // 100
+
+
+def subject_not_found(subject: str) -> RegistryError:
+    return RegistryError(40401, f"Subject '{subject}' not found.")
+
+
+def version_not_found(version: int | str) -> RegistryError:
+    return RegistryError(40402, f"Version {version} not found.")
+
+
+def schema_not_found(number: int | None = None) -> RegistryError:
+    return RegistryError(40403, "Schema not found" if number is None else f"Schema {number} not found")
+
+
+def subject_soft_deleted(subject: str) -> RegistryError:
+    return RegistryError(40404, f"Subject '{subject}' was soft deleted.Set permanent=true to delete permanently")
+
+
+def subject_not_soft_deleted(subject: str) -> RegistryError:
+    return RegistryError(40405, f"Subject '{subject}' was not deleted first before being permanently deleted")
+
+
+def version_soft_deleted(subject: str, version: int) -> RegistryError:
+    return RegistryError(
+        40406, f"Subject '{subject}' Version {version} was soft deleted.Set permanent=true to delete permanently"
+    )
+
+
+def version_not_soft_deleted(subject: str, version: int) -> RegistryError:
+    return RegistryError(
+        40407, f"Subject '{subject}' Version {version} was not deleted first before being permanently deleted"
+    )
+
+
+def no_compatibility_of(subject: str) -> RegistryError:
+    return RegistryError(40408, f"Subject '{subject}' does not have subject-level compatibility configured")
+
+
+def no_mode_of(subject: str) -> RegistryError:
+    return RegistryError(40409, f"Subject '{subject}' does not have subject-level mode configured")
+
+
+def incompatible(subject: str, messages: list[str]) -> RegistryError:
+    details = "; ".join(messages)
+    return RegistryError(
+        409,
+        f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: [{details}]',
+    )
+
+
+def invalid_schema(reason: str) -> RegistryError:
+    return RegistryError(42201, f"Invalid schema: {reason}")
+
+
+def invalid_version(text: str) -> RegistryError:
+    return RegistryError(
+        42202,
+        f"The specified version '{text}' is not a valid version id. Allowed values are between [1, 2^31-1] and the "
+        'string "latest"',
+    )
+
+
+def invalid_compatibility() -> RegistryError:
+    return RegistryError(
+        42203,
+        "Invalid compatibility level. Valid values are none, backward, forward, full, backward_transitive, "
+        "forward_transitive, and full_transitive",
+    )
+
+
+def invalid_mode() -> RegistryError:
+    return RegistryError(42204, "Invalid mode. Valid values are READWRITE, READONLY, READONLY_OVERRIDE, IMPORT")
+
+
+def not_permitted(reason: str) -> RegistryError:
+    return RegistryError(42205, reason)
+
+
+def is_referenced(subject: str, version: int) -> RegistryError:
+    return RegistryError(
+        42206,
+        f"One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={subject},version={version}}}.",
+    )
+
+
+def id_is_taken(number: int) -> RegistryError:
+    return RegistryError(42207, f"Overwrite new schema with id {number} is not permitted.")
+
+
+def invalid_subject(subject: str) -> RegistryError:
+    return RegistryError(42208, f"The specified subject '{subject}' is not a valid.")
+
+
+def store_failed(reason: str) -> RegistryError:
+    return RegistryError(50001, f"Error in the backend data store: {reason}")
+
+
+def timed_out() -> RegistryError:
+    return RegistryError(50002, "The operation timed out")
+
+
+def not_leader(leader: str) -> RegistryError:
+    return RegistryError(50004, f"This member does not lead the topic _schemas; {leader} does")

@@ -1,0 +1,166 @@
+"""Avro schemas, read by fastavro and written as Avro's own ``Schema.toString`` writes them.
+
+That is: attributes in one order, names relative to the namespace around them, no spaces; documentation and attributes
+that Avro does not know stay. ``model`` is the schema in which each name is whole: ``types`` has all named types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+from tidelog.broker.schema_registry.formats.schema import (
+    InvalidSchemaError,
+    ParsedSchema,
+    Source,
+    compact,
+    parse_json,
+)
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"record", "error", "enum", "fixed"})
+_ORDERS = {
+    "record": ("doc", "fields"),
+    "error": ("doc", "fields"),
+    "enum": ("doc", "symbols", "default"),
+    "fixed": ("doc", "size"),
+    "array": ("items",),
+    "map": ("values",),
+}
+_FIELD_ORDER = ("name", "type", "doc", "default", "order")
+_OWN = frozenset({"type", "name", "namespace", "aliases"})
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MALFORMED = (SchemaParseException, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+
+
+def parse(source: Source) -> ParsedSchema:
+    """Read a schema. Raises InvalidSchemaError."""
+    node = parse_json(source.text)
+    named: dict[str, Any] = {}
+    try:
+        for _, text in source.references:
+            fastavro.parse_schema(parse_json(text), named_schemas=named)
+        fastavro.parse_schema(node, named_schemas=named)
+        types: dict[str, Any] = {}
+        for _, text in source.references:
+            whole(parse_json(text), "", types)
+        root = whole(node, "", types)
+        canonical = compact(Writer().write(node, ""))
+    except _MALFORMED as error:
+        raise InvalidSchemaError(f"{error or type(error).__name__} ({type(error).__name__})") from error
+    return ParsedSchema(source, canonical, canonical, {"root": root, "types": types})
+
+
+def full_name(name: str, namespace: str) -> str:
+    """A name with its namespace."""
+    return name if "." in name or not namespace or name in PRIMITIVES else f"{namespace}.{name}"
+
+
+def name_of(node: dict[str, Any], space: str) -> str:
+    """The whole name of a named type, within a namespace."""
+    return full_name(node["name"], node.get("namespace", space))
+
+
+def space_of(name: str) -> str:
+    """The namespace of a whole name."""
+    return name.rpartition(".")[0]
+
+
+def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
+    """The schema with whole names, each named type once in ``types`` and by its name elsewhere."""
+    if isinstance(node, str):
+        return full_name(node, space)
+    if isinstance(node, list):
+        return _union([whole(one, space, types) for one in node])
+    kind = node["type"]
+    if kind in ("array", "map"):
+        inner = "items" if kind == "array" else "values"
+        return {"type": kind, inner: whole(node[inner], space, types)}
+    if kind not in NAMED:
+        return full_name(kind, space)
+    name = name_of(node, space)
+    if name in types or not _NAME.fullmatch(name):
+        raise SchemaParseException(f"Can't redefine: {name}" if name in types else f"Illegal name: {name}")
+    inside = space_of(name)
+    found = {**node, "type": "record" if kind == "error" else kind, "name": name}
+    types[name] = found
+    if kind in ("record", "error"):
+        found["fields"] = [{**one, "type": whole(one["type"], inside, types)} for one in _checked(node["fields"])]
+    found["aliases"] = [full_name(one, inside) for one in node.get("aliases", ())]
+    return name
+
+
+def _union(branches: list[Any]) -> list[Any]:
+    """Check that no two branches are told apart by nothing. Raises SchemaParseException."""
+    kinds = [one if isinstance(one, str) else "union" if isinstance(one, list) else one["type"] for one in branches]
+    if "union" in kinds:
+        raise SchemaParseException("Nested union")
+    if len(set(kinds)) < len(kinds):
+        raise SchemaParseException("Duplicate in union")
+    return branches
+
+
+def _checked(fields: list[Any]) -> list[Any]:
+    """Check the names of a record's fields. Raises SchemaParseException."""
+    names = Counter(one["name"] for one in fields)
+    for name, count in names.items():
+        if "." in name or not _NAME.fullmatch(name):
+            raise SchemaParseException(f"Illegal name: {name}")
+        if count > 1:
+            raise SchemaParseException(f"Duplicate field {name}")
+    return fields
+
+
+class Writer:
+    """A schema in Avro's own order."""
+
+    def write(self, node: Any, space: str) -> Any:
+        """The node as it is written within a namespace."""
+        if isinstance(node, str):
+            return _relative(full_name(node, space), space)
+        if isinstance(node, list):
+            return [self.write(one, space) for one in node]
+        kind = node["type"]
+        if kind in NAMED:
+            return self._write_named(node, kind, space)
+        others = {name: one for name, one in node.items() if name not in ("type", "items", "values")}
+        if kind in ("array", "map"):
+            inner = _ORDERS[kind][0]
+            return {"type": kind, inner: self.write(node[inner], space), **others}
+        name = _relative(full_name(kind, space), space)
+        return {"type": name, **others} if others and kind in PRIMITIVES else name
+
+    def _write_named(self, node: dict[str, Any], kind: str, space: str) -> Any:
+        name = name_of(node, space)
+        inside = space_of(name)
+        found: dict[str, Any] = {"type": kind, "name": name.rpartition(".")[2]}
+        if inside != space:
+            found["namespace"] = inside
+        for attribute in _ORDERS[kind]:
+            if attribute == "fields":
+                found["fields"] = [self._write_field(one, inside) for one in node["fields"]]
+            elif attribute in node:
+                found[attribute] = node[attribute]
+        found.update((each, one) for each, one in node.items() if each not in found and each not in _OWN)
+        if node.get("aliases"):
+            found["aliases"] = [_relative(full_name(one, inside), inside) for one in node["aliases"]]
+        return found
+
+    def _write_field(self, field: dict[str, Any], space: str) -> dict[str, Any]:
+        found = {each: field[each] for each in _FIELD_ORDER if each in field}
+        found["type"] = self.write(field["type"], space)
+        if found.get("order") == "ascending":
+            del found["order"]
+        found.update((each, one) for each, one in field.items() if each not in _FIELD_ORDER and each != "aliases")
+        if field.get("aliases"):
+            found["aliases"] = field["aliases"]
+        return found
+
+
+def _relative(name: str, space: str) -> str:
+    """A whole name as it is written within a namespace."""
+    return name.removeprefix(f"{space}.") if space and space_of(name) == space else name

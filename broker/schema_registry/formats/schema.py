@@ -1,0 +1,70 @@
+"""A schema that was read: its one way of being written, and the value that compatibility is judged by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+MAX_DEPTH = 200
+"""Most levels of lists and objects in a schema; the readers recurse, and Python ends at 1,000 calls."""
+
+
+class InvalidSchemaError(Exception):
+    """A text that is no schema of its type."""
+
+
+class Source(NamedTuple):
+    """A schema's text with the texts of all that it refers to, those that others need first."""
+
+    schema_type: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    """Name, and text in canonical form."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSchema:
+    """A schema that is valid. Any thread."""
+
+    source: Source
+    canonical: str
+    """The text that is stored."""
+    identity: str
+    """Equal for equal schemas."""
+    model: Mapping[str, Any]
+    """The format's own picture of it, for its rules of compatibility; never changed."""
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON of a bounded depth. Raises InvalidSchemaError."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise InvalidSchemaError("it is nested too deeply") from None
+    except ValueError as error:
+        raise InvalidSchemaError(f"it is no JSON: {error}") from None
+    check_depth(found)
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """Raises InvalidSchemaError for more than MAX_DEPTH levels."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [one for each in level for one in _inner(each)]
+        if not level:
+            return
+    raise InvalidSchemaError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def _inner(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,194 @@
+"""Records of the topic ``_schemas`` in the form of Confluent's registry: JSON keys and values.
+
+    keytype         key                                     value                                   no value
+    SCHEMA          keytype, subject, version, magic 1      subject, version, id, ..., deleted      gone for good
+    CONFIG          keytype, subject or null, magic 0       subject, compatibilityLevel             not set
+    MODE            keytype, subject or null, magic 0       subject, mode                           not set
+    DELETE_SUBJECT  keytype, subject, magic 0               subject, version                        -
+    NOOP            keytype, magic 0                        none                                    -
+
+Compaction compares bytes of keys: the order of their fields is Confluent's. Fields of a value that are not
+understood (``metadata``, ``ruleSet``) are kept. Source: Confluent's SchemaRegistryKey and its values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
+SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
+"""In the order in which Confluent's registry tells them."""
+
+
+class Reference(NamedTuple):
+    """A schema that another one names: the name there, and the version of a subject."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class KeyType(Enum):
+    """Kinds of records that are understood."""
+
+    SCHEMA = "SCHEMA"
+    CONFIG = "CONFIG"
+    MODE = "MODE"
+    DELETE_SUBJECT = "DELETE_SUBJECT"
+    NOOP = "NOOP"
+
+
+class Key(NamedTuple):
+    """A record's key. ``subject`` is None for the registry's own setting; only SCHEMA has a version."""
+
+    kind: KeyType
+    subject: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    text: str
+    schema_type: str = AVRO
+    references: tuple[Reference, ...] = ()
+    deleted: bool = False
+    others: tuple[tuple[str, Any], ...] = ()
+    """Fields that are kept without being understood."""
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """The part that gives a schema its id: equal content has one id, under whichever subjects."""
+        return self.schema_type, self.text, self.references
+
+
+class StoredRecord(NamedTuple):
+    """A record to be written, or one that was read."""
+
+    key: Key
+    value: Mapping[str, Any] | None
+
+
+class MalformedRecordError(Exception):
+    """A record that is not in the registry's form."""
+
+
+def encode_key(key: Key) -> bytes:
+    fields: dict[str, Any] = {"keytype": key.kind.value}
+    if key.kind is not KeyType.NOOP:
+        fields["subject"] = key.subject
+    if key.kind is KeyType.SCHEMA:
+        fields["version"] = key.version
+    return to_bytes({**fields, "magic": 1 if key.kind is KeyType.SCHEMA else 0})
+
+
+def decode_key(data: bytes) -> Key | None:
+    """Return the key, None for one of another kind. Raises MalformedRecordError."""
+    fields = _object(data)
+    try:
+        kind = KeyType(fields.get("keytype"))
+    except ValueError:
+        return None
+    subject, version = fields.get("subject"), fields.get("version", 0)
+    needs_subject = kind in (KeyType.SCHEMA, KeyType.DELETE_SUBJECT)
+    if not isinstance(subject, str if needs_subject else str | None) or type(version) is not int:
+        raise MalformedRecordError(f"the key {data[:200]!r}")
+    return Key(kind, subject, version)
+
+
+def decode_value(data: bytes | None) -> Mapping[str, Any] | None:
+    """Return the fields of a value. Raises MalformedRecordError."""
+    return None if data is None else _object(data)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecordError(f"no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise MalformedRecordError("no JSON object")
+    return found
+
+
+def to_bytes(value: Any) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+_KNOWN = frozenset({"subject", "version", "id", "schema", "schemaType", "references", "deleted"})
+
+
+def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
+    """Return the schema of a SCHEMA record. Raises MalformedRecordError."""
+    try:
+        references = tuple(
+            Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
+            for one in value.get("references") or ()
+        )
+        return RegisteredSchema(
+            subject=str(value["subject"]),
+            version=int(value["version"]),
+            id=int(value["id"]),
+            text=str(value["schema"]),
+            schema_type=str(value.get("schemaType") or AVRO),
+            references=references,
+            deleted=bool(value.get("deleted", False)),
+            others=tuple((name, one) for name, one in value.items() if name not in _KNOWN),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedRecordError(f"the schema {str(value)[:200]}: {error!r}") from error
+
+
+def schema_record(schema: RegisteredSchema) -> StoredRecord:
+    """Return the record of a schema; fields of the plain case are left out, as Confluent's registry does."""
+    value: dict[str, Any] = {"subject": schema.subject, "version": schema.version, "id": schema.id}
+    value.update(schema.others)
+    value.update(described(schema))
+    value["schema"] = schema.text
+    value["deleted"] = schema.deleted
+    return StoredRecord(Key(KeyType.SCHEMA, schema.subject, schema.version), value)
+
+
+def described(schema: RegisteredSchema) -> dict[str, Any]:
+    """Return type and references of a schema, those of an Avro schema without references left out."""
+    found: dict[str, Any] = {}
+    if schema.schema_type != AVRO:
+        found["schemaType"] = schema.schema_type
+    if schema.references:
+        found["references"] = [one._asdict() for one in schema.references]
+    return found
+
+
+def config_record(subject: str | None, level: str | None) -> StoredRecord:
+    """Return the record of a compatibility level; None takes it back."""
+    return StoredRecord(Key(KeyType.CONFIG, subject), _setting(subject, "compatibilityLevel", level))
+
+
+def mode_record(subject: str | None, mode: str | None) -> StoredRecord:
+    """Return the record of a mode; None takes it back."""
+    return StoredRecord(Key(KeyType.MODE, subject), _setting(subject, "mode", mode))
+
+
+def _setting(subject: str | None, name: str, value: str | None) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    return {name: value} if subject is None else {"subject": subject, name: value}
+
+
+def tombstone(subject: str, version: int) -> StoredRecord:
+    """Return the record after which a version is gone for good."""
+    return StoredRecord(Key(KeyType.SCHEMA, subject, version), None)
+
+
+def deletion_record(subject: str, version: int) -> StoredRecord:
+    """Return the record that deletes all versions of a subject up to this one softly."""
+    return StoredRecord(Key(KeyType.DELETE_SUBJECT, subject), {"subject": subject, "version": version})

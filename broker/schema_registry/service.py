@@ -1,0 +1,224 @@
+"""The registry as its HTTP interface asks it: each request against the state, changes one after the other.
+
+Parsing and rules of compatibility run in a thread of their own, over values that do not change; what they found holds
+if the log has not grown meanwhile, else it is found again. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from tidelog.broker.schema_registry import changes, errors
+from tidelog.broker.schema_registry.changes import LATEST, Submission
+from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
+from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
+from tidelog.broker.schema_registry.records import (
+    PROTOBUF,
+    RegisteredSchema,
+    StoredRecord,
+    config_record,
+    mode_record,
+    schema_record,
+)
+from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE, State
+from tidelog.broker.schema_registry.topic import SchemasTopic
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+T = TypeVar("T")
+Change = Callable[[State], tuple[T, Sequence[StoredRecord]]]
+
+
+class Old(NamedTuple):
+    """A registered schema, and all that is needed to read it in a thread."""
+
+    schema: RegisteredSchema
+    source: Source
+
+
+class Registry:
+    """The registry of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._topic = SchemasTopic(broker)
+        self._loop = broker.loop
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="schema-registry")
+        self._writing = asyncio.Lock()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def state(self) -> State:
+        """Return all that is committed. Raises RegistryError."""
+        return await self._topic.current()
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await self._loop.run_in_executor(self._executor, work, *arguments)
+        except InvalidSchemaError as error:
+            raise errors.invalid_schema(str(error)) from error
+
+    async def _change(self, change: Change[T]) -> T:
+        """Write what a change says. Raises RegistryError."""
+        async with self._writing:
+            answer, records = change(await self._topic.settle())
+            if records:
+                await self._topic.write(records)
+            return answer
+
+    # ---- schemas
+
+    async def parsed(self, submission: Submission) -> ParsedSchema:
+        """Read a submitted schema. Raises RegistryError."""
+        return await self._in_thread(parse, changes.source_of(await self.state(), submission))
+
+    async def parsed_version(self, schema: RegisteredSchema) -> ParsedSchema:
+        """Read a registered schema. Raises RegistryError."""
+        return await self._in_thread(parse, changes.source_of_registered(await self.state(), schema))
+
+    async def register(self, subject: str, submission: Submission) -> RegisteredSchema:
+        """Register a schema, unless the subject has it. Raises RegistryError."""
+        parsed = await self.parsed(submission)
+        async with self._writing:
+            while True:
+                state = await self._topic.settle()
+                changes.check_writable(state, subject, submission)
+                known = await self._equal(state, subject, submission, parsed, deleted=False)
+                if known is not None and submission.id in (None, known.id):
+                    return known
+                if state.mode_of(subject) != "IMPORT":
+                    await self._check_compatible(state, subject, parsed)
+                before = state.changes
+                state = await self._topic.settle()
+                if state.changes == before:
+                    break
+            schema = changes.new_version(state, subject, submission, parsed.canonical)
+            await self._topic.write([schema_record(schema)])
+            return schema
+
+    async def look_up(self, subject: str, submission: Submission, *, deleted: bool) -> RegisteredSchema:
+        """Return the version of a subject that is this schema. Raises RegistryError."""
+        state = await self.state()
+        changes.versions_of(state, subject, deleted=deleted)
+        parsed = await self._in_thread(parse, changes.source_of(state, submission))
+        found = await self._equal(state, subject, submission, parsed, deleted=deleted)
+        if found is None:
+            raise errors.schema_not_found()
+        return found
+
+    async def _equal(
+        self, state: State, subject: str, submission: Submission, parsed: ParsedSchema, *, deleted: bool
+    ) -> RegisteredSchema | None:
+        versions = [
+            one
+            for one in state.versions(subject, deleted=deleted)
+            if one.references == submission.references and one.schema_type == submission.schema_type
+        ]
+        for one in reversed(versions):
+            if one.text == parsed.canonical:
+                return one
+        # another registry writes equal schemas in another way; Protobuf's compiler takes 0.1 s for each
+        foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
+        olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
+        return await self._in_thread(find_equal, parsed, olds)
+
+    # ---- compatibility
+
+    async def _check_compatible(self, state: State, subject: str, parsed: ParsedSchema) -> None:
+        level = state.level_of(subject)
+        found = await self._faults(state, level, parsed, changes.to_compare(level, state.versions(subject)))
+        if found:
+            raise errors.incompatible(subject, [*found, f"{{compatibility: '{level}'}}"])
+
+    async def _faults(
+        self, state: State, level: str, parsed: ParsedSchema, versions: Sequence[RegisteredSchema]
+    ) -> list[str]:
+        if level == "NONE":
+            return []
+        olds = [Old(one, changes.source_of_registered(state, one)) for one in versions]
+        return await self._in_thread(compatibility_faults, level, parsed, olds)
+
+    async def compatibility(self, subject: str, submission: Submission, version: int | None) -> list[str]:
+        """Return the reasons against a schema: in comparison with a version, or None for those that registration would
+        compare. Raises RegistryError."""
+        state = await self.state()
+        level = state.level_of(subject)
+        if version is None:
+            versions = changes.to_compare(level, state.versions(subject))
+        elif version == LATEST:
+            versions = state.versions(subject)[-1:]
+        else:
+            versions = [changes.version_of(state, subject, version)]
+        return await self._faults(state, level, await self.parsed(submission), versions)
+
+    # ---- deletions and settings
+
+    async def delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
+        """Delete a version; returns its number. Raises RegistryError."""
+
+        def change(state: State) -> tuple[int, Sequence[StoredRecord]]:
+            found, records = changes.delete_version(state, subject, version, permanent=permanent)
+            return found.version, records
+
+        return await self._change(change)
+
+    async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
+        """Delete all versions of a subject; returns their numbers. Raises RegistryError."""
+        return await self._change(lambda state: changes.delete_subject(state, subject, permanent=permanent))
+
+    async def set_level(self, subject: str | None, value: Any) -> str:
+        """Set a compatibility level. Raises RegistryError."""
+        level = changes.parse_level(value)
+        return await self._change(lambda state: (level, changes.set_level(state, subject, level)))
+
+    async def unset_level(self, subject: str | None) -> str:
+        """Take a compatibility level back; returns it. Raises RegistryError."""
+
+        def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
+            if subject is not None and subject not in state.levels:
+                raise errors.subject_not_found(subject)
+            return state.levels.get(subject, DEFAULT_LEVEL), [config_record(subject, None)]
+
+        return await self._change(change)
+
+    async def set_mode(self, subject: str | None, value: Any, *, force: bool) -> str:
+        """Set a mode. Raises RegistryError."""
+        return await self._change(lambda state: changes.set_mode(state, subject, value, force=force))
+
+    async def unset_mode(self, subject: str | None) -> str:
+        """Take a mode back; returns it. Raises RegistryError."""
+
+        def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
+            if subject is not None and subject not in state.modes:
+                raise errors.subject_not_found(subject)
+            return state.modes.get(subject, DEFAULT_MODE), [mode_record(subject, None)]
+
+        return await self._change(change)
+
+
+def find_equal(parsed: ParsedSchema, olds: Sequence[Old]) -> RegisteredSchema | None:
+    """Return the version that is written otherwise but equal. In a thread."""
+    for old in olds:
+        try:
+            if parse(old.source).identity == parsed.identity:
+                return old.schema
+        except InvalidSchemaError:
+            continue  # another registry took it
+    return None
+
+
+def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
+    """Return the reasons against a schema, of the first version that it does not go with. In a thread."""
+    for old in olds:
+        former = parse(old.source)
+        found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
+        if not level.startswith("BACKWARD"):
+            found = found + reading_faults(former, parsed)
+        if found:
+            return [*found, f"{{oldSchemaVersion: {old.schema.version}}}"]
+    return []

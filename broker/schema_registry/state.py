@@ -1,0 +1,169 @@
+"""The registry's state: subjects with their versions, ids, compatibility levels and modes.
+
+``replay`` takes records in the order of the log and is all that changes it. An id belongs to one content for good,
+as long as a version of it is left, softly deleted ones included. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tidelog.broker.schema_registry.records import (
+    Key,
+    KeyType,
+    MalformedRecordError,
+    Reference,
+    RegisteredSchema,
+    schema_of,
+)
+
+DEFAULT_LEVEL = "BACKWARD"
+DEFAULT_MODE = "READWRITE"
+
+Place = tuple[str, int]
+"""A subject and a version of it."""
+
+
+class State:
+    """All that the records so far say."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
+        self._ids: dict[int, dict[Place, None]] = {}
+        self._contents: dict[tuple[object, ...], dict[Place, None]] = {}
+        self._referenced: dict[Place, dict[Place, None]] = {}
+        self.levels: dict[str | None, str] = {}
+        """Compatibility levels that were set, by subject; None is the registry's own."""
+        self.modes: dict[str | None, str] = {}
+        self.last_id = 0
+        """The greatest id that was ever given."""
+        self.changes = 0
+        """Records that were replayed."""
+
+    # ---- records
+
+    def replay(self, key: Key, value: Mapping[str, Any] | None) -> None:
+        """Take over one record. Raises MalformedRecordError."""
+        self.changes += 1
+        if key.kind is KeyType.SCHEMA:
+            assert key.subject is not None
+            self._put(key.subject, key.version, None if value is None else schema_of(value))
+        elif key.kind is KeyType.DELETE_SUBJECT:
+            self._delete_up_to(key, value)
+        elif key.kind is KeyType.CONFIG:
+            _set(self.levels, key.subject, value, "compatibilityLevel")
+        elif key.kind is KeyType.MODE:
+            _set(self.modes, key.subject, value, "mode")
+
+    def _delete_up_to(self, key: Key, value: Mapping[str, Any] | None) -> None:
+        last = (value or {}).get("version", 0)
+        if type(last) is not int:
+            raise MalformedRecordError(f"the version {last!r}")
+        for schema in list(self._subjects.get(key.subject or "", {}).values()):
+            if schema.version <= last:
+                self._put(schema.subject, schema.version, replace(schema, deleted=True))
+
+    def _put(self, subject: str, version: int, schema: RegisteredSchema | None) -> None:
+        place = (subject, version)
+        old = self._subjects.get(subject, {}).pop(version, None)
+        if old is not None:
+            self._forget(old, place)
+        if schema is not None:
+            self._subjects.setdefault(subject, {})[version] = schema
+            self._ids.setdefault(schema.id, {})[place] = None
+            self._contents.setdefault(schema.content, {})[place] = None
+            for one in schema.references:
+                self._referenced.setdefault((one.subject, one.version), {})[place] = None
+            self.last_id = max(self.last_id, schema.id)
+        elif not self._subjects.get(subject):
+            self._subjects.pop(subject, None)
+
+    def _forget(self, old: RegisteredSchema, place: Place) -> None:
+        _drop(self._ids, old.id, place)
+        _drop(self._contents, old.content, place)
+        for one in old.references:
+            _drop(self._referenced, (one.subject, one.version), place)
+
+    # ---- questions
+
+    def subjects(self, prefix: str = "", *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """Return the names of subjects, in order; those all of whose versions are deleted only if asked for."""
+        found = []
+        for name, versions in self._subjects.items():
+            is_live = any(not one.deleted for one in versions.values())
+            if name.startswith(prefix) and (not is_live if deleted_only else is_live or deleted):
+                found.append(name)
+        return sorted(found)
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[RegisteredSchema]:
+        """Return the versions of a subject in order, those that are softly deleted only if asked for."""
+        found = self._subjects.get(subject, {})
+        return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
+
+    def version(self, subject: str, number: int) -> RegisteredSchema | None:
+        """Return a version, also a softly deleted one."""
+        return self._subjects.get(subject, {}).get(number)
+
+    def by_id(self, number: int) -> list[RegisteredSchema]:
+        """Return the versions that have an id, softly deleted ones too."""
+        return list(self._at(self._ids.get(number, {})))
+
+    def same_content(self, content: tuple[object, ...]) -> list[RegisteredSchema]:
+        """Return the versions of this content, softly deleted ones too."""
+        return list(self._at(self._contents.get(content, {})))
+
+    def references_to(self, subject: str, number: int) -> list[RegisteredSchema]:
+        """Return the versions that refer to a version and are not deleted."""
+        return [one for one in self._at(self._referenced.get((subject, number), {})) if not one.deleted]
+
+    def _at(self, places: Mapping[Place, None]) -> Iterator[RegisteredSchema]:
+        return (self._subjects[subject][version] for subject, version in places)
+
+    def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
+        """Return all schemas that references lead to, each once, those that others need first.
+
+        Raises KeyError for one that there is not.
+        """
+        found: dict[tuple[str, str, int], tuple[Reference, RegisteredSchema]] = {}
+        waiting: list[tuple[Reference, bool]] = [(one, False) for one in reversed(references)]
+        seen: set[Reference] = set()
+        while waiting:
+            reference, is_ready = waiting.pop()
+            schema = self.version(reference.subject, reference.version)
+            if schema is None:
+                raise KeyError(reference)
+            if is_ready:
+                found.setdefault(reference, (reference, schema))
+            elif reference not in seen:
+                seen.add(reference)
+                waiting.append((reference, True))
+                waiting += [(one, False) for one in reversed(schema.references)]
+        return tuple(found.values())
+
+    def level_of(self, subject: str) -> str:
+        """Return the compatibility level that holds for a subject."""
+        return self.levels.get(subject) or self.levels.get(None, DEFAULT_LEVEL)
+
+    def mode_of(self, subject: str) -> str:
+        """Return the mode that holds for a subject."""
+        own = self.modes.get(None, DEFAULT_MODE)
+        return own if own == "READONLY_OVERRIDE" else self.modes.get(subject) or own
+
+
+def _set(settings: dict[str | None, str], subject: str | None, value: Mapping[str, Any] | None, name: str) -> None:
+    text = None if value is None else value.get(name)
+    if text is None:
+        settings.pop(subject, None)
+    elif isinstance(text, str):
+        settings[subject] = text
+    else:
+        raise MalformedRecordError(f"{name} is {text!r}")
+
+
+def _drop(places: dict[Any, dict[Place, None]], name: Any, place: Place) -> None:
+    found = places[name]
+    del found[place]
+    if not found:
+        del places[name]

@@ -1,0 +1,244 @@
+"""The topic ``_schemas`` of this broker: read into the state, and written by the leader of its one partition.
+
+    settle   wait until all that was appended is committed, and replay it     the state is the log's
+    write    append one batch, wait until it is committed, replay it          only then is a client answered
+
+Only the leader serves: a follower's state may be older than what a client was told elsewhere. Records of other
+programs (another registry, a tool that copies) are replayed as our own. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from tidelog.broker.controller.topic_changes import NewTopic
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.schema_registry import errors
+from tidelog.broker.schema_registry.records import (
+    MalformedRecordError,
+    StoredRecord,
+    decode_key,
+    decode_value,
+    encode_key,
+    to_bytes,
+)
+from tidelog.broker.schema_registry.state import State
+from tidelog.log.fetch import FetchIsolation
+from tidelog.protocol.errors import (
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.transferable import TransferableRecords
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TOPIC = "_schemas"
+CONFIGS = {"cleanup.policy": "compact", "flush.messages": "1"}
+"""Schemas are few and precious: each is on the disk before its client is answered."""
+CHUNK_BYTES = 1 << 20
+TIMEOUT_S = 10.0
+POLL_S = 0.02
+
+
+class Chunk(NamedTuple):
+    """Records that were read, and the offset after them."""
+
+    records: list[StoredRecord]
+    next_offset: int
+
+
+class SchemasTopic:
+    """The topic and the state that its records give."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._reading = asyncio.Lock()
+        self._topic_id = b""
+        self._position = 0
+        self.state = State()
+
+    async def current(self) -> State:
+        """Return the state with all that is committed. Raises RegistryError."""
+        found = self._led()
+        if found is None:
+            return State()
+        if found.is_settling:
+            await self._commit_all(found)
+        await self._catch_up(found)
+        return self.state
+
+    async def settle(self) -> State:
+        """Return the state with all that was appended, in a topic that exists; until the caller waits again, nothing
+        is appended. Raises RegistryError."""
+        found = self._led() or await self._create()
+        while True:
+            await self._commit_all(found)
+            await self._catch_up(found)
+            if self._position == self._guarded(lambda: found.log_end_offset):
+                return self.state
+
+    async def write(self, records: Sequence[StoredRecord]) -> None:
+        """Append records and replay them once they are committed. Raises RegistryError: they may be written or not."""
+        found = self._led()
+        assert found is not None, "settle before write"
+        now_ms = self._broker.time.milliseconds()
+        batch = build_batch(
+            Record(offset, now_ms, encode_key(one.key), None if one.value is None else to_bytes(one.value))
+            for offset, one in enumerate(records)
+        )
+        try:
+            info = found.append_records(memoryview(batch))
+        except MessageTooLargeError as error:
+            raise errors.RegistryError(42209, f"Schema too large: {error.message}") from error
+        except KafkaError as error:
+            raise errors.store_failed(error.message) from error
+        await self._wait(found.when_committed(info.last_offset))
+        await self._catch_up(found)
+
+    # ---- the partition
+
+    def _led(self) -> Partition | None:
+        """Return the partition if this broker leads it, None if there is no topic. Raises RegistryError."""
+        image = self._broker.metadata.topics.get(TOPIC)
+        if image is None:
+            return None
+        leader = image.partitions[0].leader
+        if leader != self._broker.node_id:
+            raise errors.not_leader(f"broker {leader}" if leader >= 0 else "none")
+        if image.topic_id != self._topic_id:
+            self._topic_id, self._position, self.state = image.topic_id, 0, State()
+        return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
+
+    def _guarded(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except KafkaError as error:
+            raise errors.store_failed(error.message) from error
+
+    async def _create(self) -> Partition:
+        """Create the topic and return its partition. Raises RegistryError."""
+        deadline = self._broker.loop.time() + TIMEOUT_S
+        while True:
+            try:
+                change = self._broker.topics.changes.create(NewTopic(TOPIC, 1, configs=CONFIGS))
+            except (TopicAlreadyExistsError, UnknownTopicOrPartitionError):
+                pass  # it is being created, by us or by the controllers
+            except KafkaError as error:
+                raise errors.store_failed(error.message) from error
+            else:
+                await self._wait(change.done)
+            found = self._led()
+            if found is not None:
+                return found
+            if self._broker.loop.time() > deadline:
+                raise errors.timed_out()
+            await asyncio.sleep(POLL_S)
+
+    async def _commit_all(self, found: Partition) -> None:
+        await self._opened(found)
+        end = self._guarded(lambda: found.log_end_offset)
+        if found.high_watermark < end:
+            await self._wait(found.when_committed(end - 1))
+
+    async def _opened(self, found: Partition) -> None:
+        opening = found.opening()
+        if opening is not None:
+            await self._wait(opening)
+
+    async def _wait(self, deferred: Deferred[T]) -> T:
+        """Wait for the broker. Raises RegistryError."""
+        future: asyncio.Future[None] = self._broker.loop.create_future()
+        deferred.on_done(lambda _: None if future.done() else future.set_result(None))
+        try:
+            await asyncio.wait_for(future, TIMEOUT_S)
+        except TimeoutError:
+            raise errors.timed_out() from None
+        try:
+            return deferred.result()
+        except KafkaError as error:
+            raise errors.store_failed(error.message) from error
+
+    # ---- reading
+
+    async def _catch_up(self, found: Partition) -> None:
+        """Replay what was committed since the last time."""
+        await self._opened(found)
+        async with self._reading:
+            topic_id = self._topic_id
+            self._position = max(self._position, self._guarded(lambda: found.log_start_offset))
+            if self._guarded(lambda: found.log_end_offset) < self._position:  # cut off, as by an unclean election
+                self._position, self.state = 0, State()
+            while self._position < (end := found.high_watermark):
+                read = partial(read_chunk, found, self._position)
+                try:
+                    chunk = await self._broker.loop.run_in_executor(self._broker.executor, read)
+                except KafkaError as error:
+                    raise errors.store_failed(error.message) from error
+                if topic_id != self._topic_id:
+                    raise errors.store_failed("the topic was deleted meanwhile")
+                for one in chunk.records:
+                    self._replay(one)
+                # where nothing was read the cleaner has taken the rest
+                self._position = chunk.next_offset if chunk.next_offset > self._position else end
+
+    def _replay(self, record: StoredRecord) -> None:
+        try:
+            self.state.replay(*record)
+        except MalformedRecordError as error:
+            logger.error("a record of %s is not understood and skipped: %s", TOPIC, error)
+
+
+def read_chunk(found: Partition, offset: int) -> Chunk:
+    """Read committed records from ``offset`` on. In a thread. Raises KafkaError."""
+    found_records = found.read_in_thread(
+        offset, CHUNK_BYTES, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
+    ).records
+    if not isinstance(found_records, TransferableRecords):
+        return decode_chunk(found_records, offset)
+    try:
+        data = os.pread(found_records.file.fileno(), found_records.size, found_records.position)
+    except OSError as error:
+        raise KafkaStorageError(f"{TOPIC}: {error}") from error
+    finally:
+        found_records.release()
+    return decode_chunk(data, offset)
+
+
+def decode_chunk(data: bytes | memoryview, offset: int) -> Chunk:
+    """Decode whole batches. Any thread."""
+    records: list[StoredRecord] = []
+    next_offset = offset
+    for batch in iter_batches(data):
+        next_offset = batch.next_offset
+        if isinstance(batch, RecordBatch) and batch.is_control:
+            continue
+        for record in batch.records():
+            if record.offset >= offset and record.key is not None:
+                records += decode_record(record)
+    return Chunk(records, next_offset)
+
+
+def decode_record(record: Record) -> list[StoredRecord]:
+    """Decode a record; nothing for one that is not understood."""
+    assert record.key is not None
+    try:
+        key = decode_key(bytes(record.key))
+        value = None if record.value is None else bytes(record.value)
+        return [] if key is None else [StoredRecord(key, decode_value(value))]
+    except MalformedRecordError as error:
+        logger.error("the record at offset %d of %s is not understood and skipped: %s", record.offset, TOPIC, error)
+        return []

@@ -1,0 +1,172 @@
+"""The schema registry as its clients use it: confluent-kafka's serializers, and a broker that is killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from tests.support.broker import TidelogProcess, free_port
+
+AVRO = '{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
+JSON = '{"type":"object","title":"Order","properties":{"id":{"type":"integer"}},"additionalProperties":false}'
+
+
+class Registry:
+    """A broker with a registry on a port that it keeps."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.broker = TidelogProcess(directory, {"schema.registry.listener": self.url.removeprefix("http://")})
+
+        self._clients: list[SchemaRegistryClient] = []
+
+    @property
+    def client(self) -> SchemaRegistryClient:
+        """A new client, which knows nothing yet."""
+        self._clients.append(SchemaRegistryClient({"url": self.url}))
+        return self._clients[-1]
+
+    def close(self) -> None:
+        """Close the clients' connections."""
+        for client in self._clients:
+            client._rest_client.session.close()
+
+    def ask(self, method: str, path: str, **options: Any) -> Any:
+        return requests.request(method, self.url + path, timeout=60, **options).json()
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    registry = Registry(tmp_path_factory.mktemp("registry"))
+    with registry.broker:
+        yield registry
+        registry.close()
+
+
+def context(topic: str) -> SerializationContext:
+    return SerializationContext(topic, MessageField.VALUE)
+
+
+def test_avro_there_and_back(registry: Registry) -> None:
+    data = AvroSerializer(registry.client, AVRO)({"id": 7}, context("avro"))
+    assert AvroDeserializer(registry.client)(data, context("avro")) == {"id": 7}
+    assert registry.ask("GET", "/subjects/avro-value/versions/latest/schema") == json.loads(AVRO)
+
+
+def test_json_there_and_back(registry: Registry) -> None:
+    data = JSONSerializer(JSON, registry.client)({"id": 7}, context("json"))
+    assert JSONDeserializer(JSON, schema_registry_client=registry.client)(data, context("json")) == {"id": 7}
+
+
+def message_class() -> Any:
+    """A message of a file that imports another one, and one of Protobuf's own."""
+    pool = DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    money = descriptor_pb2.FileDescriptorProto(name="shop/money.proto", package="shop", syntax="proto3")
+    money.message_type.add(name="Money").field.add(name="cents", number=1, type=3, label=1)
+    order = descriptor_pb2.FileDescriptorProto(name="shop/order.proto", package="shop", syntax="proto3")
+    order.dependency.extend(["shop/money.proto", "google/protobuf/timestamp.proto"])
+    message = order.message_type.add(name="Order")
+    message.field.add(name="price", number=1, type=11, label=1, type_name=".shop.Money")
+    message.field.add(name="at", number=2, type=11, label=1, type_name=".google.protobuf.Timestamp")
+    for file in (money, order):
+        pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+def test_protobuf_there_and_back_with_its_imports(registry: Registry) -> None:
+    """The client sends serialized descriptors, and those of imports as references."""
+    kind = message_class()
+    message = kind(price={"cents": 7}, at={"seconds": 5})
+    data = ProtobufSerializer(kind, registry.client)(message, context("protobuf"))
+    assert ProtobufDeserializer(kind, schema_registry_client=registry.client)(data, context("protobuf")) == message
+    found = registry.ask("GET", "/subjects/protobuf-value/versions/1")
+    assert found["schemaType"] == "PROTOBUF"
+    assert found["references"] == [{"name": "shop/money.proto", "subject": "shop/money.proto", "version": 1}]
+    assert "message Order {\n  .shop.Money price = 1;" in found["schema"]
+
+
+def test_references_and_compatibility_by_the_client(registry: Registry) -> None:
+    client = registry.client
+    client.register_schema("inner", Schema('{"type":"record","name":"Inner","namespace":"n","fields":[]}', "AVRO"))
+    outer = '{"type":"record","name":"Outer","namespace":"n","fields":[{"name":"a","type":"n.Inner"}]}'
+    schema = Schema(outer, "AVRO", [SchemaReference("n.Inner", "inner", 1)])
+    number = client.register_schema("outer", schema)
+    assert client.lookup_schema("outer", schema).schema_id == number
+    assert client.test_compatibility("outer", schema)
+    assert not client.test_compatibility("outer", Schema('"int"', "AVRO"))
+    with pytest.raises(SchemaRegistryError) as raised:
+        client.register_schema("outer", Schema('"int"', "AVRO"))
+    assert (raised.value.http_status_code, raised.value.error_code) == (409, 409)
+    client.set_compatibility("outer", "NONE")
+    assert client.get_compatibility("outer") == "NONE"
+    assert client.register_schema("outer", Schema('"int"', "AVRO")) > number
+    assert client.delete_subject("outer") == [1, 2]
+    assert client.delete_subject("outer", permanent=True) == [1, 2]
+    assert "outer" not in client.get_subjects()
+
+
+def test_a_kill_in_the_middle_keeps_what_was_answered_and_no_id_twice(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    answered: dict[str, int] = {}
+    with registry.broker:
+        stop = threading.Event()
+
+        def register() -> None:
+            for number in range(10_000):
+                try:
+                    found = registry.ask("POST", f"/subjects/s{number}/versions", json={"schema": schema_of(number)})
+                except requests.RequestException:
+                    return  # it is killed
+                answered[f"s{number}"] = found["id"]
+                if number == 10:
+                    stop.set()
+
+        thread = threading.Thread(target=register)
+        thread.start()
+        assert stop.wait(120)
+        registry.broker.kill()
+        thread.join(120)
+        registry.broker.start()
+        for subject, number in answered.items():
+            assert registry.ask("GET", f"/subjects/{subject}/versions/1")["id"] == number
+        every = registry.ask("GET", "/schemas")
+        assert len({one["id"] for one in every}) == len(every)
+        fresh = registry.ask("POST", "/subjects/fresh/versions", json={"schema": '"string"'})
+        assert fresh["id"] == max(one["id"] for one in every) + 1
+
+
+def schema_of(number: int) -> str:
+    return json.dumps({"type": "fixed", "name": f"F{number}", "size": 1})
+
+
+def test_the_guides_example_prints_what_it_says(registry: Registry) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "schema-registry.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    printed = re.search(r"It prints\n\n((?:    .*\n)+)", page)
+    assert printed is not None
+    told = [line.strip() for line in printed[1].splitlines()]
+    registry.ask("DELETE", "/subjects/orders-value")
+    example = example.replace("http://127.0.0.1:8081", registry.url)
+    found = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    subjects, value = found.stdout.splitlines()
+    assert "orders-value" in subjects
+    assert told == ["['orders-value']", value]

@@ -1,0 +1,240 @@
+"""Schemas of the three formats: what is taken, how it is written, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.broker.schema_registry.formats import avro as avro_format
+from tidelog.broker.schema_registry.formats import proto_text
+from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
+from tidelog.broker.schema_registry.formats.json_schema import resolve
+from tidelog.broker.schema_registry.formats.protobuf import reason_of, safe_name
+from tidelog.broker.schema_registry.formats.schema import MAX_DEPTH, InvalidSchemaError, ParsedSchema, Source
+
+DEEP = "[" * 100_000
+
+
+def avro(node: Any, references: tuple[tuple[str, str], ...] = ()) -> ParsedSchema:
+    return parse(Source("AVRO", json.dumps(node), references))
+
+
+def json_schema(node: Any, references: tuple[tuple[str, str], ...] = ()) -> ParsedSchema:
+    return parse(Source("JSON", json.dumps(node), references))
+
+
+def record(name: str, *fields: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **others}
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"type": "string"}, '"string"'),
+        ({"type": "string", "avro.java.string": "String"}, '{"type":"string","avro.java.string":"String"}'),
+        (
+            {"fields": [], "doc": "d", "namespace": "n.s", "type": "record", "name": "R"},
+            '{"type":"record","name":"R","namespace":"n.s","doc":"d","fields":[]}',
+        ),
+        (
+            record("n.R", {"type": "int", "name": "a", "order": "ascending", "default": 1}),
+            '{"type":"record","name":"R","namespace":"n","fields":[{"name":"a","type":"int","default":1}]}',
+        ),
+        (
+            record("n.R", {"name": "next", "type": ["null", "n.R"], "aliases": ["x"]}, aliases=["n.Q"]),
+            '{"type":"record","name":"R","namespace":"n","fields":[{"name":"next","type":["null","R"],"aliases":["x"]}],'
+            '"aliases":["Q"]}',
+        ),
+        (
+            {"type": "map", "values": {"type": "array", "items": {"type": "fixed", "size": 3, "name": "F"}}},
+            '{"type":"map","values":{"type":"array","items":{"type":"fixed","name":"F","size":3}}}',
+        ),
+        (
+            {"symbols": ["A"], "type": "enum", "name": "E", "default": "A", "other": 1},
+            '{"type":"enum","name":"E","symbols":["A"],"default":"A","other":1}',
+        ),
+    ],
+)
+def test_avro_is_written_in_its_own_order(given: Any, written: str) -> None:
+    found = avro(given)
+    assert found.canonical == written
+    assert parse(Source("AVRO", written)).canonical == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "string",
+        "{",
+        "7",
+        "null",
+        "{}",
+        '{"type":{"type":"int"}}',
+        '"nothing.such"',
+        '{"type":"record"}',
+        '{"type":"record","name":"R"}',
+        '{"type":"record","name":"R","fields":[{"name":"a"}]}',
+        '{"type":"record","name":"R","fields":7}',
+        '{"type":"record","name":"1R","fields":[]}',
+        '{"type":"enum","name":"E","symbols":[1]}',
+        '{"type":"fixed","name":"F"}',
+        '{"type":"array"}',
+        '["int","int"]',
+        '["int",["string"]]',
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
+        '{"type":"record","name":"R","fields":[{"name":"a.b","type":"int"}]}',
+        '[{"type":"record","name":"R","fields":[]},{"type":"record","name":"R","fields":[]}]',
+        DEEP,
+        '{"type":"array","items":' * 500 + '"int"' + "}" * 500,
+    ],
+)
+def test_what_is_no_avro_schema_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchemaError):
+        parse(Source("AVRO", text))
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "whole"), [("A", "n", "n.A"), ("m.A", "n", "m.A"), ("int", "n", "int"), ("A", "", "A")]
+)
+def test_names_of_avro_are_within_a_namespace(name: str, space: str, whole: str) -> None:
+    assert avro_format.full_name(name, space) == whole
+
+
+def test_an_avro_schema_knows_the_types_it_refers_to() -> None:
+    inner = avro(record("n.Inner")).canonical
+    outer = avro(record("n.Outer", {"name": "a", "type": "Inner"}), (("n.Inner", inner),))
+    assert json.loads(outer.canonical)["fields"][0]["type"] == "Inner"
+    with pytest.raises(InvalidSchemaError):
+        avro(record("n.Outer", {"name": "a", "type": "Inner"}))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["record", "int", "array"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "name", "fields", "items", "symbols", "$ref", "properties", "enum", "size"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40)
+@given(json_values)
+def test_any_json_is_a_schema_or_refused(node: Any) -> None:
+    for kind in ("AVRO", "JSON"):
+        try:
+            found = parse(Source(kind, json.dumps(node)))
+        except InvalidSchemaError:
+            continue
+        assert parse(Source(kind, found.canonical)).canonical == found.canonical
+        assert reading_faults(found, found) == []
+
+
+# ---- JSON Schema
+
+
+@pytest.mark.parametrize(
+    "text", ["7", "[]", "{", '{"type":"nothing"}', '{"required":"a"}', '{"$ref":"#/definitions/x"}',
+             '{"$ref":"other.json"}', DEEP, '{"not":' * 300 + "{}" + "}" * 300]
+)  # fmt: skip
+def test_what_is_no_json_schema_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchemaError):
+        parse(Source("JSON", text))
+
+
+def test_a_json_schema_is_written_without_spaces_in_its_order() -> None:
+    found = parse(Source("JSON", '{ "type": "object", "properties": { "b": {}, "a": true } }'))
+    assert found.canonical == '{"type":"object","properties":{"b":{},"a":true}}'
+
+
+def test_references_of_a_json_schema_lead_somewhere() -> None:
+    other = '{"$defs":{"a/b":{"$anchor":"here","type":"string"}}}'
+    documents = {"other.json": json.loads(other)}
+    for reference in ("other.json#/$defs/a~1b", "other.json#here"):
+        json_schema({"$ref": reference}, (("other.json", other),))
+        found = resolve(reference, {}, documents)
+        assert found is not None
+        assert found[0]["type"] == "string"
+    assert json_schema({"enum": [{"$ref": "data"}]}).model["documents"] == {}
+    assert resolve("#/a/7", {"a": [1]}, {}) is None
+
+
+# ---- Protobuf
+
+FULL = """syntax = "proto3"; package x; import "google/protobuf/timestamp.proto";
+message A { int32 a_b = 1; optional string b = 2; map<string, int64> m = 3; google.protobuf.Timestamp t = 4;
+  oneof o { A x = 5; string y = 6; } enum E { option allow_alias = true; Z = 0; Y = 0; reserved 4 to max, 2; }
+  repeated E e = 7 [packed = false, json_name = "ee"]; reserved 10 to 12, 20; reserved "old"; I i = 8;
+  message I { option deprecated = true; bytes z = 1; } }
+service S { option deprecated = true; rpc F(A) returns (stream A) { option deprecated = true; } }"""
+PROTO2 = """syntax = "proto2"; message A { required int32 a = 1 [default = 5];
+  optional bytes s = 3 [default = "a\\001\\"b"]; optional string q = 7 [default = "h\\"\\n"]; extensions 100 to max;
+  optional group G = 2 { optional double k = 1 [default = inf]; } enum X { M = -1; } optional X x = 9 [default = M];
+  oneof o { int32 c = 10; } } extend A { optional int32 e = 120; }"""
+EDITION = 'edition = "2023"; option features.field_presence = IMPLICIT; message A { int32 a = 1; }'
+
+
+@pytest.mark.parametrize("text", [FULL, PROTO2, EDITION])
+def test_a_descriptor_becomes_text_that_compiles_to_it(text: str) -> None:
+    found = parse(Source("PROTOBUF", text))
+    sent = parse(Source("PROTOBUF", found.model["serialized"]))
+    assert found.canonical == text
+    assert sent.canonical == sent.identity == found.identity
+    assert sent.model["file"] == found.model["file"]
+
+
+def test_imports_of_a_protobuf_schema_are_its_references() -> None:
+    inner = 'syntax = "proto3"; package p; message Inner { int32 a = 1; }'
+    outer = 'syntax = "proto3"; import "sub/inner.proto"; message Outer { p.Inner i = 1; }'
+    found = parse(Source("PROTOBUF", outer, (("sub/inner.proto", inner),)))
+    assert [one.name for one in found.model["imports"]] == ["sub/inner.proto"]
+    with pytest.raises(InvalidSchemaError, match=r"sub/inner\.proto"):
+        parse(Source("PROTOBUF", outer))
+
+
+@pytest.mark.parametrize("text", ["message A {", "AAAA", 'syntax = "proto3"; message A { B b = 1; }'])
+def test_what_is_no_protobuf_schema_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchemaError) as raised:
+        parse(Source("PROTOBUF", text))
+    assert "/tmp" not in str(raised.value)
+
+
+def test_protocs_own_log_lines_are_not_told() -> None:
+    output = b"WARNING: All log messages\nW0000 00:1 parser.cc:1] x\n/d/tidelog_schema.proto:1:2: Expected x.\n"
+    assert reason_of(output, "/d/") == "line 1:2: Expected x."
+    assert reason_of(b"", "/d/") == "it does not compile"
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../a", "a/../../b", "a\0b", "x" * 300])
+def test_an_import_stays_in_its_directory(name: str) -> None:
+    with pytest.raises(InvalidSchemaError):
+        safe_name(name)
+
+
+def test_names_in_json_are_written_only_where_they_differ() -> None:
+    field = descriptor_pb2.FieldDescriptorProto(name="a_bc_d")
+    assert proto_text.camel_case(field.name) == "aBcD"
+
+
+# ---- all
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(InvalidSchemaError, match="Invalid schema type XML"):
+        parse(Source("XML", "<a/>"))
+
+
+def test_types_are_not_compared_with_each_other() -> None:
+    assert reading_faults(avro("int"), json_schema({})) == ["Incompatible because of different schema type"]
+
+
+def test_the_depth_of_a_schema_is_bounded() -> None:
+    with pytest.raises(InvalidSchemaError, match=f"{MAX_DEPTH} levels"):
+        json_schema({"default": json.loads("[" * 300 + "]" * 300)})
