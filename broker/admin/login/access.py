@@ -48,7 +48,7 @@ def any_listener_authenticates(config: BrokerConfig) -> bool:
     )
 
 
-def tls_texts(config: BrokerConfig, listener: str) -> dict[str, str]:
+def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str, str]:
     """The texts of the HTTP interfaces' own TLS, by the keys of a listener; empty where it speaks none."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}

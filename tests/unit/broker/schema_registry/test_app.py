@@ -124,7 +124,7 @@ async def test_a_schema_is_registered_once_and_found(tmp_path: Path) -> None:
         assert await client.ask("POST", "/subjects/s", {"schema": AB}) == (200, whole)
 
 
-ERRORS = [
+ERRORS: list[tuple[str, str, Any, int, int]] = [
     ("GET", "/nothing", None, 404, 404),
     ("PATCH", "/subjects", None, 405, 405),
     ("GET", "/schemas/ids/99", None, 404, 40403),

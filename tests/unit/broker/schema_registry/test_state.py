@@ -146,7 +146,7 @@ def test_references_are_found_both_ways() -> None:
     assert {one.id for one in state.references_to("a", 1)} == {2, 3}
     for delete in (changes.delete_version, changes.delete_subject):
         with pytest.raises(RegistryError, match="One or more references exist"):
-            delete(state, "a", *((1,) if delete is changes.delete_version else ()), permanent=False)  # type: ignore[operator]
+            delete(state, "a", *((1,) if delete is changes.delete_version else ()), permanent=False)
 
 
 def test_references_in_a_ring_end() -> None:
