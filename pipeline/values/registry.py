@@ -150,9 +150,8 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 def _by_id(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
     with _trouble(f"schema {number}"):
-        found = client.get_schema(number)
-        if found.schema_type == "PROTOBUF":
-            found = client.get_schema(number, fmt="serialized")
+        # A registry keeps Protobuf as text; other types have no such form. The client keeps its first answer.
+        found = client.get_schema(number, fmt="serialized")
         references = tuple((one.name or "", _referenced(settings, one)) for one in found.references or ())
     return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)
 

@@ -23,6 +23,10 @@ from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from tests.support.broker import TidelogProcess, free_port
+from tidelog.pipeline.values.columns import registered_type
+from tidelog.pipeline.values.formats import reader_of
+from tidelog.pipeline.values.registry import Registry as PipelineRegistry
+from tidelog.pipeline.values.registry import _client, split_header
 
 AVRO = '{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
 JSON = '{"type":"object","title":"Order","properties":{"id":{"type":"integer"}},"additionalProperties":false}'
@@ -101,6 +105,27 @@ def test_protobuf_there_and_back_with_its_imports(registry: Registry) -> None:
     assert found["schemaType"] == "PROTOBUF"
     assert found["references"] == [{"name": "shop/money.proto", "subject": "shop/money.proto", "version": 1}]
     assert "message Order {\n  .shop.Money price = 1;" in found["schema"]
+
+
+def test_exports_read_values_of_all_formats(registry: Registry) -> None:
+    """``tidelog pipeline export --values registry`` finds types and readers here, as in Confluent's registry."""
+    kind = message_class()
+    values = {
+        "avro": AvroSerializer(registry.client, AVRO)({"id": 7}, context("export-avro")),
+        "json": JSONSerializer(JSON, registry.client)({"id": 7}, context("export-json")),
+        "proto": ProtobufSerializer(kind, registry.client)(kind(price={"cents": 7}), context("export-proto")),
+    }
+    reader = PipelineRegistry((("url", registry.url),))
+    for name, value in values.items():
+        assert value is not None
+        number, payload = split_header(value)
+        found = reader_of(reader.by_id(number))(payload)
+        assert found == ({"price": {"cents": 7}, "at": None} if name == "proto" else {"id": 7})
+        found_type = registered_type(reader, [f"export-{name}"], None)
+        assert found_type is not None
+        assert found_type.field(0).name == ("price" if name == "proto" else "id")
+    _client((("url", registry.url),)).close()
+    _client.cache_clear()
 
 
 def test_references_and_compatibility_by_the_client(registry: Registry) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 from tests.support.json_server import json_server
 
 Schema = dict[str, Any]
+TEXT = 'syntax = "proto3"; message Text {}'
+"""Any Protobuf schema to who does not ask for its descriptor."""
 
 
 class SchemaRegistry:
@@ -49,7 +51,9 @@ class SchemaRegistry:
             number = int(parts[2])
             if not 0 < number <= len(self.schemas):
                 return 404, {"error_code": 40403, "message": "Schema not found"}
-            return 200, self.schemas[number - 1]
+            schema = self.schemas[number - 1]
+            is_text = schema["schemaType"] == "PROTOBUF" and "format=serialized" not in urlsplit(path).query
+            return 200, {**schema, "schema": TEXT} if is_text else schema
         if parts[0] == "subjects" and method == "POST":
             given = json.loads(body)
             number = self.register(parts[1], given["schema"], given.get("schemaType", "AVRO"))
