@@ -103,6 +103,7 @@ class AdminBroker:
             timers=TimerQueue(self.time.monotonic_ms, nothing),
             purgatory=nothing,
             metrics=nothing,
+            clients=nothing,
             controller=self.controller,
             metadata=self.metadata,
             nodes=LoneNode(self.config),
