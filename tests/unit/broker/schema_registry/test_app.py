@@ -13,20 +13,26 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.log_openings import opening_expected
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.schema_registry import topic as topic_module
 from tidelog.broker.schema_registry.app import CONTENT_TYPE, serve
 from tidelog.broker.schema_registry.records import StoredRecord, decode_key, decode_value
 from tidelog.broker.schema_registry.service import compatibility_faults, find_equal
 from tidelog.broker.schema_registry.topic import CONFIGS, TOPIC, decode_chunk, read_chunk
+from tidelog.broker.security.principal import ANONYMOUS
+from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
+from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 A = '{"type":"record","name":"A","fields":[{"name":"a","type":"int"}]}'
@@ -63,6 +69,16 @@ class Client:
 
     def records(self) -> list[StoredRecord]:
         return read_chunk(self.partition, 0).records
+
+    def allow(self, *operations: AclOperation) -> None:
+        """Let senders without a login do this with the topic."""
+        for operation in operations:
+            record = AccessControlEntryRecord(
+                id=uuid4().bytes, resource_type=ResourceType.TOPIC, resource_name=TOPIC,
+                pattern_type=PatternType.LITERAL, principal=str(ANONYMOUS), host="*", operation=operation,
+                permission_type=AclPermissionType.ALLOW,
+            )  # fmt: skip
+            self.parts.broker.controller.commit([VersionedRecord(record)])
 
     def append(self, *pairs: tuple[bytes, bytes | None]) -> None:
         """Append as another program does."""
@@ -321,3 +337,42 @@ def test_what_runs_in_threads_takes_values_alone() -> None:
     assert decode_chunk(b"", 5) == ([], 5)
     assert compatibility_faults("FULL", None, []) == []  # type: ignore[arg-type]
     assert find_equal(None, []) is None  # type: ignore[arg-type]
+
+
+async def test_only_the_leader_of_the_topic_serves(tmp_path: Path) -> None:
+    """Clients with several URLs go on to the next one after a 500."""
+    async with registry(tmp_path) as client:
+        await client.register("s", A)
+        metadata = client.parts.broker.metadata
+        image = metadata.topics[TOPIC]
+        for leader, named in ((9, "broker 9"), (-1, "none")):
+            metadata.put(image._replace(partitions=(image.partitions[0]._replace(leader=leader),)))
+            for method, path, body in (("GET", "/subjects", None), ("POST", "/subjects/s/versions", {"schema": AB})):
+                status, found = await client.ask(method, path, body)
+                assert (status, found["error_code"]) == (500, 50004)
+                assert named in found["message"]
+        metadata.put(image)
+        assert await client.get("/subjects/s/versions") == [1]
+
+
+@pytest.mark.parametrize(
+    ("granted", "statuses"), [([], (403, 403, 403)), (["READ"], (200, 404, 403)), (["READ", "WRITE"], (200, 404, 200))]
+)
+async def test_who_may_ask_is_said_by_acls_of_the_topic(
+    tmp_path: Path, granted: list[str], statuses: tuple[int, ...]
+) -> None:
+    """Reading, and looking up by POST, need READ; changes need WRITE."""
+    async with registry(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER) as client:
+        client.allow(*(AclOperation[name] for name in granted))
+        questions = (
+            ("GET", "/subjects", None),
+            ("POST", "/subjects/none", {"schema": A}),
+            ("PUT", "/config", {"compatibility": "FULL"}),
+        )
+        found = []
+        for method, path, body in questions:
+            headers = {"Content-Type": CONTENT_TYPE}
+            data = json.dumps(body).encode()
+            async with client.session.request(method, f"http://registry{path}", data=data, headers=headers) as response:
+                found.append(response.status)
+        assert tuple(found) == statuses
