@@ -170,7 +170,7 @@ def result_of(steps: Steps[T]) -> T:
 
 
 def test_a_long_deletion_ends_with_the_shard_that_decided_it() -> None:
-    """What is committed after the shard was loaded again is not deleted by what the former one listed."""
+    """A commit after the shard was loaded again is not deleted by the list that the former one made."""
     world = GroupWorld()
     commit_many(world)
     steps = world.coordinator.delete_group("g")
