@@ -24,19 +24,25 @@ EXTENSIONS := build/.extensions
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-$(BIN)/tidelog: pyproject.toml
+# The environment and what compiles come first: with `make -j2` the modules are compiled while pip brings the rest.
+$(VENV)/.build:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[build]'
+	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.3'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+# `make extensions` compiles the modules, so pip does not: the build system would compile all of them a second time.
+INSTALL := TIDELOG_EXTENSIONS_LATER=1 $(BIN)/python -m pip install --quiet --editable
+
+$(BIN)/tidelog: pyproject.toml | $(VENV)/.build
+	$(INSTALL) '.[build]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/.build
+	$(INSTALL) '.[test,lint]'
 	@touch $@ $(BIN)/tidelog
 
 # A compiled module wins over its source: whatever runs or tests the checkout compiles again first what has changed.
-$(EXTENSIONS): $(COMPILED) extensions.txt setup.py | $(BIN)/tidelog
-	@$(BIN)/python -c 'import Cython' 2>/dev/null || $(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.3'
+$(EXTENSIONS): $(COMPILED) extensions.txt setup.py | $(VENV)/.build
 	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
 	@mkdir -p build && touch $@
 
@@ -87,7 +93,7 @@ authorization-oracle: $(VENV)/.test $(EXTENSIONS) ## random ACLs and REQUESTS ra
 	TIDELOG_ORACLE_REQUESTS=$(REQUESTS) $(BIN)/pytest tests/contract/test_authorization_oracle.py -p no:randomly
 
 kerberos: $(VENV)/.test $(EXTENSIONS) ## clients with tickets of a KDC; needs krb5-kdc and its neighbours, and builds gssapi
-	$(BIN)/python -m pip install --quiet --editable '.[kerberos]'
+	$(INSTALL) '.[kerberos]'
 	$(BIN)/pytest tests/clients/test_kerberos.py -p no:randomly
 
 client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
@@ -147,7 +153,7 @@ fmt: $(VENV)/.test ## format
 	$(BIN)/ruff format .
 
 $(VENV)/.bench: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(INSTALL) '.[bench]'
 	@touch $@
 
 bench: $(VENV)/.bench $(EXTENSIONS) ## the table of benchmarks/RESULTS.md, Tidelog and Apache Kafka in turn (Java 17, Maven, gcc)

@@ -33,6 +33,9 @@ class BuildExtensions(build_ext):
     """Compiles all modules, or none."""
 
     def run(self):
+        if self.editable_mode and os.environ.get("TIDELOG_EXTENSIONS_LATER") == "1":
+            self.extensions = self.distribution.ext_modules = []
+            return
         try:
             self.compile_all()
         except Exception as error:  # whatever a machine without a compiler, headers or Cython comes up with
