@@ -1,8 +1,10 @@
 """Division of the tests among the workers of pytest-xdist, and the order of a run.
 
 A module stays on one worker, for its tests share fixtures. All of `LANE` stay on one: they share a Spark session, which
-takes ten seconds to start and becomes faster with each query. Families whose tests wait for other processes begin; the
-thousands of short unit tests come last, so that no worker is left alone with a minute's test at the end.
+takes ten seconds to start and becomes faster with each query. The modules of `LONGEST` begin, then families whose tests
+wait for other processes; the thousands of short unit tests come last, so that no worker is left alone with a minute's
+test at the end. One worker goes through the same order from its end: unit tests never wait, and use the processors
+while the other workers do.
 """
 
 from __future__ import annotations
@@ -15,12 +17,34 @@ from xdist.scheduler.loadfile import LoadFileScheduling  # type: ignore[import-u
 LANE = "tests/spark/"
 OWN_SPARK = ("tests/spark/test_cluster.py",)
 """Modules that start a session of their own."""
-FIRST = (LANE, "tests/faults/", "tests/clients/", "tests/contract/", "tests/fuzz/")
+LONGEST = (
+    "tests/clients/test_rolling_move.py",
+    "tests/clients/test_in_place.py",
+    "tests/clients/test_replication.py",
+    "tests/clients/test_cluster_start.py",
+    "tests/contract/test_kafka_files.py",
+    "tests/contract/test_share_answers.py",
+    "tests/faults/test_cleaner_crashes.py",
+    "tests/faults/test_soak.py",
+)
+"""Modules of more than half a minute, by the durations that CI prints."""
+FIRST = (
+    LANE,
+    *LONGEST,
+    "tests/cluster_faults/",
+    "tests/clients/",
+    "tests/contract/",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/simulation/",
+)
 """What begins; families that are not named come after these."""
+WORKERS_FOR_BOTH_ENDS = 3
+"""With fewer workers than this all go through the order from its beginning."""
 
 
 class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """`LoadFileScheduling` with one lane for Spark and the order of `FIRST`."""
+    """`LoadFileScheduling` with one lane for Spark, the order of `FIRST`, and one worker that begins at its end."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -28,6 +52,11 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self.numnodes >= WORKERS_FOR_BOTH_ENDS and node is self.nodes[-1]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 def scope_of(nodeid: str) -> str:
