@@ -66,7 +66,16 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-TREES = {relative(path): tree_of(path) for path in MODULES}
+TREES: dict[str, ast.Module] = {}
+"""Trees of all modules while the tests of this module run: half a gigabyte, which no other worker is to hold."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Parse all modules, and forget the trees at the end."""
+    TREES.update((relative(path), tree_of(path)) for path in MODULES)
+    yield
+    TREES.clear()
 
 
 def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
