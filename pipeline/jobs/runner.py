@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 COMMIT_SCHEMA = "task int, ok boolean, result binary"
 _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
+"""Parts of what Spark says when a task's process is gone; nothing is wrong with the task then."""
 OLDEST_JAVA = 17
 """Spark 4's class files need it."""
 JAVA_INSTALL = "apt-get install openjdk-17-jre-headless"
@@ -97,6 +99,8 @@ def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress)
 def _on_spark(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress
 ) -> list[tuple[int, bool, bytes]]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
     frame = commit_rows(spark, tasks, work)
     group = f"tidelog-{uuid.uuid4()}"
     context = context_of(spark)
@@ -108,6 +112,10 @@ def _on_spark(
     watcher.start()
     try:
         return [(row.task, row.ok, bytes(row.result)) for row in frame.collect()]
+    except Py4JJavaError as error:
+        if any(lost in str(error) for lost in _LOST_WORKERS):
+            raise JobError("a worker of Spark ended before its task did, more often than Spark repeats it") from error
+        raise
     finally:
         done.set()
         watcher.join()
@@ -175,7 +183,7 @@ def start_spark(job: str, master: str) -> SparkSession:
         raise missing("pyspark", SPARK_INSTALL)
     if not _MASTER.fullmatch(master):
         raise BadRequestError(f"--master {master}: expected local[N], spark://HOST:PORT, k8s://URL, yarn, or none")
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -41,15 +41,40 @@ class MotoStore:
         return {f"s3://{info.path}" for info in found if info.type == FileType.File}
 
 
+class MotoServer:
+    """A server that can be stopped and started: the objects stay, connections are refused meanwhile."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._server: ThreadedMotoServer | None = None
+
+    def start(self) -> None:
+        """Serve, on the port of before."""
+        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
+        self._server.start()
+        _, self.port = self._server.get_host_and_port()
+
+    def stop(self) -> None:
+        """Refuse connections."""
+        if self._server is not None:
+            self._server.stop()
+            assert self._server._server is not None
+            self._server._server.server_close()
+            self._server = None
+
+    def store(self) -> MotoStore:
+        """The server's objects, in a bucket that is made."""
+        store = MotoStore(f"http://127.0.0.1:{self.port}")
+        store.client().create_dir(BUCKET)
+        return store
+
+
 @contextmanager
 def moto_store() -> Iterator[MotoStore]:
     """A server with an empty bucket."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server = MotoServer()
     server.start()
     try:
-        host, port = server.get_host_and_port()
-        store = MotoStore(f"http://{host}:{port}")
-        store.client().create_dir(BUCKET)
-        yield store
+        yield server.store()
     finally:
         server.stop()

@@ -1,0 +1,250 @@
+"""``export --follow`` into Iceberg in an object store, while its process, its workers, the broker and the store go.
+
+A producer writes all the time and a reader looks all the time. At every moment a partition's rows are its first
+records, each once; at the end they are all that was acknowledged. Longer: ``make follow-kills FAULTS_EACH=10``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("moto")
+pytest.importorskip("pyiceberg")
+
+import confluent_kafka
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy.exc import SQLAlchemyError
+
+from benchmarks.topics import Topics
+from tests.support.broker import TidelogProcess
+from tests.support.moto_store import BUCKET, MotoServer
+from tests.support.pipelines import NOW_MS
+
+LIMIT_S = 240
+NAME = "lake.events"
+PARTITIONS = 2
+EACH = int(os.environ.get("TIDELOG_FOLLOW_FAULTS", "1"))
+"""Faults of each kind."""
+SEED = int(os.environ.get("TIDELOG_FOLLOW_SEED", "20261122"))
+MASTER = os.environ.get("TIDELOG_FOLLOW_MASTER", "none")
+"""With Spark its Python workers are killed too."""
+KINDS = ("driver", "broker", "store", *(("task",) if MASTER != "none" else ()))
+Rows = dict[tuple[int, int], bytes]
+"""Partition and offset -> value."""
+
+
+class Producing(threading.Thread):
+    """An idempotent producer that writes until it is stopped: what was acknowledged, by place."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(name="producer", daemon=True)
+        self.acknowledged: Rows = {}
+        self.stopped = threading.Event()
+        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._producer = confluent_kafka.Producer({**settings, "message.timeout.ms": LIMIT_S * 1000})
+
+    def run(self) -> None:
+        for number in itertools.count():
+            if self.stopped.is_set():
+                break
+            value = b"%d" % number
+            partition = number % PARTITIONS
+            self._producer.produce("events", value, partition=partition, timestamp=NOW_MS, on_delivery=self._note)
+            self._producer.poll(0)
+            time.sleep(0.005)
+        self._producer.flush(LIMIT_S)
+
+    def _note(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        place, value = (message.partition(), message.offset()), message.value()
+        assert error is None, error
+        assert place not in self.acknowledged
+        assert place[0] is not None
+        assert place[1] is not None
+        assert isinstance(value, bytes)
+        self.acknowledged[place[0], place[1]] = value
+
+
+class Reading(threading.Thread):
+    """A reader that looks at the table all the time: its rows, and what it found wrong. A store may be away."""
+
+    def __init__(self, catalog: SqlCatalog) -> None:
+        super().__init__(name="reader", daemon=True)
+        self.wrong = ""
+        self.looks = self.failures = 0
+        self.rows: Rows = {}
+        self.stopped = threading.Event()
+        self._catalog = catalog
+
+    def run(self) -> None:
+        while not self.stopped.is_set() and not self.wrong:
+            try:
+                found = self._catalog.load_table(NAME).scan().to_arrow()
+            except (OSError, NoSuchTableError, SQLAlchemyError):
+                self.failures += 1
+                time.sleep(0.02)
+                continue
+            places = list(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
+            self._judge(dict(zip(places, found.column("value").to_pylist(), strict=True)), len(places))
+
+    def _judge(self, rows: Rows, count: int) -> None:
+        ends = [
+            1 + max((offset for place, offset in rows if place == number), default=-1) for number in range(PARTITIONS)
+        ]
+        if not len(rows) == count == sum(ends):
+            self.wrong = f"{count} rows of {len(rows)} records, where the offsets go up to {ends}"
+        elif not rows.keys() >= self.rows.keys():
+            self.wrong = f"{len(rows)} records after {len(self.rows)}"
+        self.rows = rows
+        self.looks += 1
+        time.sleep(0.02)
+
+
+class Following:
+    """The export's process, which is started again after a kill, and the lines it has told."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.failures = 0
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
+        """Start the process."""
+        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._reading = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reading.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self.failures += "it is tried again" in line
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.wait()
+        self._reading.join(LIMIT_S)
+
+    def workers(self) -> list[int]:
+        """The Python workers below the process."""
+        parents, found = [self.process.pid], list[int]()
+        while parents:
+            children = [int(one) for parent in parents for one in _children(parent)]
+            found += [child for child in children if "pyspark" in _command_of(child) and "daemon" in _command_of(child)]
+            parents = children
+        return found[1:]  # the first is their parent
+
+
+def _children(pid: int) -> list[str]:
+    with suppress(OSError):
+        return [
+            child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+        ]
+    return []
+
+
+def _command_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def wait_for(condition: Callable[[], bool], reader: Reading, what: str) -> None:
+    """Wait until a condition holds; fail when the reader has found something wrong or the time is up."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert not reader.wrong, reader.wrong
+        assert time.monotonic() < deadline, f"no {what}; the reader has looked {reader.looks} times"
+        time.sleep(0.005)
+
+
+@contextmanager
+def stopped_at_end(*threads: Producing | Reading) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.stopped.set()
+            thread.join(LIMIT_S)
+
+
+class Scene:
+    """Everything that runs, and the faults."""
+
+    def __init__(self, broker: TidelogProcess, server: MotoServer, follower: Following, reader: Reading) -> None:
+        self.broker, self.server, self.follower, self.reader = broker, server, follower, reader
+
+    def do(self, fault: str, chance: random.Random) -> None:
+        """Do one fault, at a moment of chance, after the table has grown."""
+        seen = len(self.reader.rows)
+        wait_for(lambda: len(self.reader.rows) > seen, self.reader, f"growth before the {fault} goes")
+        time.sleep(chance.random() / 5)
+        getattr(self, f"_{fault}")()
+
+    def _driver(self) -> None:
+        self.follower.kill()
+        self.follower.start()
+
+    def _broker(self) -> None:
+        self.broker.kill()
+        self.broker.restart()
+
+    def _store(self) -> None:
+        failures = self.follower.failures
+        self.server.stop()
+        wait_for(lambda: self.follower.failures > failures, self.reader, "failure without a store")
+        self.server.start()
+
+    def _task(self) -> None:
+        wait_for(lambda: bool(self.follower.workers()), self.reader, "worker")
+        for pid in self.follower.workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_each_record_is_there_once_whatever_goes(tmp_path: Path) -> None:
+    chance, server = random.Random(SEED), MotoServer()
+    faults = list(KINDS) * EACH
+    chance.shuffle(faults)
+    server.start()
+    uri, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", f"s3://{BUCKET}/{tmp_path.name}"
+    properties = dict(server.store().properties)
+    options = [part for name, value in properties.items() for part in ("--catalog-property", f"{name}={value}")]
+    with TidelogProcess(tmp_path / "broker") as broker:
+        Topics(broker.bootstrap).create("events", PARTITIONS)
+        command = [sys.executable, "-m", "tidelog", "pipeline", "export", NAME, "--path", str(broker.data_directory)]
+        command += ["--topic", "events", "--catalog", uri, "--warehouse", warehouse, *options]
+        command += ["--master", MASTER, "--quiet", "--follow", "--interval", "0.2", "--file-bytes", "20000"]
+        catalog = SqlCatalog("tidelog", uri=uri, warehouse=warehouse, **properties)
+        producer, reader = Producing(broker.bootstrap), Reading(catalog)
+        follower = Following([*command, "--commit-files", "2"])
+        try:
+            with stopped_at_end(reader):
+                with stopped_at_end(producer):
+                    producer.start()
+                    reader.start()
+                    scene = Scene(broker, server, follower, reader)
+                    for fault in faults:
+                        scene.do(fault, chance)
+                total = len(producer.acknowledged)
+                wait_for(lambda: len(reader.rows) >= total, reader, "whole table")
+            assert reader.rows == producer.acknowledged
+            follower.process.send_signal(signal.SIGTERM)
+            assert follower.process.wait(LIMIT_S) == 0
+        finally:
+            follower.kill()
+            catalog.close()
+            server.stop()
