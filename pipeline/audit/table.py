@@ -57,7 +57,7 @@ Rows = str | IcebergRows | DeltaRows | None
 @dataclass(frozen=True, slots=True)
 class ComparePlan:
     """One range of a partition: the table's Parquet file or its snapshot (None where it has nothing), and the log's
-    slices."""
+    slices. ``latest``: the table has the latest record of each key."""
 
     topic: str
     partition: int
@@ -66,6 +66,7 @@ class ComparePlan:
     rows: Rows
     slices: tuple[SegmentSlice, ...]
     read_committed: bool = True
+    latest: bool = False
 
     @property
     def size(self) -> int:
@@ -110,15 +111,14 @@ def compare(plan: ComparePlan) -> Comparison:
 
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
     try:
-        table_offsets, table_hashes = _hashed(_table_batches(plan), plan, found.buckets)
+        table_offsets, table_hashes = _hashed(table_batches(plan), plan, found.buckets)
     except (pa.ArrowException, OSError) as error:
-        place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
-        found.unreadable = f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
+        found.unreadable = unreadable_table(plan, error)
         return found
     try:
-        log_offsets, log_hashes = _hashed(_log_batches(plan), plan, {})
+        log_offsets, log_hashes = _hashed(log_batches(plan), plan, {})
     except CorruptBatchError as error:
-        found.unreadable = f"the log's records cannot be read: {error}"
+        found.unreadable = unreadable_log(error)
         return found
     found.table_rows, found.log_rows = len(table_offsets), len(log_offsets)
     order = np.argsort(table_offsets, kind="stable")
@@ -134,13 +134,26 @@ def compare(plan: ComparePlan) -> Comparison:
     return found
 
 
-def _log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+def unreadable_table(plan: ComparePlan, error: Exception) -> str:
+    """The words for a table that cannot be read."""
+    place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
+    return f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
+
+
+def unreadable_log(error: CorruptBatchError) -> str:
+    """The words for a log that cannot be read."""
+    return f"the log's records cannot be read: {error}"
+
+
+def log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    """The log's committed records of the plan's range: key, value, offset, timestamp. Raises PipelineError."""
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     for piece in plan.slices:
         yield from read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False))
 
 
-def _table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    """The table's rows of the plan's range, the same columns. Raises ArrowException, OSError."""
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
@@ -153,7 +166,7 @@ def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Itera
         return _file_batches(rows)
     if isinstance(rows, IcebergRows):
         chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
-        return iceberg_batches(rows, _COLUMNS.names, f"{chosen} and offset >= {plan.start} and offset < {plan.end}")
+        return iceberg_batches(rows, _COLUMNS.names, f"{chosen} and offset >= {_lowest(plan)} and offset < {plan.end}")
     return delta_batches(rows, _COLUMNS.names, _delta_filter(plan))
 
 
@@ -178,7 +191,12 @@ def _delta_filter(plan: ComparePlan) -> Any:
     import pyarrow.dataset as ds
 
     chosen: Any = (ds.field("topic") == plan.topic) & (ds.field("partition") == plan.partition)
-    return chosen & (ds.field("offset") >= plan.start) & (ds.field("offset") < plan.end)
+    return chosen & (ds.field("offset") >= _lowest(plan)) & (ds.field("offset") < plan.end)
+
+
+def _lowest(plan: ComparePlan) -> int:
+    """The lowest offset of the table's rows: the latest of a key may be older than the log's start."""
+    return 0 if plan.latest else plan.start
 
 
 def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -> Iterator[pa.RecordBatch]:

@@ -24,9 +24,10 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.audit import buckets as audit_buckets
 from tidelog.pipeline.audit.buckets import Buckets
 from tidelog.pipeline.audit.files import FileFinding, check_small_files, known_ends
+from tidelog.pipeline.audit.latest import compare_plan
 from tidelog.pipeline.audit.producers import ProducerSpan, join
 from tidelog.pipeline.audit.segment import Finding, Gap, SegmentAudit, SegmentPlan, audit_segment
-from tidelog.pipeline.audit.table import Comparison, compare
+from tidelog.pipeline.audit.table import Comparison
 from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.export.manifest import Manifest, id_text
@@ -340,7 +341,7 @@ def _compare(
             tasks.append(Task(f"{found.name} offsets {plan.start} to {plan.end}", plan.size, plan))
             owners.append(found)
     progress.job = "compare"
-    for found, comparison in zip(owners, run_tasks(spark, tasks, compare, progress), strict=True):
+    for found, comparison in zip(owners, run_tasks(spark, tasks, compare_plan, progress), strict=True):
         found.comparisons.append(comparison)
 
 

@@ -4,8 +4,9 @@
     Iceberg    the newest snapshot holds the rows, also after its files were rewritten: ranges between the borders of
                those that still have an export's name, and not longer than RANGE_OFFSETS
 
-Either way the ranges of a partition cover all that its table says it has, from the log's start on. Rows outside of
-what it says are looked for by a scan (``tidelog.pipeline.jobs.reports.foreign_rows``). An Iceberg table
+A table of the latest values is compared as one range for each partition. Either way the ranges of a partition cover
+all that its table says it has, from the log's start on. Rows outside of what it says are looked for by a scan
+(``tidelog.pipeline.jobs.reports.foreign_rows``). An Iceberg table
 has no column for the topic's id, so rows of a topic that was deleted and created again look like those of its
 successor: a table that has files of both is refused.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Rows
 from tidelog.pipeline.errors import TopicRecreatedError
-from tidelog.pipeline.export.manifest import APPEND, DATA, DEAD_LETTER, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.reports.foreign_rows import FolderScan, SnapshotScan, recorded_ranges
 from tidelog.pipeline.jobs.source import LogSource
@@ -76,8 +77,6 @@ def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     table = _opened(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
-    if table.manifest.mode != APPEND:
-        raise BadRequestError(f"{name} has the latest values per key: expected a table with a row for each record")
     return table
 
 
@@ -107,7 +106,16 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
             request = ReadRequest((), 1 << 40, looks_for_holes=False)
             pieces = tuple(plan_range(OffsetRange(directory, begin, end), request))
             plans.append(
-                ComparePlan(directory.topic, directory.partition, begin, end, rows, pieces, source.read_committed)
+                ComparePlan(
+                    directory.topic,
+                    directory.partition,
+                    begin,
+                    end,
+                    rows,
+                    pieces,
+                    source.read_committed,
+                    latest=table.manifest.mode == UPSERT,
+                )
             )
     return plans
 
@@ -184,6 +192,8 @@ class _SnapshotTable:
         return SnapshotScan(self.name, self.rows, recorded_ranges(self.manifest))
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
+        if self.manifest.mode == UPSERT:  # a key's record may be anywhere
+            return [TableRange(state.start, state.end, self.rows)]
         borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}
         for match in _match_names(self.files, directory.topic):
             if match["id"] != id_text(directory.topic_id):

@@ -16,20 +16,24 @@ pytest.importorskip("deltalake")
 pytest.importorskip("polars")
 
 import polars
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tidelog.pipeline.audit import latest
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
-from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import delta, upsert
 from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
-from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tidelog.pipeline.jobs.offline_logs import Configuration
+from tidelog.pipeline.options.columns import Columns
 from tidelog.protocol.record.record_batch import Record
 
 pytestmark = pytest.mark.usefixtures("catalogs")
@@ -44,6 +48,26 @@ class Kind:
     export: Callable[[ExportRequest], ExportResult]
     read: Callable[[], list[dict[str, Any]]]
     kills: tuple[tuple[object, str], ...]
+    table: str
+    target: IcebergTarget | None = None
+
+    def audit(self, data: DataDirectory) -> AuditResult:
+        """Compare with the log."""
+        return audit(None, AuditRequest(data.source(), self.table, iceberg=self.target))
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows, as another writer."""
+        if self.target is None:
+            write_deltalake(self.table, rows, mode="append")
+        else:
+            table_of(self.target).append(rows)
+
+    def delete(self, condition: str) -> None:
+        """Delete rows, as another writer."""
+        if self.target is None:
+            DeltaTable(self.table).delete(condition)
+        else:
+            table_of(self.target).delete(condition)
 
     def latest(self) -> Latest:
         """The table's rows, none twice."""
@@ -73,12 +97,15 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
             lambda asked: export_to_delta(None, asked),
             lambda: polars.read_delta(path).to_dicts(),
             ((commits, "_bring_in"), (commits, "_add"), (upsert.Merger, "merge")),
+            path,
         )
     target = target_below(tmp_path)
     return Kind(
         lambda asked: export_to_iceberg(None, asked, target),
         lambda: table_of(target).scan().to_arrow().to_pylist(),
         ((MountedArea, "bring_in"), (iceberg_job, "_commit"), (upsert.Merger, "merge")),
+        NAME,
+        target,
     )
 
 
@@ -133,6 +160,7 @@ def test_at_every_commit_the_table_is_the_compacted_log(
 ) -> None:
     chance, changes = random.Random(seed), Changelog(data, seed)
     monkeypatch.setattr(upsert, "SMALL_BYTES", chance.choice((1, 5000, 1 << 25)))
+    monkeypatch.setattr(latest, "ROWS_HELD", chance.choice((3, 1 << 20)))
     for _ in range(4):
         before = dict(changes.latest)
         changes.change(chance.randint(1, 12))
@@ -145,6 +173,7 @@ def test_at_every_commit_the_table_is_the_compacted_log(
                 assert kind.latest() == before, "a killed run left the table as it was"
         run(data, kind, **sizes)
         assert kind.latest() == changes.latest
+        assert not kind.audit(data).is_wrong
 
 
 def test_the_table_equals_the_log_that_the_cleaner_compacted(data: DataDirectory, kind: Kind) -> None:
@@ -156,6 +185,7 @@ def test_the_table_equals_the_log_that_the_cleaner_compacted(data: DataDirectory
     compact(None, CompactRequest(data.source(), compacting, now_ms=NOW_MS + 10 * 86_400_000))
     assert kind.latest() == changes.latest
     assert run(data, kind).committed is False
+    assert not kind.audit(data).is_wrong
 
 
 def test_a_file_without_changed_keys_stays(data: DataDirectory, kind: Kind) -> None:
@@ -233,9 +263,33 @@ def test_another_writer_between_look_and_commit_is_a_conflict(
     assert sorted(table_of(target).scan().to_arrow()["offset"].to_pylist()) == [10, 15, 16, 17, 18, 19]
 
 
-def test_an_audit_does_not_compare_it(data: DataDirectory, tmp_path: Path) -> None:
-    target = target_below(tmp_path)
-    fill(data.log("users"), 1)
-    export_to_iceberg(None, ExportRequest(data.source(), "", mode="upsert"), target)
-    with pytest.raises(BadRequestError, match="has the latest values per key"):
-        audit(None, AuditRequest(data.source(), NAME, iceberg=target))
+def test_an_audit_tells_the_keys_that_differ(data: DataDirectory, kind: Kind) -> None:
+    log = data.log("users")
+    write(log, [Record(number, NOW_MS, b"key %d" % number, b"old") for number in range(6)])
+    run(data, kind)
+    old = pa.Table.from_pylist(kind.read(), schema=Columns.all(headers=True).arrow_schema()).sort_by("offset")
+    write(log, [Record(0, NOW_MS, b"key 0", b"new"), Record(1, NOW_MS, b"key 1", None)])
+    run(data, kind)
+    assert not kind.audit(data).is_wrong
+    kind.delete("offset = 3")
+    stale = old.slice(0, 2)  # of keys that have changed and gone since
+    another = old.slice(4, 1)
+    changed = old.slice(5, 1).set_column(1, "value", pa.array([b"another"], pa.binary()))
+    foreign = old.slice(2, 1).set_column(0, "key", pa.array([b"foreign"], pa.binary()))
+    kind.delete("offset = 5")
+    kind.append(pa.concat_tables([stale, another, changed, foreign]))
+    (found,) = kind.audit(data).partitions[0].comparisons
+    assert (found.log_rows, found.table_rows) == (5, 8)
+    assert found.shown == {"missing": [3], "different": [1, 5], "twice": [0, 4], "extra": [2]}
+
+
+def test_an_audit_of_damage_tells_what_is_not_compared(data: DataDirectory, kind: Kind) -> None:
+    fill(data.log("users"), 3)
+    run(data, kind)
+    data.close()
+    (path,) = (data.path / "users-0").glob("*.log")
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    (found,) = kind.audit(data).partitions[0].comparisons
+    assert found.unreadable.startswith("the log's records cannot be read: ")
