@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -115,6 +115,13 @@ console: $(VENV)/.test $(EXTENSIONS) ## the console in headless Chromium (Debian
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000
 	TIDELOG_POWER_STATES=$(STATES) $(BIN)/python -m pytest tests/faults/test_power_loss.py -p no:randomly
+
+FAULTS_EACH ?= 10
+FOLLOW_SEED ?= 20261122
+FOLLOW_MASTER ?= none
+follow-kills: $(VENV)/.test $(EXTENSIONS) ## export --follow while its process, broker and store go: make follow-kills FAULTS_EACH=20 FOLLOW_MASTER='local[2]'
+	TIDELOG_FOLLOW_FAULTS=$(FAULTS_EACH) TIDELOG_FOLLOW_SEED=$(FOLLOW_SEED) TIDELOG_FOLLOW_MASTER='$(FOLLOW_MASTER)' \
+	  $(BIN)/pytest tests/faults/test_follow_kills.py --timeout=1800 -p no:randomly
 
 SEEDS ?= 2000
 FIRST_SEED ?= 0
