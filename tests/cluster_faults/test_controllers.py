@@ -84,6 +84,7 @@ def test_a_broker_returns_by_a_snapshot(mix: str, tmp_path: Path) -> None:
             cluster.stop(1)
             # Asked before, the cluster may name broker 1 as the one to create topics at: the client would wait for it.
             admin = AdminClient({"bootstrap.servers": cluster.others(1)})
+            wait_until(lambda: 1 not in admin.list_topics(timeout=WAIT_S).brokers, "a controller that is there", WAIT_S)
             before = max(snapshots(cluster), default=0)
             for number in range(20):
                 new = NewTopic(f"t{number}", 1, replica_assignment=[[2, 3]])
