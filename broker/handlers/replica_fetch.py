@@ -121,11 +121,22 @@ class Asking:
     def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
         """Return the response, whole. Offsets beside a divergence are told again: a follower that truncates does not
         take them."""
+        for target, data in read.results:
+            if data.records:
+                self._note_sent(target, len(data.records))
         if read.must_answer:
             for target, data in read.results:
                 if data.diverging_epoch.epoch != NO_LEADER_EPOCH:
                     target.sent_high_watermark = -1
         return with_endpoints(self.broker, self._asker, read, response)
+
+    def _note_sent(self, target: FetchTarget, size: int) -> None:
+        try:
+            leading = found_partition(self.broker.replica_manager, target).leading
+        except KafkaError:
+            return  # it went between two steps
+        if leading is not None and leading.throttle is not None:
+            leading.throttle.note_sent(size)
 
 
 class DelayedReplicaFetch:
@@ -232,9 +243,10 @@ class ReplicaRead:
             if params.guard is not None and params.guard.refuses(target):
                 raise ClusterAuthorizationFailedError
             partition = found_partition(self._manager, target)
-            replica = self._replica if self._is_asked else None
             limit = min(target.max_bytes, params.max_bytes - self._total)
-            return read_partition(partition, target, replica, limit, one_message=not self._total)
+            return read_partition(
+                partition, target, self._replica, limit, is_asked=self._is_asked, one_message=not self._total
+            )
         except KafkaError as error:
             self._must_answer = True
             return failed_partition(partition, target, params.version, error)
@@ -246,9 +258,10 @@ def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
 
 
 def read_partition(
-    partition: Partition, target: FetchTarget, replica: Replica | None, limit: int, *, one_message: bool
+    partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
 ) -> PartitionData:
-    """One partition's part of the answer; the replica is noted where it is given.
+    """One partition's part of the answer; how far the replica is is noted where these are its own words
+    (``is_asked``). A throttled one gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
     KafkaStorageError.
@@ -267,11 +280,12 @@ def read_partition(
         if diverging is not None:
             data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
     if data.diverging_epoch.epoch == NO_LEADER_EPOCH:
-        info = partition.read(
-            target.fetch_offset, max(limit, 0), isolation=FetchIsolation.LOG_END, min_one_message=one_message
-        )
-        data.records = info.records
-        if replica is not None:
+        throttle = leading.throttle
+        if throttle is None or replica.broker_id in leading.core.isr or not throttle.is_exceeded:
+            data.records = partition.read(
+                target.fetch_offset, max(limit, 0), isolation=FetchIsolation.LOG_END, min_one_message=one_message
+            ).records
+        if is_asked:
             leading.note_fetch(replica, target.fetch_offset, target.log_start_offset, log_end_offset)
     data.high_watermark, data.log_start_offset = partition.high_watermark, partition.log_start_offset
     return data

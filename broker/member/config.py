@@ -10,6 +10,8 @@ from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConf
 from tidelog.broker.config.broker_config import Endpoint as Listener
 from tidelog.broker.member.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import Endpoint
+from tidelog.broker.metrics.rates import Window
+from tidelog.broker.replica.replication.quotas import FOLLOWER, LEADER, ReplicationQuota, ReplicationQuotas
 from tidelog.protocol.config_def import ConfigError
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -105,6 +107,18 @@ def address_of(key: str, entry: str, text: str) -> Address:
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
         raise invalid(key, entry, "HOST:PORT of a controller")
     return Address(host.strip("[]"), int(port))
+
+
+def replication_quotas(config: BrokerConfig) -> ReplicationQuotas:
+    """Return the throttles of replication; their limits follow the configuration."""
+    seconds = config.get_int("replication.quota.window.size.seconds")
+    window = Window(config.get_int("replication.quota.window.num"), 1000 * seconds)
+    return ReplicationQuotas(
+        ReplicationQuota(LEADER, config.node_id, window, lambda: config.get_int("leader.replication.throttled.rate")),
+        ReplicationQuota(
+            FOLLOWER, config.node_id, window, lambda: config.get_int("follower.replication.throttled.rate")
+        ),
+    )
 
 
 def own_endpoint(listener: Listener, config: BrokerConfig) -> Endpoint:

@@ -33,7 +33,7 @@ from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.member.channel import ChannelError
-from tidelog.broker.member.config import fetcher_config, member_config
+from tidelog.broker.member.config import fetcher_config, member_config, replication_quotas
 from tidelog.broker.member.connections.controllers import ControllerChannels
 from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController
@@ -176,12 +176,15 @@ class Member:
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, government)
         run_in_thread = partial(in_thread, self._loop, ground.executor)
-        roles = MemberRoles(controller, ground.timers, self._settings.replica_lag_time_max_ms, run_in_thread)
+        quotas = replication_quotas(config)
+        quotas.measure(broker.metrics, self._time.monotonic_ms)
+        lag_ms = self._settings.replica_lag_time_max_ms
+        roles = MemberRoles(controller, ground.timers, lag_ms, run_in_thread, quotas.leader)
         broker.replica_manager.roles = roles
         roles.measure(broker.metrics)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
         fetching = fetcher_config(config, self.broker_epoch)
-        replication = self._replication = Replication(broker, controller, fetching, self._settings)
+        replication = self._replication = Replication(broker, controller, fetching, self._settings, quotas.follower)
         replication.measure(broker.metrics)
         await make_own_logs(broker, image, replication)
         self._publisher = MetadataPublisher(broker, controller, roles, replication)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.replication.following import Following
+from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.log.manager import LogManager
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -49,9 +50,14 @@ class ReplicaFetcher:
     """The task of one leader and shard."""
 
     def __init__(
-        self, fetcher_id: FetcherId, config: FetcherConfig, broker: Broker, address: Callable[[int], Address | None]
+        self,
+        fetcher_id: FetcherId,
+        config: FetcherConfig,
+        broker: Broker,
+        address: Callable[[int], Address | None],
+        quota: ReplicationQuota | None = None,
     ) -> None:
-        """``address`` finds a broker by its id in the newest image."""
+        """``address`` finds a broker by its id in the newest image; ``quota`` throttles what is fetched."""
         self.core = LeaderFetcher(config)
         self.bytes_in = 0
         """Bytes of records that were appended."""
@@ -60,6 +66,7 @@ class ReplicaFetcher:
         self._id = fetcher_id
         self._broker = broker
         self._address = address
+        self._quota = quota
         self._partitions: Mapping[FetchKey, FollowedEpoch] = {}
         self._followed: dict[FetchKey, Following] = {}
         self._applying = asyncio.Lock()
@@ -112,7 +119,7 @@ class ReplicaFetcher:
         core, time = self.core, self._broker.time
         try:
             while True:
-                request = core.next_request(time.monotonic_ms())
+                request = core.next_request(time.monotonic_ms(), self._throttled())
                 if request is None:
                     await self._wait()
                 elif (answer := await self._ask(channel, request)) is None:
@@ -122,6 +129,18 @@ class ReplicaFetcher:
                         await self._apply(core.take_answer(answer, time.monotonic_ms()))
         finally:
             channel.close()
+
+    def _throttled(self) -> Iterable[FetchKey]:
+        """Return the partitions that are not fetched now (KIP-73): acks=all waits for none of them."""
+        quota = self._quota
+        if quota is None or not quota.is_exceeded(self._broker.time.monotonic_ms()):
+            return ()
+        named = [key for key, following in self._followed.items() if is_named(quota, key, following)]
+        return [key for key in named if not self._is_in_sync(key)]
+
+    def _is_in_sync(self, key: FetchKey) -> bool:
+        topic = self._broker.metadata.topic_by_id(key.topic_id)
+        return topic is not None and self._broker.node_id in topic.partitions[key.partition].isr
 
     async def _wait(self) -> None:
         """Wait until the core may have a request."""
@@ -169,12 +188,17 @@ class ReplicaFetcher:
     def _do(self, work: Work, following: Following) -> None:
         self._settle(work, following, _outcome_of(following, work))
 
+    def _count(self, work: Append, following: Following) -> None:
+        self.bytes_in += len(work.records)
+        if self._quota is not None and is_named(self._quota, work.key, following):
+            self._quota.record(len(work.records), self._broker.time.monotonic_ms())
+
     def _settle(self, work: Work, following: Following, outcome: bool | Exception) -> None:
         """Tell the core what became of a piece of work. A defect fails its partition: the leader's others go on."""
         key, epoch, position = work.key, work.leader_epoch, following.position
         if outcome is True:
             if isinstance(work, Append):
-                self.bytes_in += len(work.records)
+                self._count(work, following)
             following.note_moved()
             self.core.moved(key, epoch, position)
             return
@@ -192,6 +216,11 @@ class ReplicaFetcher:
         if isinstance(outcome, KafkaError):
             logger.error("%s is fetched again later: %s", name, outcome)
         self.core.delay(key, epoch, position, self._broker.time.monotonic_ms())
+
+
+def is_named(quota: ReplicationQuota, key: FetchKey, following: Following) -> bool:
+    """Return whether the topic has the replica throttled."""
+    return quota.names(following.log.config.values[quota.key], key.partition)
 
 
 def write_checkpoints(manager: LogManager) -> None:
@@ -218,9 +247,16 @@ class Replication:
     """All fetch loops of a member."""
 
     def __init__(
-        self, broker: Broker, controller: RemoteController, config: FetcherConfig, settings: MemberConfig
+        self,
+        broker: Broker,
+        controller: RemoteController,
+        config: FetcherConfig,
+        settings: MemberConfig,
+        quota: ReplicationQuota | None = None,
     ) -> None:
+        """``quota`` throttles what is fetched."""
         self._broker = broker
+        self._quota = quota
         self._controller = controller
         self._config = config
         self._fetchers = Fetchers(broker.node_id, settings.replica_fetchers)
@@ -250,7 +286,7 @@ class Replication:
             partitions = self._fetchers.of(fetcher_id)
             known = self._tasks.get(fetcher_id)
             if known is None:
-                fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address)
+                fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)
                 await fetcher.take(partitions)
                 task = self._broker.loop.create_task(fetcher.run_on(self._channel))
                 self._tasks[fetcher_id] = fetcher, task

@@ -24,6 +24,7 @@ from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.leading import LeaderParts, Leading, begin_leading
+from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
 from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
@@ -37,7 +38,12 @@ class MemberRoles:
     """Decides the roles of this broker's replicas by the newest image."""
 
     def __init__(
-        self, controller: RemoteController, timers: TimerQueue, lag_time_max_ms: int, in_thread: InThread
+        self,
+        controller: RemoteController,
+        timers: TimerQueue,
+        lag_time_max_ms: int,
+        in_thread: InThread,
+        quota: ReplicationQuota | None = None,
     ) -> None:
         self._controller = controller
         self._in_thread = in_thread
@@ -46,7 +52,7 @@ class MemberRoles:
         self._is_saving = False
         self._timers = timers
         self._lag_time_max_ms = lag_time_max_ms
-        self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later)
+        self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later, quota)
         self._led: dict[PartitionKey, Leading] = {}
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()

@@ -116,6 +116,8 @@ _ROWS = (
     Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Replicas that joined an ISR."),
     Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Most records that a followed partition is behind."),
     Family("kafka_server_replicafetchermanager_failedpartitionscount", GAUGE, "Partitions that cannot be followed."),
+    Family("kafka_server_leaderreplication_byterate", GAUGE, "Bytes a second to throttled replicas."),
+    Family("kafka_server_followerreplication_byterate", GAUGE, "Bytes a second of throttled replicas from leaders."),
     Family("kafka_server_brokertopicmetrics_replicationbytesin_total", COUNTER, "Bytes fetched from leaders."),
     Family(
         "kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total", COUNTER,

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.apache_kafka import run_tool
@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 ELECTION_COMMAND = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_COMMAND = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 JAVA, MEMBER, SECOND = 2, 101, 102
+THROTTLE = "50000000"
 ALL = [MEMBER, SECOND, JAVA]
 QUICK = {
     "replica.lag.time.max.ms": "3000",
@@ -231,7 +232,16 @@ def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:
     wait_until(lambda: len(set(map(str, cluster.digests("turns")))) == 1, "equal files", WAIT_S)
 
 
+def throttle_at(node: BrokerProcess, node_id: int) -> set[str | None]:
+    """Both rates of throttled replicas that a broker has."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node_id))]).values()
+    found = future.result()
+    return {found[f"{role}.replication.throttled.rate"].value for role in ("leader", "follower")}
+
+
 def test_a_partition_moves_by_kafkas_tool(cluster: Cluster, tmp_path: Path) -> None:
+    """The moves are throttled (KIP-73), by a rate that they do not reach."""
     cluster.create("moved", [MEMBER])
     plan = tmp_path / "plan.json"
     for replicas in ([SECOND, JAVA], [JAVA, MEMBER]):
@@ -240,8 +250,9 @@ def test_a_partition_moves_by_kafkas_tool(cluster: Cluster, tmp_path: Path) -> N
             moves = [{"topic": "moved", "partition": 0, "replicas": replicas}]
             plan.write_text(json.dumps({"version": 1, "partitions": moves}))
             options = ["--bootstrap-server", cluster.member.bootstrap, "--reassignment-json-file", str(plan)]
-            moved = run_tool(REASSIGN_COMMAND, [*options, "--execute"])
+            moved = run_tool(REASSIGN_COMMAND, [*options, "--execute", "--throttle", THROTTLE])
             assert moved.returncode == 0, moved.stdout + moved.stderr
+            wait_until(lambda: throttle_at(cluster.member, MEMBER) == {THROTTLE}, "the throttle", WAIT_S)
             wait_until(lambda: isr(cluster.java, "moved") == sorted(replicas), f"on {replicas}", WAIT_S)  # noqa: B023
             writer.wait_for(50)
         assert writer.errors == []

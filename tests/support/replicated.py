@@ -17,6 +17,7 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, PartitionState
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords
@@ -29,12 +30,15 @@ LED = PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)
 class ReplicatedBroker(DataBroker):
     """Broker 1, with a topic ``t`` of one partition."""
 
-    def __init__(self, directory: Path, configs: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, configs: Mapping[str, str] | None = None, quota: ReplicationQuota | None = None
+    ) -> None:
+        """``configs`` are the topic's; ``quota`` throttles its followers."""
         super().__init__(directory)
         self.thread_works: list[Callable[[], None]] | None = None
         """Work for threads, where the test wants to do it itself."""
         self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
-        self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS, self.run_in_thread)
+        self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS, self.run_in_thread, quota)
         self.replica_manager.roles = self.roles
         self.topic = create_topic(self, "t", 1, configs=configs)
         self.partition.take_over(LED)

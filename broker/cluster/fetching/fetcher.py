@@ -22,7 +22,7 @@ Source: AbstractFetcherThread, ReplicaFetcherThread of Kafka 4.3; KIP-101, KIP-2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import cast
 
@@ -55,6 +55,7 @@ from tidelog.protocol.messages.list_offsets import (
 )
 
 FIRST_DELAY_MS = 50
+THROTTLED_MS = 100
 _NO_RECORDS = memoryview(b"")
 LATEST_TIMESTAMP = -1
 EARLIEST_LOCAL_TIMESTAMP = -4
@@ -183,13 +184,16 @@ class LeaderFetcher:
             due.append(0.0)
         return max(min(due), self._not_before_ms) if due else None
 
-    def next_request(self, now_ms: float) -> Request | None:
-        """Return the next request; None while one is in flight, work is to be done, or nothing is due."""
+    def next_request(self, now_ms: float, throttled: Iterable[FetchKey] = ()) -> Request | None:
+        """Return the next request; None while one is in flight, work is to be done, or nothing is due. What is
+        ``throttled`` is left out of it for a while."""
         if self._in_flight or self._unfinished or now_ms < self._not_before_ms:
             return None
         for key in [key for key in self._delayed if self._partitions[key].not_before_ms <= now_ms]:
             self._delayed.discard(key)
             self._changed[key] = None
+        for key in throttled:
+            self._hold_back(key, now_ms)
         request = self._offsets_request() or self._fetch_request()
         self._in_flight = request is not None
         return request
@@ -283,6 +287,14 @@ class LeaderFetcher:
         partition.not_before_ms = now_ms + partition.delay_ms
         self._delayed.add(key)
         self._changed[key] = None
+
+    def _hold_back(self, key: FetchKey, now_ms: float) -> None:
+        """Leave a throttled partition out; it is looked at again after a pause."""
+        partition = self._partitions.get(key)
+        if partition is not None and partition.stage is Stage.FETCHING and key not in self._delayed:
+            partition.not_before_ms = now_ms + THROTTLED_MS
+            self._delayed.add(key)
+            self._changed[key] = None
 
     # ---- offsets out of range
 

@@ -346,19 +346,19 @@ NO_EFFECT = frozenset(
     control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
     controlled.shutdown.retry.backoff.ms controller. create.topic.policy.class.name
     delete.records.purgatory.purge.interval.requests early.start.listeners
-    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
+    fetch.purgatory.purge.interval.requests
     group.consumer.regex.refresh.interval.ms group.coordinator.append.linger.ms group.coordinator.new.enable
     group.coordinator.rebalance.protocols group.coordinator.threads
     inter.broker.protocol.version kafka.metrics.polling.interval.secs
     kafka.metrics.reporters leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
-    leader.replication.throttled.rate log.initial.task.delay.ms
+    log.initial.task.delay.ms
     max.reserved.broker.id metadata.log. metadata.max. metric.reporters metrics.num.samples
     metrics.recording.level metrics.sample.window.ms num.io.threads num.network.threads
     num.replica.alter.log.dirs.threads offsets.commit.timeout.ms offsets.load.buffer.size
     offsets.topic.compression.codec password.encoder. producer.id.expiration.check.interval.ms
     producer.purgatory.purge.interval.requests queued.max.requests remote.log.
     replica.alter.log.dirs.io.max.bytes.per.second replica.socket.receive.buffer.bytes
-    replication.quota.window.num replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
+    request.timeout.ms reserved.broker.max.id
     sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.ticket.renew.jitter
     sasl.kerberos.ticket.renew.window.factor server.max.startup.time.ms share.coordinator.
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms

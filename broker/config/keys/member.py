@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from tidelog.log.config import MAX_LONG
 from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, one_of
 
-HIGH, MEDIUM = Importance.HIGH, Importance.MEDIUM
+HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 INT, LONG, LIST, STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
 CLASS = ConfigType.CLASS
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -70,5 +71,15 @@ MEMBER_KEYS = (
     ConfigKey("replica.lag.time.max.ms", LONG, 30_000, between(1), HIGH,
         "How long a follower may be without all records of its leader, a member of a cluster, before it leaves the "
         "in-sync replicas."),
+    ConfigKey("leader.replication.throttled.rate", LONG, MAX_LONG, between(0), MEDIUM,
+        "Bytes a second that this broker, a member of a cluster, sends to the followers that topics name in "
+        "leader.replication.throttled.replicas. kafka-reassign-partitions --throttle sets it.", dynamic=True),
+    ConfigKey("follower.replication.throttled.rate", LONG, MAX_LONG, between(0), MEDIUM,
+        "Bytes a second that this broker, a member of a cluster, fetches for its replicas that topics name in "
+        "follower.replication.throttled.replicas.", dynamic=True),
+    ConfigKey("replication.quota.window.num", INT, 11, between(1), LOW,
+        "Samples kept to measure the rates of throttled replicas."),
+    ConfigKey("replication.quota.window.size.seconds", INT, 1, between(1), LOW,
+        "Length of a sample of the rates of throttled replicas."),
 )
 # fmt: on

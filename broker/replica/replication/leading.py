@@ -12,15 +12,16 @@ Loop thread only. Source: Partition, DelayedProduce and DelayedDeleteRecords of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.cluster.alter_partition import PartitionKey
 from tidelog.broker.cluster.partition_state import Brokers, IsrAnswer, IsrProposal, LeaderState
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.replica.commits import Commits
+from tidelog.broker.replica.replication.quotas import PartitionThrottle, ReplicationQuota
 from tidelog.protocol.errors import (
     KafkaError,
     NotEnoughReplicasAfterAppendError,
@@ -45,12 +46,14 @@ class LeaderParts(NamedTuple):
     """Is told of a partition whose ISR should be proposed now."""
     save_later: Callable[[UnifiedLog], object]
     """Has the leader epochs of a log written in a thread."""
+    quota: ReplicationQuota | None = None
+    """Throttles followers outside of the ISR."""
 
 
 class Leading:
     """The leader's side of one partition, in one leader epoch."""
 
-    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "core")
+    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "core", "throttle")
 
     def __init__(self, partition: Partition, core: LeaderState, parts: LeaderParts) -> None:
         self._partition = partition
@@ -58,6 +61,12 @@ class Leading:
         self._syncs = Commits()
         self._deletions = Commits()
         self.core = core
+        self.throttle: PartitionThrottle | None = None
+        """Holds back records of followers outside of the ISR: acks=all waits for the others (KIP-73)."""
+        if parts.quota is not None:
+            config_of = partial(config_values, partition.local_log)
+            number = partition.topic_partition.partition
+            self.throttle = PartitionThrottle(parts.quota, number, config_of, parts.timers.monotonic_ms)
 
     @property
     def key(self) -> PartitionKey:
@@ -199,6 +208,11 @@ def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers,
         brokers,
     )
     return Leading(partition, core, parts)
+
+
+def config_values(log: UnifiedLog) -> Mapping[str, Any]:
+    """Return a log's configuration as it is now, by Kafka's names."""
+    return log.config.values
 
 
 def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Deferred[None]:

@@ -14,6 +14,8 @@ from tests.support.topics import create_topic
 from tidelog.broker.handlers import replica_fetch
 from tidelog.broker.handlers.fetch import handle
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.metrics.rates import Window
+from tidelog.broker.replica.replication.quotas import LEADER, ReplicationQuota
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 
 MANY = 40
@@ -48,6 +50,64 @@ def test_a_fetch_that_waited_tells_its_leader_nothing_more(node: ReplicatedBroke
         node.loop.advance(200)
     assert told(waiting.result())[0] == 0
     assert state_of(node, 2) == before
+
+
+class Throttled:
+    """A broker whose follower 3 is outside of the ISR, with a limit of 100 bytes a second for the replicas of ``t``."""
+
+    def __init__(self, directory: Path, replicas: str) -> None:
+        self.limit = 100.0
+        self.quota = ReplicationQuota(LEADER, 1, Window(11, 1000), lambda: self.limit)
+        configs = {"leader.replication.throttled.replicas": replicas}
+        self.node = ReplicatedBroker(directory, configs, self.quota)
+        self.node.partition.take_over(LED._replace(isr=(1, 2), partition_epoch=8))
+        self.node.append("t", b"a" * 200)
+
+    def get(self, replica: int) -> bool:
+        """Ask as a follower that has nothing; return whether it got records."""
+        return bool(self.node.fetch(replica, 0)[3])
+
+
+@pytest.fixture
+def throttled(tmp_path: Path) -> Iterator[Throttled]:
+    made = Throttled(tmp_path, "0:1")
+    yield made
+    made.node.close()
+
+
+def test_a_follower_outside_of_the_isr_gets_no_more_than_the_limit(throttled: Throttled) -> None:
+    assert throttled.get(3)
+    assert not throttled.get(3)
+    throttled.node.loop.advance(10_000)
+    assert throttled.get(3)
+    throttled.limit = 2.0**63
+    assert throttled.get(3)
+
+
+def test_a_member_of_the_isr_is_never_throttled(throttled: Throttled) -> None:
+    """It would leave, and acks=all with it."""
+    assert all(throttled.get(2) for _ in range(3))
+    assert not throttled.get(3), "what it was sent counts"
+
+
+def test_replicas_that_no_topic_names_are_not_throttled(tmp_path: Path) -> None:
+    made = Throttled(tmp_path, "1:1,0:2")
+    assert all(made.get(3) for _ in range(3))
+    assert made.quota.byte_rate(made.node.time.monotonic_ms()) == 0
+    made.node.close()
+
+
+def test_a_throttled_fetch_waits_and_its_follower_lives(throttled: Throttled) -> None:
+    assert throttled.get(3)
+    throttled.node.loop.advance(1)
+    waiting = throttled.node.ask(3, 0, wait_ms=500)
+    assert isinstance(waiting, Deferred)
+    assert state_of(throttled.node, 3)[0] == throttled.node.time.monotonic_ms()
+    throttled.node.append("t", b"b")
+    throttled.node.loop.run_soon()
+    assert not waiting.done
+    throttled.node.loop.advance(600)
+    assert told(waiting.result())[3] == b""
 
 
 class Wide:

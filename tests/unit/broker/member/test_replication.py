@@ -25,7 +25,10 @@ from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
+from tidelog.broker.metrics.rates import Window
 from tidelog.broker.replica.replication.following import Following
+from tidelog.broker.replica.replication.quotas import FOLLOWER, ReplicationQuota
+from tidelog.log.config import LogConfig
 from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
@@ -62,9 +65,14 @@ class World:
         self.failures = 0
         self.spoil: Callable[[bytes], bytes] = bytes
         self.threads: set[str] = set()
+        self.quota: ReplicationQuota | None = None
+        self.isr: tuple[int, ...] = (LEADER,)
 
     def topic(self, *states: PartitionState) -> TopicImage:
         return TopicImage("t", TOPIC_ID, states, {}, False)
+
+    def topic_by_id(self, _topic_id: bytes) -> TopicImage:
+        return self.topic(FOLLOWED._replace(isr=self.isr))
 
     async def ask(self, address: Address, request: FetchRequest) -> FetchResponse:
         """Answer as the leader: all of the log from the offset on, in a session for each request."""
@@ -85,9 +93,9 @@ class World:
         with ThreadPoolExecutor(2, "worker") as executor:
             broker = SimpleNamespace(
                 node_id=NODE, time=SystemTime(), executor=executor, loop=asyncio.get_running_loop(),
-                replica_manager=manager, log_manager=None,
+                replica_manager=manager, log_manager=None, metadata=SimpleNamespace(topic_by_id=self.topic_by_id),
             )  # fmt: skip
-            loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS)
+            loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
             await loops.take_topic(self.topic(FOLLOWED))
             async with asyncio.timeout(60):
                 while not until():  # noqa: ASYNC110 - a state of a log in threads
@@ -152,6 +160,41 @@ def test_records_are_copied_the_large_ones_in_threads(
     assert set(world.asked) == {Address("leader", 9092)}
     assert sample(loops, "replicationbytesin_total") == world.leader.size_bytes
     assert sample(loops, "maxlag") == 0
+
+
+class Limit:
+    """A limit of bytes a second that is used up, until it is raised."""
+
+    def __init__(self, world: World) -> None:
+        self.value = 1.0
+        self._polls = 0
+        self._world = world
+        world.quota = ReplicationQuota(FOLLOWER, NODE, Window(11, 1000), lambda: self.value)
+        world.quota.record(1 << 40, SystemTime().monotonic_ms())
+        world.log.update_config(LogConfig({world.quota.key: f"0:{NODE}"}))
+        append(world.leader, batch(1))
+
+    def raise_it(self) -> bool:
+        """Raise the limit after a while in which nothing was asked for; return whether the record came."""
+        self._polls += 1
+        if self._polls == 100:
+            assert not self._world.asked
+            self.value = 2.0**63
+        return self._world.log.log_end_offset == 1
+
+
+def test_a_throttled_replica_is_not_fetched_beyond_its_limit(world: World) -> None:
+    asyncio.run(world.follow(Limit(world).raise_it))
+    assert world.asked
+
+
+def test_a_replica_in_the_isr_is_fetched_beyond_the_limit(world: World) -> None:
+    """acks=all waits for it."""
+    Limit(world)
+    world.isr = (LEADER, NODE)
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
+    assert world.quota is not None
+    assert world.quota.byte_rate(SystemTime().monotonic_ms()) > 1 << 36
 
 
 def test_a_leader_that_is_away_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:

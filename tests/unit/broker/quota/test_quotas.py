@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tidelog.broker.controller.client_quotas import ClientQuotas, Entity, QuotaChange, entity_of
+from tidelog.broker.metrics.rates import Window
 from tidelog.broker.quota import quotas as module
 from tidelog.broker.quota.quotas import (
     FETCH,
@@ -15,7 +16,6 @@ from tidelog.broker.quota.quotas import (
     PRODUCE,
     MutationQuota,
     Quotas,
-    Window,
     client_of,
     mutation_quota,
 )

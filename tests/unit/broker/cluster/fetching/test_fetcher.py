@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.support.model_leader import TOPIC, TOPIC_ID, ModelFollower, ModelLeader, do_all
-from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
+from tidelog.broker.cluster.fetching.fetcher import THROTTLED_MS, LeaderFetcher
 from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.cluster.fetching.work import (
     Append,
@@ -76,6 +76,36 @@ def after_first_answer(*keys: FetchKey) -> LeaderFetcher:
     fetch_of(fetcher)
     for work in fetcher.take_answer(answer(*(data(key.partition) for key in keys)), 0):
         fetcher.moved(work.key, work.leader_epoch, EMPTY)
+    return fetcher
+
+
+class TestThrottle:
+    def test_a_throttled_partition_is_left_out_and_comes_back(self) -> None:
+        fetcher = after_first_answer(KEY, OTHER)
+        request = fetcher.next_request(0, [OTHER])
+        assert isinstance(request, FetchRequest)
+        assert [one.partitions for one in request.forgotten_topics_data] == [[1]]
+        fetcher.take_answer(answer(), 0)
+        assert asked_of(fetch_of(fetcher, THROTTLED_MS - 1)) == {}
+        fetcher.take_answer(answer(), 0)
+        assert asked_of(fetch_of(fetcher, THROTTLED_MS)) == {1: 0}
+
+    def test_with_all_of_them_throttled_nothing_is_asked_for_a_while(self) -> None:
+        fetcher = fetcher_of(KEY)
+        assert fetcher.next_request(5, [KEY]) is None
+        assert fetcher.wake_ms == 5 + THROTTLED_MS
+        assert fetcher.next_request(5 + THROTTLED_MS, [KEY]) is None
+        assert asked_of(fetch_of(fetcher, 5 + 2 * THROTTLED_MS)) == {0: 0}
+
+    def test_what_is_not_followed_any_more_is_not_held_back(self) -> None:
+        assert asked_of(fetch_of(fetcher_throttled_elsewhere())) == {0: 0}
+
+
+def fetcher_throttled_elsewhere() -> LeaderFetcher:
+    """A loop that was told of a partition which another loop has by now."""
+    fetcher = fetcher_of(KEY)
+    fetcher.next_request(0, [OTHER])
+    fetcher.take_failure(-1000)
     return fetcher
 
 
