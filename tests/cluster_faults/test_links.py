@@ -8,9 +8,11 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_cluster import links
 from tests.support.faulty_cluster.links import Links
 
 LIMIT_S = 60.0
@@ -45,8 +47,8 @@ def asked(port: int) -> bytes:
 
 
 def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Links(dict) as links:
-        left, accept = [errno.EMFILE, errno.ECONNABORTED], links._loop.sock_accept
+    with Links(dict) as proxies:
+        left, accept = [errno.EMFILE, errno.ECONNABORTED], proxies._loop.sock_accept
 
         async def fail_first(server: socket.socket) -> tuple[socket.socket, object]:
             if left:
@@ -54,29 +56,45 @@ def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch
                 raise OSError(code, os.strerror(code))
             return await accept(server)
 
-        monkeypatch.setattr(links._loop, "sock_accept", fail_first)
-        assert asked(links.add("1", echo_port)) == b"question"
+        monkeypatch.setattr(proxies._loop, "sock_accept", fail_first)
+        assert asked(proxies.add("1", echo_port)) == b"question"
         assert left == []
-        assert len(links.failures) == 2
+        assert len(proxies.failures) == 2
+
+
+def test_the_owner_of_a_connection_is_told_from_others_with_its_port(
+    echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives one local port to connections to several targets: cuts had reached other brokers' instead."""
+    with socket.create_connection(("127.0.0.1", echo_port), LIMIT_S) as client:
+        local = client.getsockname()[1]
+        header, *lines = Path("/proc/net/tcp").read_text().splitlines()
+        own = next(line for line in lines if line.split()[1].endswith(f":{local:04X}"))
+        other = own.replace(f":{echo_port:04X}", ":0001").replace(own.split()[9], "1")
+        table = tmp_path / "tcp"
+        table.write_text("\n".join((header, other, own)) + "\n")
+        monkeypatch.setattr(links, "TABLES", (str(table),))
+        assert links.owner(local, echo_port, {os.getpid(): "client"}) == "client"
+        client.sendall(b"question")
 
 
 def test_bytes_of_a_cut_direction_wait(echo_port: int) -> None:
-    with Links(lambda: {os.getpid(): "client"}) as links:
-        port = links.add("1", echo_port)
-        links.cut(("1", "client"))
+    with Links(lambda: {os.getpid(): "client"}) as proxies:
+        port = proxies.add("1", echo_port)
+        proxies.cut(("1", "client"))
         with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
             client.sendall(b"question")
-            sent = asyncio.run_coroutine_threadsafe(wait_for_piece(links), links._loop)
+            sent = asyncio.run_coroutine_threadsafe(wait_for_piece(proxies), proxies._loop)
             sent.result(LIMIT_S)
             client.setblocking(False)
             with pytest.raises(BlockingIOError):
                 client.recv(100)
             client.settimeout(LIMIT_S)
-            links.heal()
+            proxies.heal()
             assert client.recv(100) == b"question"
 
 
-async def wait_for_piece(links: Links) -> None:
+async def wait_for_piece(proxies: Links) -> None:
     """Wait until the question has gone over."""
-    while not links.pieces["client", "1"]:  # noqa: ASYNC110 - a count of another task
+    while not proxies.pieces["client", "1"]:  # noqa: ASYNC110 - a count of another task
         await asyncio.sleep(0.001)

@@ -128,7 +128,7 @@ class Links:
             for one in (client, target):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(OSError):
-                who = owner(client_port, self._processes())
+                who = owner(client_port, client.getsockname()[1], self._processes())
                 await self._gate((who, name)).wait()
                 await self._loop.sock_connect(target, ("127.0.0.1", target_port))
                 await together(self._pump(client, target, (who, name)), self._pump(target, client, (name, who)))
@@ -157,21 +157,22 @@ async def together(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def owner(port: int, processes: Mapping[int, str]) -> str:
-    """Return the name of the process that has the socket with this local port; "" for any other."""
-    inode = next(_inodes(port), None)
+def owner(port: int, target_port: int, processes: Mapping[int, str]) -> str:
+    """Return the name of the process that has the socket from this local port to that target; "" for any other. Sockets
+    to other targets may have the same local port."""
+    inode = next(_inodes(port, target_port), None)
     for pid, name in processes.items():
         if inode is not None and _has_socket(pid, f"socket:[{inode}]"):
             return name
     return ""
 
 
-def _inodes(port: int) -> Iterator[str]:
-    end = f":{port:04X}"
+def _inodes(port: int, target_port: int) -> Iterator[str]:
+    local, remote = f":{port:04X}", f":{target_port:04X}"
     for table in TABLES:
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[1].endswith(end) and fields[9] != "0":
+            if fields[1].endswith(local) and fields[2].endswith(remote) and fields[9] != "0":
                 yield fields[9]
 
 
