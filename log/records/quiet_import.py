@@ -22,7 +22,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +69,7 @@ def quiet_import(*packages: str) -> Iterator[None]:
 def _open_libraries(package: str) -> None:
     """A library that is not found or does not open is left to the import, which says what is wrong with it."""
     import ctypes
+    from pathlib import Path  # 0.7 MB, which an idle broker does without
 
     found = importlib.util.find_spec(package)
     for directory in (found and found.submodule_search_locations) or ():
