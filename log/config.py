@@ -15,10 +15,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, each_of, one_of
 from tidelog.protocol.record.compression import CompressionType
+
+if TYPE_CHECKING:
+    from tidelog.log.validation.validator import ValidationParams
 
 MAX_LONG = 2**63 - 1
 _HOUR_MS = 3_600_000
@@ -388,6 +391,23 @@ class LogConfig:
 
 def _codec_number(name: str) -> int:
     return 0 if name == "uncompressed" else int(CompressionType[name.upper()])
+
+
+def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
+    """The topic's side of validating what producers send."""
+    from tidelog.log.validation.validator import ValidationParams  # who only names keys needs no validator
+
+    return ValidationParams(
+        topic_partition=topic_partition,
+        magic=config.message_format_magic,
+        compression=config.compression_type,
+        compression_level=config.compression_level,
+        timestamp_type=int(config.is_log_append_time),
+        timestamp_before_max_ms=config.timestamp_before_max_ms,
+        timestamp_after_max_ms=config.timestamp_after_max_ms,
+        max_message_bytes=config.max_message_bytes,
+        is_compacted=config.compact,
+    )
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:

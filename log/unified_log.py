@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog.log.config import LogConfig
+from tidelog.log.config import LogConfig, validation_params
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation, LogEnd, TailHint, collect_aborted, read_log
 from tidelog.log.file_use import FileUse, LogDeletedError
@@ -56,7 +56,6 @@ from tidelog.log.validation.validator import (
     AppendContext,
     AppendOrigin,
     LogValidator,
-    ValidationParams,
     validate_generally,
 )
 from tidelog.protocol.compiled import words
@@ -644,18 +643,7 @@ class UnifiedLog:
         with self.lock:
             self.config = config
             self._segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
-            params = ValidationParams(
-                topic_partition=str(self.topic_partition),
-                magic=config.message_format_magic,
-                compression=config.compression_type,
-                compression_level=config.compression_level,
-                timestamp_type=int(config.is_log_append_time),
-                timestamp_before_max_ms=config.timestamp_before_max_ms,
-                timestamp_after_max_ms=config.timestamp_after_max_ms,
-                max_message_bytes=config.max_message_bytes,
-                is_compacted=config.compact,
-            )
-            self._validator = LogValidator(params)
+            self._validator = LogValidator(validation_params(str(self.topic_partition), config))
 
     def close(self) -> None:
         """Finish the indices, keep the producer state, close the files. Readers of promised slices go on.
