@@ -13,12 +13,12 @@ from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS,
 from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKEN_KEYS
 from tidelog.broker.config.keys.security import UNSECURED_HANDLER, listener_values, mechanism_values
 
-OAUTHBEARER = "OAUTHBEARER"
+OAUTHBEARER, GSSAPI = "OAUTHBEARER", "GSSAPI"
 _READABLE_BY_OTHERS = 0o004
 
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
-    """The findings for a configuration. Looks at the modes of keystores; raises ConfigError."""
+    """The findings for a configuration. Looks at the modes of keystores and keytabs; raises ConfigError."""
     found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
     host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
     if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
@@ -40,11 +40,22 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
         yield f"listener {name} is open to the network without TLS: what clients authenticate by can be read along"
     if protocol in SASL_PROTOCOLS and OAUTHBEARER in values["sasl.enabled.mechanisms"]:
         yield from _token_findings(config, name)
+    if protocol in SASL_PROTOCOLS and GSSAPI in values["sasl.enabled.mechanisms"]:
+        yield from _keytab_findings(config, name)
     if asks == "requested" and protocol not in SASL_PROTOCOLS:
         yield f"listener {name} lets clients without a certificate in, as User:ANONYMOUS (ssl.client.auth=requested)"
     location = values["ssl.keystore.location"]
     if protocol not in PLAIN_PROTOCOLS and location and is_readable_by_others(location):
         yield f"the private key of listener {name} can be read by every user of this machine: chmod 600 {location}"
+
+
+def _keytab_findings(config: BrokerConfig, name: str) -> Iterator[str]:
+    from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas  # few listeners have a keytab
+
+    jaas = mechanism_values(config.listener_texts(), name, GSSAPI)[JAAS_KEY]
+    path = "" if jaas is None else parse_jaas(jaas).options.get("keyTab", "").removeprefix("file:")
+    if path and is_readable_by_others(path):
+        yield f"the keytab of listener {name} can be read by every user of this machine: chmod 600 {path}"
 
 
 def _token_findings(config: BrokerConfig, name: str) -> Iterator[str]:

@@ -74,7 +74,7 @@ def check_bearer(config: BrokerConfig) -> None:
     if texts:
         from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL
 
-        build_signed(listener_values(texts, LISTENER), None)
+        build_signed(listener_values(texts, LISTENER), None, _PREFIX)
     elif not config.get(ADMIN_TOKENS_FILE):
         raise invalid(
             ADMIN_TOKENS_FILE, "", f"the file of tokens, or {ADMIN_TOKEN_KEYS}, as {ADMIN_AUTHENTICATION} has bearer"

@@ -2,7 +2,7 @@
 
 SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
 proof is remembered for a minute, by a keyed digest, and holds while the credential is the same object. An unknown user
-takes as long as a known one. Loop thread only.
+takes as long as a known one: a key is derived for each mechanism, of a user with fewer too. Loop thread only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Passwords:
         """Return whether this is the user's password."""
         if self.is_known(user, password):
             return True
-        candidates = self._candidates(user) or [(ScramMechanism.SCRAM_SHA_256, self._nobody)]
+        known = dict(self._candidates(user))
+        candidates = [(mechanism, known.get(mechanism, self._nobody)) for mechanism in ScramMechanism]
         work = partial(first_proved, password, candidates)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         if found is None or found is self._nobody:

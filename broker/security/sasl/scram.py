@@ -78,11 +78,10 @@ class ScramUsers:
     def find(self, user: str) -> tuple[ScramState, bool]:
         """A user's credential and True; for an unknown user one that no proof fits, and False."""
         known = self._look_up(user, self.mechanism)
-        if known is not None:
-            return known, True
-        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]
+        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]  # of known users too: time shall not tell them
         size = hashlib.new(self.hash_name).digest_size
-        return ScramState(salt, bytes(size), bytes(size), MIN_ITERATIONS), False
+        decoy = ScramState(salt, bytes(size), bytes(size), MIN_ITERATIONS)
+        return (decoy, False) if known is None else (known, True)
 
 
 class ScramServer:

@@ -143,9 +143,10 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
     return build_signed(values, trust_of(module.options))
 
 
-def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None) -> Secured:
-    """The check of signed tokens; ``context`` is TLS towards the keys' endpoint. Raises ConfigError."""
-    check_url(values)
+def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> Secured:
+    """The check of signed tokens; ``context`` is TLS towards the keys' endpoint, ``prefix`` what the keys of the values
+    began with where they were given. Raises ConfigError."""
+    check_url(values, prefix)
     for name in _MODULES:
         if find_spec(name) is None:
             raise refuse("sasl.enabled.mechanisms", OAUTHBEARER, "it only with `pip install tidelog[oauth]`")
@@ -159,17 +160,19 @@ def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
         raise refuse(HANDLER_KEY, handler, f"it only on a listener of this machine alone, unlike {endpoint}")
 
 
-def check_url(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError unless the keys have a URL that may be used."""
+def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises ConfigError, which names the key with its prefix, unless the keys have a URL that may be used."""
     url = values[URL_KEY]
     path = file_of(url) if url and is_well_formed(url) else None
     allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
     if allowed is not None and (url if path is None else path) not in allowed:
-        raise refuse(URL_KEY, url, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
+        raise refuse(prefix + URL_KEY, url, f"one of {ALLOWED_URLS if path is None else ALLOWED_FILES}")
     if path or (url and is_well_formed(url) and is_safe(url)):
         return
     raise refuse(
-        URL_KEY, url, "a URL of https or file, or of http on this machine: without keys no token proves anything"
+        prefix + URL_KEY,
+        url,
+        "a URL of https or file, or of http on this machine: without keys no token proves anything",
     )
 
 

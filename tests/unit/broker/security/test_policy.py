@@ -84,6 +84,19 @@ def test_a_private_key_is_for_its_owner(tmp_path: Path, mode: int, is_found: boo
     assert ["chmod 600" in finding for finding in found] == [True] * is_found
 
 
+@pytest.mark.parametrize(("mode", "is_found"), [(0o644, True), (0o604, True), (0o640, False), (0o600, False)])
+@pytest.mark.parametrize("prefix", ["", "file:"])
+def test_a_keytab_is_for_its_owner(tmp_path: Path, mode: int, is_found: bool, prefix: str) -> None:
+    keytab = tmp_path / "kafka.keytab"
+    keytab.touch()
+    keytab.chmod(mode)
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    jaas = f'{module} useKeyTab=true keyTab="{prefix}{keytab}" principal="kafka/here@REALM";'
+    key = "listener.name.sasl_ssl.gssapi.sasl.jaas.config"
+    config = BrokerConfig({"listeners": "SASL_SSL://:1", "sasl.enabled.mechanisms": "GSSAPI", key: jaas, **AUTHORIZER})
+    assert ["chmod 600" in finding for finding in find_weaknesses(config)] == [True] * is_found
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_hosts_are_known(host: str) -> None:
     assert is_loopback(host)

@@ -11,6 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,15 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.login import logins as admin_login
 from tidelog.broker.admin.login.access import check_access, methods_of
 from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
+from tidelog.broker.admin.login.passwords import Passwords
 from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.admin.permissions import CONSOLE_NEEDS, NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
-from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
@@ -120,6 +123,32 @@ async def test_health_is_open_without_details(tmp_path: Path) -> None:
 async def test_users_of_plain_and_scram_may_log_in(tmp_path: Path, user: str, password: str) -> None:
     async with site(tmp_path, SASL) as asked:
         assert await statuses(asked, basic(user, password)) == LET_IN
+
+
+@pytest.mark.parametrize("known", [[m] for m in ScramMechanism] + [list(ScramMechanism)])
+async def test_an_unknown_user_takes_the_work_of_a_known_one(
+    known: list[ScramMechanism], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same derivations: how long a refusal takes tells no name."""
+    work: list[tuple[str, int]] = []
+
+    def derive_key(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        work.append((name, iterations))
+        return bytes(32)
+
+    monkeypatch.setattr("tidelog.broker.admin.login.passwords.hashlib.pbkdf2_hmac", derive_key)
+    credential = ScramState(b"salt", b"stored", b"server", MIN_ITERATIONS)
+    with ThreadPoolExecutor(1) as executor:
+        passwords = Passwords(
+            BrokerConfig({}), lambda user, one: credential if user == "ann" and one in known else None, lambda: 0.0,
+            executor,
+        )  # fmt: skip
+        seen = []
+        for user in ("ann", "nobody"):
+            assert not await passwords.check(user, "wrong")
+            seen.append(sorted(work))
+            work.clear()
+    assert seen[0] == seen[1] != []
 
 
 async def test_a_password_that_changes_is_asked_for_at_once(tmp_path: Path) -> None:
@@ -371,7 +400,7 @@ def test_a_login_is_asked_for_where_others_reach_it_or_clients_log_in(texts: dic
     ],
 )
 def test_what_cannot_be_kept_refuses_the_start(texts: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file)|jwks"):
+    with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file|sasl\.oauthbearer)"):
         check_access(BrokerConfig(texts))
     check_access(BrokerConfig({**texts, "admin.listener": ""}))
     check_access(BrokerConfig({"admin.listener": "0.0.0.0:1", "admin.authentication": "none"}))

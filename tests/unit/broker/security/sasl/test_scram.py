@@ -8,11 +8,14 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
+from tidelog.broker.security.sasl import scram
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
 from tidelog.broker.security.sasl.mechanism import Reply
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
@@ -115,6 +118,34 @@ def test_an_unknown_user_has_the_same_salt_each_time() -> None:
     answers = {ScramServer(users, lambda: "x").evaluate(b"n,,n=nobody,r=a").token for _ in range(3)}
     assert len(answers) == 1
     assert ScramServer(users, lambda: "x").evaluate(b"n,,n=other,r=a").token not in answers
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_an_unknown_user_takes_the_work_of_a_known_one(
+    mechanism: ScramMechanism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same hashes over as many bytes: time tells no name."""
+    work: list[tuple[str, int]] = []
+
+    def digest(key: bytes, message: bytes, name: str) -> bytes:
+        work.append((name, len(message)))
+        return hmac.digest(key, message, name)
+
+    def new(name: str, data: bytes = b"") -> Any:
+        work.append((name, len(data)))
+        return hashlib.new(name, data)
+
+    monkeypatch.setattr(scram, "hmac", SimpleNamespace(digest=digest, compare_digest=hmac.compare_digest))
+    monkeypatch.setattr(scram, "hashlib", SimpleNamespace(new=new))
+    seen = []
+    for name in ("user", "nope"):
+        theirs, ours = Client(mechanism, name, password="wrong"), server(mechanism, nonce="ours")
+        final = theirs.final(ours.evaluate(theirs.first()).token)
+        with pytest.raises(InvalidTokenError, match="proof"):
+            ours.evaluate(final)
+        seen.append(work[:])
+        work.clear()
+    assert seen[0] == seen[1] != []
 
 
 @pytest.mark.parametrize(
