@@ -11,14 +11,16 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.handlers.known_partitions import divide, join_answers
 from tidelog.broker.handlers.partition_chunks import chunks_of
-from tidelog.broker.loop.deferred import completed
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -32,32 +34,42 @@ Request = OffsetCommitRequest
 
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Steps[OffsetCommitResponse]:
     """Append one record per partition, some partitions at a time; answered when they are committed."""
-    commit = coordinators_of(broker).groups.commit_offsets
-    commits = []
+    commits, refused = [], []
     for topics in chunks_of(request.topics):
-        part = with_fields(request, topics=topics)
-        refuse = partial(error_response, part)
-        try:
-            commits.append(commit(context, part).otherwise(refuse))
-        except KafkaError as error:
-            commits.append(completed(refuse(error)))
+        known, unknown = divide(broker.metadata, topics)
+        refused.append([answer for topic, error in unknown for answer in _refuse([topic], error)])
+        commits.append(_commit(broker, context, with_fields(request, topics=known)))
         yield None
     answered = yield from all_settled(commits)
-    return OffsetCommitResponse(topics=[topic for part in answered for topic in part.topics])
+    pairs = zip(refused, answered, strict=True)
+    return OffsetCommitResponse(topics=[topic for told, part in pairs for topic in join_answers(told, part.topics)])
+
+
+def _commit(broker: Broker, context: RequestContext, part: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
+    """Have the coordinator commit partitions that are there."""
+    if not part.topics:
+        return completed(OffsetCommitResponse())
+    refuse = partial(error_response, part)
+    try:
+        return coordinators_of(broker).groups.commit_offsets(context, part).otherwise(refuse)
+    except KafkaError as error:
+        return completed(refuse(error))
 
 
 def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
     """Build a response with one error for every partition."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error.code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return OffsetCommitResponse(topics=_refuse(request.topics, error))
+
+
+def _refuse(topics: list[OffsetCommitRequestTopic], error: KafkaError) -> list[OffsetCommitResponseTopic]:
+    return [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error.code)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -10,6 +10,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.handlers.known_partitions import divide, join_answers
 from tidelog.broker.handlers.partition_chunks import chunks_of
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled, settled
@@ -25,6 +26,7 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -41,28 +43,43 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
     """Check the transaction, then the member, then append. Raises what either coordinator raises."""
-    coordinators = coordinators_of(broker)
+    parts = []
+    for topics in chunks_of(request.topics):
+        parts.append(divide(broker.metadata, topics))
+        yield None
     refusal: KafkaError | None = None
     checked = completed(None)
-    if broker.config.get_bool("transaction.partition.verification.enable"):
+    if broker.config.get_bool("transaction.partition.verification.enable") and any(part.known for part in parts):
         try:
             checked = yield from _check_transaction(broker, context.api_version, request)
         except KafkaError as error:
             refusal = error
     commits = []
-    for topics in chunks_of(request.topics):
-        part = with_fields(request, topics=topics)
-        refuse = partial(error_response, part)
-        try:
-            if refusal is not None:
-                raise refusal
-            commits.append(coordinators.groups.commit_offsets_in_transaction(part).otherwise(refuse))
-        except KafkaError as error:
-            commits.append(completed(refuse(error)))
+    for part in parts:
+        commits.append(_commit(broker, with_fields(request, topics=part.known), refusal))
         yield None
     yield from settled(checked)
     answered = yield from all_settled(commits)
-    return TxnOffsetCommitResponse(topics=[topic for part in answered for topic in part.topics])
+    told = []
+    for part, answer in zip(parts, answered, strict=True):
+        refused = [topic for asked, error in part.unknown for topic in _refuse([asked], error)]
+        told += join_answers(refused, answer.topics)
+    return TxnOffsetCommitResponse(topics=told)
+
+
+def _commit(
+    broker: Broker, part: TxnOffsetCommitRequest, refusal: KafkaError | None
+) -> Deferred[TxnOffsetCommitResponse]:
+    """Have the group's coordinator commit partitions that are there, unless the transaction is refused."""
+    if not part.topics:
+        return completed(TxnOffsetCommitResponse())
+    refuse = partial(error_response, part)
+    try:
+        if refusal is not None:
+            raise refusal
+        return coordinators_of(broker).groups.commit_offsets_in_transaction(part).otherwise(refuse)
+    except KafkaError as error:
+        return completed(refuse(error))
 
 
 def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitRequest) -> Steps[Deferred[None]]:
@@ -90,15 +107,17 @@ def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitReq
 
 def error_response(request: TxnOffsetCommitRequest, error: KafkaError) -> TxnOffsetCommitResponse:
     """Build a response with one error for every partition."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error.code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    return TxnOffsetCommitResponse(topics=_refuse(request.topics, error))
+
+
+def _refuse(topics: list[TxnOffsetCommitRequestTopic], error: KafkaError) -> list[TxnOffsetCommitResponseTopic]:
+    return [
+        TxnOffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=[
+                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error.code)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,58 @@
+"""Partitions of an offset commit, divided into those that are there and those that are unknown.
+
+The coordinator is asked about the first alone: it refuses a group, a member or a producer, and what is unknown is told
+to be unknown whatever it says. Where nothing is there, it is not asked at all: no group is made, and no transaction
+gets a partition. Source: KafkaApis of Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.protocol.errors import KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.protocol.schema.copies import with_fields
+from tidelog.protocol.types import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.image import MetadataCache
+
+
+class Divided(NamedTuple):
+    """Topics of a request, each in one of the lists or, with a part of its partitions, in both."""
+
+    known: list[Any]
+    unknown: list[tuple[Any, KafkaError]]
+    """Topics with partitions that are not there, each with its error; and topics without partitions."""
+
+
+def divide(metadata: MetadataCache, topics: list[Any]) -> Divided:
+    """Divide topics by name, or by id where they have one."""
+    divided = Divided([], [])
+    for topic in topics:
+        topic_id = getattr(topic, "topic_id", ZERO_UUID)
+        image = metadata.find(topic.name) if topic_id == ZERO_UUID else metadata.topic_by_id(topic_id)
+        count = 0 if image is None else image.partition_count
+        known = [partition for partition in topic.partitions if 0 <= partition.partition_index < count]
+        if known and len(known) == len(topic.partitions):
+            divided.known.append(topic)
+            continue
+        if known:
+            divided.known.append(with_fields(topic, partitions=known))
+        is_unknown_id = image is None and topic_id != ZERO_UUID
+        error = UnknownTopicIdError() if is_unknown_id else UnknownTopicOrPartitionError()
+        left = [partition for partition in topic.partitions if not 0 <= partition.partition_index < count]
+        divided.unknown.append((with_fields(topic, partitions=left), error))
+    return divided
+
+
+def join_answers(unknown: list[Any], known: list[Any]) -> list[Any]:
+    """Return the answers about topics, unknown ones first, each topic once."""
+    found = {(topic.name, getattr(topic, "topic_id", None)): topic for topic in unknown}
+    more = []
+    for topic in known:
+        same = found.get((topic.name, getattr(topic, "topic_id", None)))
+        if same is None:
+            more.append(topic)
+        else:
+            same.partitions.extend(topic.partitions)
+    return [*unknown, *more] if unknown else known
