@@ -8,7 +8,8 @@ number of producers a disk has one sync at a time per log, and an acknowledgemen
 settles those who wait for its high watermark; this is the source that moves it. Kafka syncs within the append, so
 neither there nor here a consumer is shown a record that a power loss could take back (faults.md I2). A failed sync
 takes the directory offline (``UnifiedLog.flush``) and fails all who wait: nothing is acknowledged (F9). Where the log
-was cut within a sync, because leadership went and came back, what was appended in place of that waits for the next one.
+was cut within a sync, because leadership went and came back, what was appended in place of that waits for the next one;
+where it was deleted or closed, all who wait fail.
 Loop thread only; ``run_in_thread`` is the loop's executor.
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
@@ -73,4 +74,11 @@ class GroupFlush:
             self._synced(synced)
         finally:  # those who came meanwhile wait for no mistake of what the sync has settled
             if self._log.log_end_offset > synced:
-                self.appended()
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Care for what the last sync did not cover. A log that was deleted or closed promises nothing, at no sync."""
+        if self._log.is_serving:
+            self.appended()
+        else:
+            self._failed(self._log.failure or KafkaStorageError("the log was closed within a sync"))

@@ -4,14 +4,18 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.loop.deferred import Deferred
+from tests.support.cleaning import LogWriter, open_log
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import GroupFlush
-from tidelog.protocol.errors import KafkaStorageError
+from tidelog.log.config import LogConfig
+from tidelog.log.file_use import LogDeletedError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 
 @dataclass
@@ -27,8 +31,12 @@ class FakeLog:
     high_watermark: int = 0
     flushed: list[int] = field(default_factory=list)
     error: KafkaStorageError | None = None
+    failure: KafkaStorageError | None = None
+    is_serving: bool = True
 
     def flush(self, up_to: int) -> None:
+        if not self.is_serving:
+            return  # as that of a log that was deleted: nothing of it is left to promise
         if self.error is not None:
             raise self.error
         self.flushed.append(up_to)
@@ -147,6 +155,31 @@ def test_those_who_came_meanwhile_wait_for_no_mistake_of_what_a_sync_settles() -
     assert fixture.threads.work, "the next sync is under way"
     fixture.commits.advance(3)
     assert all(wait.done for wait in (first, second, third))
+
+
+@pytest.mark.parametrize("failure", [None, KafkaStorageError("deleted")])
+def test_a_log_that_was_deleted_is_not_synced_again_and_again(failure: KafkaStorageError | None) -> None:
+    fixture = Fixture(1)
+    waits = [fixture.append(), fixture.append()]
+    fixture.log.is_serving, fixture.log.failure = False, failure
+    fixture.threads.finish()
+    assert not fixture.threads.work, "no further sync"
+    assert not fixture.log.high_watermark, "nothing is durable"
+    assert all(isinstance(error_of(wait), KafkaStorageError) for wait in waits)
+
+
+def test_a_real_log_that_is_deleted_within_a_sync_is_left_alone(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig({"flush.messages": "1"}))
+    writer, threads, failed = LogWriter(log), Threads(), list[KafkaError]()
+    flush = GroupFlush(log, threads, lambda _: None, failed.append)
+    for _ in range(2):
+        writer.append([(b"key", b"value")])
+        flush.appended()
+    log.abandon()
+    threads.finish()
+    log.release_files()
+    assert not threads.work
+    assert [type(error) for error in failed] == [LogDeletedError]
 
 
 class CutLog(FakeLog):
