@@ -163,6 +163,27 @@ def test_records_of_aborted_transactions_are_left_out(shell: Shell) -> None:
     assert values(consume(shell, "committed", "--isolation", "read_committed")) == ["0", "2"]
 
 
+def test_megabytes_of_aborted_records_do_not_end_the_read(shell: Shell) -> None:
+    """A round takes a megabyte of a partition: several hold nothing but what was aborted."""
+    from confluent_kafka import Producer
+
+    create(shell, "mostly-aborted")
+    producer = Producer({"bootstrap.servers": shell.bootstrap, "transactional.id": "mostly-aborts", "linger.ms": 0})
+    producer.init_transactions(30)
+    for _ in range(2):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce("mostly-aborted", bytes(900_000))
+            producer.flush(30)
+        producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce("mostly-aborted", b"kept")
+    producer.commit_transaction(30)
+    committed = ("--isolation", "read_committed")
+    assert values(consume(shell, "mostly-aborted", *committed)) == ["kept"]
+    assert values(consume(shell, "mostly-aborted", *committed, "-g", "patient")) == ["kept"]
+
+
 def test_a_group_goes_on_where_it_was(shell: Shell, tmp_path: Path) -> None:
     create(shell, "grouped", 3)
     produce(shell, "grouped", "\n".join(f"{number}:{number}" for number in range(30)), tmp_path, "-K", ":")

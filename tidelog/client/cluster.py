@@ -113,8 +113,12 @@ class Cluster:
             except KafkaError as error:
                 if not error.retriable or time.monotonic() > deadline:
                     raise
-            self._leaders.clear()
+            self.forget_leaders()
             time.sleep(_PAUSE_S)
+
+    def forget_leaders(self) -> None:
+        """Ask for leaders again when they are needed next: one may have moved."""
+        self._leaders.clear()
 
     def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
         """The address of each partition's leader, by partition. With ``create`` a topic that is not there is made where

@@ -1,7 +1,7 @@
 """A fetcher: records of chosen partitions from chosen offsets on, in the order of each log.
 
 Each round asks the leaders of all partitions that have a position. Control batches and, under ``read_committed``,
-records of aborted transactions are left out. One thread.
+records of aborted transactions are left out: a round without records may have moved positions all the same. One thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from tidelog.client.admin.offsets import READ_COMMITTED, TopicPartition
-from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
+from tidelog.client.cluster import Address, Cluster, Trouble, ask, raise_for_code
+from tidelog.client.connection import ClientError
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.fetch import (
     AbortedTransaction,
     FetchPartition,
@@ -52,22 +54,48 @@ class Fetcher:
         self._partition_bytes = partition_bytes
         self._isolation_level = isolation_level
         self.positions = dict(positions)
+        self.vacant: dict[TopicPartition, int] = {}
+        """Partitions of which the last round brought nothing, and the offset up to which their leaders looked."""
 
     def fetch(self, wait_ms: int) -> Iterator[FetchedRecord]:
         """Yield the records of one round; without any, the round waits up to ``wait_ms``.
 
-        The position of a partition moves past a record when the next one is asked for. Raises ClientError, KafkaError.
+        The position of a partition moves past a record when the next one is asked for. Raises ClientError, KafkaError:
+        the first failure of a leader or partition, after the records of the others.
         """
+        self.vacant = {}
         by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
         for place in list(self.positions):
             by_leader[self._cluster.leader(*place)].append(place)
+        failures: list[ClientError | KafkaError] = []
         for address, places in by_leader.items():
-            request = self._request(places, wait_ms // len(by_leader))
-            answer = ask(self._cluster.client_for(address), request, FetchResponse, _FETCH)
-            raise_for_code(answer.error_code, "fetch")
-            for topic in answer.responses:
-                for data in topic.partitions:
-                    yield from self._records(topic.topic, data)
+            try:
+                answer = self._ask(address, self._request(places, wait_ms // len(by_leader)))
+            except Trouble as error:
+                failures.append(error)
+            else:
+                self._note_vacant(answer)
+                for topic in answer.responses:
+                    for data in topic.partitions:
+                        yield from self._records(topic.topic, data, failures)
+        if failures:
+            raise failures[0]
+
+    def _ask(self, address: Address, request: FetchRequest) -> FetchResponse:
+        """Raises ClientError, KafkaError."""
+        answer = ask(self._cluster.client_for(address), request, FetchResponse, _FETCH)
+        raise_for_code(answer.error_code, "fetch")
+        return answer
+
+    def _note_vacant(self, answer: FetchResponse) -> None:
+        """Note partitions without records; where any has some, the others' may have found no room in the answer."""
+        found = [(topic.topic, data) for topic in answer.responses for data in topic.partitions]
+        if any(data.records for _, data in found):
+            return
+        for topic, data in found:
+            if not data.error_code:
+                end = data.last_stable_offset if self._isolation_level == READ_COMMITTED else data.high_watermark
+                self.vacant[topic, data.partition_index] = end
 
     def _request(self, places: list[TopicPartition], wait_ms: int) -> FetchRequest:
         topics: dict[str, FetchTopic] = {}
@@ -88,9 +116,16 @@ class Fetcher:
             topics=list(topics.values()),
         )
 
-    def _records(self, topic: str, data: PartitionData) -> Iterator[FetchedRecord]:
+    def _records(
+        self, topic: str, data: PartitionData, failures: list[ClientError | KafkaError]
+    ) -> Iterator[FetchedRecord]:
+        """Yield a partition's records, or add its error to the failures."""
         place = (topic, data.partition_index)
-        raise_for_code(data.error_code, f"fetch from {topic}-{data.partition_index}")
+        try:
+            raise_for_code(data.error_code, f"fetch from {topic}-{data.partition_index}")
+        except KafkaError as error:
+            failures.append(error)
+            return
         start = self.positions.get(place)
         if start is None or not data.records:
             return

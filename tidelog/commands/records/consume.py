@@ -17,10 +17,17 @@ from tidelog.commands.frame.records import hex_line, json_line, text_line
 if TYPE_CHECKING:
     from tidelog.client.admin.offsets import TopicPartition
     from tidelog.client.cluster import Cluster
+    from tidelog.client.connection import ClientError
     from tidelog.client.records.fetcher import Fetcher
     from tidelog.find import FoundRecord
+    from tidelog.protocol.errors import KafkaError
 
 WAIT_MS = 500
+RETRY_S = 30.0
+"""How long a leader may be missing: a controller fences a silent broker after 9 s, and then elects another."""
+PAUSE_S = 0.1
+VACANT_ROUNDS = 3
+"""Answers without records until a partition is taken as read to its end: compaction leaves offsets without records."""
 COMMIT_S = 5.0
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_line, "json": json_line}
@@ -34,6 +41,79 @@ class Range(NamedTuple):
     end_ms: int | None
     follow: bool
     isolation_level: int
+
+
+class Reading:
+    """Rounds of a fetcher up to given ends. A leader that moves or is away is asked again, for RETRY_S."""
+
+    def __init__(self, cluster: Cluster, fetcher: Fetcher) -> None:
+        self._cluster = cluster
+        self._fetcher = fetcher
+        self._ends: dict[TopicPartition, int] = {}
+        self._vacant: dict[TopicPartition, int] = {}
+        self._failing_since: float | None = None
+
+    def begin(self, positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+        """Read from these positions on, up to the ends; on and on where a partition has none."""
+        self._fetcher.positions = positions
+        self._ends = ends
+        self._vacant = {}
+
+    def drop_finished(self) -> bool:
+        """Give up partitions that are read to their end; return whether any is left."""
+        positions = self._fetcher.positions
+        for place, end in self._ends.items():
+            if positions.get(place, -1) >= end or self._vacant.get(place, 0) >= VACANT_ROUNDS:
+                positions.pop(place, None)
+        return bool(positions)
+
+    def next_round(self) -> Iterator[FoundRecord]:
+        """Yield the records of one fetch that lie before the ends. Raises ClientError, KafkaError."""
+        from tidelog.client.cluster import Trouble
+
+        if not self._fetcher.positions:
+            time.sleep(WAIT_MS / 1000)
+        try:
+            yield from self._records()
+            self._count_vacant()
+        except Trouble as error:
+            self._pause_after(error)
+        else:
+            self._failing_since = None
+
+    def _records(self) -> Iterator[FoundRecord]:
+        from tidelog.find import FoundRecord
+
+        for topic, partition, record in self._fetcher.fetch(WAIT_MS):
+            end = self._ends.get((topic, partition))
+            if end is None or record.offset < end:
+                yield FoundRecord(
+                    topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+                )
+
+    def _count_vacant(self) -> None:
+        """Count answers without records. Raises ClientError where a leader's log ends before the end."""
+        from tidelog.client.connection import ClientError
+
+        vacant = {place: seen for place, seen in self._fetcher.vacant.items() if place in self._ends}
+        self._vacant = {
+            place: self._vacant.get(place, 0) + 1 for place, seen in vacant.items() if seen >= self._ends[place]
+        }
+        for place, seen in vacant.items():
+            if seen < self._ends[place]:
+                raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, it ended at {self._ends[place]} before")
+
+    def _pause_after(self, error: ClientError | KafkaError) -> None:
+        """Wait for another leader. Raises the error if that cannot help, or has not helped for RETRY_S."""
+        from tidelog.client.cluster import is_passing
+
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not is_passing(error) or now - self._failing_since > RETRY_S:
+            raise error
+        self._cluster.forget_leaders()
+        time.sleep(PAUSE_S)
 
 
 @click.command(cls=Command)
@@ -147,16 +227,11 @@ def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Rang
     """Yield records of these partitions. Raises ClientError, KafkaError."""
     from tidelog.client.records.fetcher import Fetcher
 
-    fetcher = Fetcher(cluster, first_positions(cluster, places, wanted), wanted.isolation_level)
-    ends = last_positions(cluster, places, wanted)
-    while drop_finished(fetcher, ends):
-        is_empty = True
-        for record in read_round(fetcher, ends):
-            is_empty = False
-            yield record
+    reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
+    reading.begin(first_positions(cluster, places, wanted), last_positions(cluster, places, wanted))
+    while reading.drop_finished():
+        yield from reading.next_round()
         yield None
-        if is_empty and not wanted.follow:
-            return
 
 
 def read_as_member(
@@ -168,7 +243,7 @@ def read_as_member(
     from tidelog.client.records.member import GroupMember
     from tidelog.protocol.errors import KafkaError
 
-    fetcher = Fetcher(cluster, {}, wanted.isolation_level)
+    reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
     read: dict[TopicPartition, int] = {}
 
     def commit() -> None:
@@ -182,7 +257,6 @@ def read_as_member(
             print(f"tidelog consume: {error}", file=sys.stderr)
 
     member = GroupMember(cluster, group, topics, commit_if_possible)
-    ends: dict[TopicPartition, int] = {}
     next_commit = time.monotonic() + COMMIT_S
     try:
         while True:
@@ -190,46 +264,20 @@ def read_as_member(
                 read.clear()
                 places = member.assignment
                 committed = {} if wanted.offset or wanted.begin_ms else committed_offsets(cluster, group, places)
-                fetcher.positions = {**first_positions(cluster, places, wanted), **committed}
-                ends = last_positions(cluster, places, wanted)
-            if not drop_finished(fetcher, ends) and not wanted.follow:
+                positions = {**first_positions(cluster, places, wanted), **committed}
+                reading.begin(positions, last_positions(cluster, places, wanted))
+            if not reading.drop_finished() and not wanted.follow:
                 return
-            is_empty = True
-            for record in read_round(fetcher, ends):
-                is_empty = False
+            for record in reading.next_round():
                 read[record.topic, record.partition] = record.offset + 1
                 yield record
             yield None
-            if is_empty and not wanted.follow:
-                return
             if time.monotonic() >= next_commit:
                 commit()
                 next_commit = time.monotonic() + COMMIT_S
     finally:
         commit_if_possible()
         member.leave()
-
-
-def read_round(fetcher: Fetcher, ends: dict[TopicPartition, int]) -> Iterator[FoundRecord]:
-    """Yield the records of one fetch that lie before the ends."""
-    from tidelog.find import FoundRecord
-
-    if not fetcher.positions:
-        time.sleep(WAIT_MS / 1000)
-    for topic, partition, record in fetcher.fetch(WAIT_MS):
-        end = ends.get((topic, partition))
-        if end is None or record.offset < end:
-            yield FoundRecord(
-                topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
-            )
-
-
-def drop_finished(fetcher: Fetcher, ends: dict[TopicPartition, int]) -> bool:
-    """Give up partitions that are read to their end; return whether any is left."""
-    for place, end in ends.items():
-        if fetcher.positions.get(place, -1) >= end:
-            del fetcher.positions[place]
-    return bool(fetcher.positions)
 
 
 def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:

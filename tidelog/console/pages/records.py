@@ -87,10 +87,9 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
     start, end = log_starts(view.cluster, [place])[place], log_ends(view.cluster, [place])[place]
     begin = min(max(first_offset(view, place, end), start), end)
     try:
-        records = fetch_from(view, place, begin, end, isolation)
+        records, following = fetch_from(view, place, begin, end, isolation)
     except OffsetOutOfRangeError:  # retention came meanwhile
-        records = []
-    following = records[-1].offset + 1 if records else end
+        records, following = [], end
     rows = [row_of(place[1], record, wanted) for record in records]
     return Found(
         rows,
@@ -110,17 +109,22 @@ def first_offset(view: View, place: tuple[str, int], end: int) -> int:
     return end if found < 0 else found
 
 
-def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolation: int) -> list[Record]:
-    """Read up to MAX_RECORDS records. Raises ClientError, KafkaError."""
+def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolation: int) -> tuple[list[Record], int]:
+    """Read up to MAX_RECORDS records, and the offset at which the next page begins. Raises ClientError, KafkaError.
+
+    A page may have no records and a next one all the same: ROUNDS of them may hold nothing but aborted ones.
+    """
     fetcher = Fetcher(view.cluster, {place: begin}, isolation, READ_BYTES)
     records: list[Record] = []
+    following = begin
     for _ in range(ROUNDS):
-        before = fetcher.positions[place]
         records += [found.record for found in islice(fetcher.fetch(0), MAX_RECORDS - len(records))]
-        position = fetcher.positions[place]
-        if len(records) >= MAX_RECORDS or position == before or position >= end:
+        position = records[-1].offset + 1 if len(records) >= MAX_RECORDS else fetcher.positions[place]
+        has_moved, following = position > following, position
+        if len(records) >= MAX_RECORDS or not has_moved or position >= end:
             break
-    return [record for record in records if record.offset < end]
+    before_end = [record for record in records if record.offset < end]
+    return before_end, following if before_end or following > begin else end
 
 
 def find_records(view: View, topic: str, wanted: str) -> Found:

@@ -1,0 +1,149 @@
+"""Brokers in memory that readers ask: leaders move, connections fail, answers are throttled, batches are aborted.
+
+Each answer of a fetch holds one batch of a partition at the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.logs import marker
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import ClientError
+from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
+from tidelog.protocol.messages import fetch, list_offsets
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
+
+PLACES = [("orders", number) for number in range(3)]
+BROKERS = [("one", 9092), ("two", 9092)]
+MOST_FETCHES = 2_000
+_EARLIEST = -2
+
+
+class Log:
+    """A partition's batches, what was aborted, and where its end is for each isolation level."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, bytes]] = []
+        self.aborted: list[fetch.AbortedTransaction] = []
+        self.end = 0
+        self.values: list[list[bytes]] = [[], []]
+
+    def append(self, *values: bytes, producer_id: int = -1, hidden: bool = False) -> None:
+        """Append a batch, of a transaction if a producer is named; readers of committed records do not see hidden."""
+        records = [Record(self.end + number, 0, None, value, []) for number, value in enumerate(values)]
+        options = BatchOptions(
+            producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=producer_id >= 0
+        )
+        self._add(build_batch(records, options), len(values))
+        self.values[0] += values
+        self.values[1] += () if hidden else values
+
+    def abort(self, producer_id: int, first_offset: int) -> None:
+        """End a transaction."""
+        self.aborted.append(fetch.AbortedTransaction(producer_id=producer_id, first_offset=first_offset))
+        self._add(marker(producer_id, commit=False), 1)
+
+    def add_aborted(self, producer_id: int, batches: int) -> None:
+        """Append a transaction that is aborted."""
+        start = self.end
+        for number in range(batches):
+            self.append(b"aborted %d" % number, producer_id=producer_id, hidden=True)
+        self.abort(producer_id, start)
+
+    def skip(self, count: int) -> None:
+        """Leave offsets that hold no record, as compaction does."""
+        self.end += count
+
+    def read(self, position: int) -> bytes:
+        """The batch that holds a position, or the next one."""
+        return next((batch for end, batch in self.batches if end > position), b"")
+
+    def _add(self, batch: bytearray, count: int) -> None:
+        batch[:8] = self.end.to_bytes(8, "big")
+        self.end += count
+        self.batches.append((self.end, bytes(batch)))
+
+
+class ModelCluster(Cluster):
+    """Brokers in memory. ``before`` is called before each fetch, and may change what it finds."""
+
+    def __init__(self, *logs: Log) -> None:
+        self._timeout_s = 10.0
+        self._leaders = {}
+        self.logs = dict(zip(PLACES, logs, strict=False))
+        self.leading = dict.fromkeys(self.logs, BROKERS[0])
+        self.errors: dict[tuple[str, int], type[KafkaError]] = {}
+        self.high_watermarks: dict[tuple[str, int], int] = {}
+        self.is_throttled = False
+        self.down: set[tuple[str, int]] = set()
+        self.fetches = 0
+        self.look_ups = 0
+        self.before: Callable[[], None] = lambda: None
+
+    def _ask_leaders(self, topic: str, create: bool) -> list[tuple[str, int]]:
+        self.look_ups += 1
+        return [self.leading[place] for place in self.logs]
+
+    def client_for(self, address: tuple[str, int]) -> Any:
+        return ModelClient(self, address)
+
+    def high_watermark(self, place: tuple[str, int]) -> int:
+        return self.high_watermarks.get(place, self.logs[place].end)
+
+
+class ModelClient:
+    """A connection to one of the brokers."""
+
+    bootstrap = "model"
+
+    def __init__(self, cluster: ModelCluster, address: tuple[str, int]) -> None:
+        self._cluster = cluster
+        self._address = address
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return dict.fromkeys(range(100), (0, 99))
+
+    def send(self, request: Any, response_type: type, version: int) -> Any:
+        if isinstance(request, list_offsets.ListOffsetsRequest):
+            return self._offsets(request)
+        self._cluster.fetches += 1
+        assert self._cluster.fetches < MOST_FETCHES, "the read comes to no end"
+        self._cluster.before()
+        if self._address in self._cluster.down:
+            raise ClientError("connection refused")
+        return fetch.FetchResponse() if self._cluster.is_throttled else self._records(request)
+
+    def _offsets(self, request: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
+        (topic,) = request.topics
+        found = [
+            list_offsets.ListOffsetsPartitionResponse(
+                partition_index=one.partition_index,
+                offset=0 if one.timestamp == _EARLIEST else self._cluster.logs[topic.name, one.partition_index].end,
+            )
+            for one in topic.partitions
+        ]
+        return list_offsets.ListOffsetsResponse(
+            topics=[list_offsets.ListOffsetsTopicResponse(name=topic.name, partitions=found)]
+        )
+
+    def _records(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
+        (topic,) = request.topics
+        found = [self._partition((topic.topic, one.partition), one.fetch_offset) for one in topic.partitions]
+        return fetch.FetchResponse(responses=[fetch.FetchableTopicResponse(topic=topic.topic, partitions=found)])
+
+    def _partition(self, place: tuple[str, int], position: int) -> fetch.PartitionData:
+        log, end = self._cluster.logs[place], self._cluster.high_watermark(place)
+        error = self._cluster.errors.get(place)
+        if self._cluster.leading[place] != self._address:
+            error = NotLeaderOrFollowerError
+        if error is not None:
+            return fetch.PartitionData(partition_index=place[1], error_code=error.code, high_watermark=-1)
+        return fetch.PartitionData(
+            partition_index=place[1],
+            high_watermark=end,
+            last_stable_offset=end,
+            aborted_transactions=log.aborted,
+            records=log.read(position) if position < end else b"",
+        )

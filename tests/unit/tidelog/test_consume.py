@@ -1,0 +1,254 @@
+"""``tidelog consume`` over brokers that move leaders, hide what was aborted, throttle and drop connections."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from tests.support.model_brokers import BROKERS, PLACES, Log, ModelCluster
+from tidelog.client.admin.offsets import READ_COMMITTED
+from tidelog.client.connection import ClientError
+from tidelog.commands.records import consume
+from tidelog.commands.records.consume import Range, read_as_member, read_partitions
+from tidelog.find import FoundRecord
+from tidelog.protocol.errors import (
+    FencedLeaderEpochError,
+    KafkaError,
+    LeaderNotAvailableError,
+    NotLeaderOrFollowerError,
+    ReplicaNotAvailableError,
+    TopicAuthorizationFailedError,
+    UnknownLeaderEpochError,
+)
+
+WHOLE = Range("start", None, None, follow=False, isolation_level=0)
+COMMITTED = WHOLE._replace(isolation_level=READ_COMMITTED)
+LEADER_ERRORS = [
+    NotLeaderOrFollowerError,
+    FencedLeaderEpochError,
+    UnknownLeaderEpochError,
+    ReplicaNotAvailableError,
+    LeaderNotAvailableError,
+]
+
+
+class Clock:
+    """Time that goes on by sleeping and with each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ModelMember:
+    """A member that gets all partitions at once."""
+
+    def __init__(self, cluster: ModelCluster, group: str, topics: tuple[str, ...], before_rejoin: object) -> None:
+        self.assignment = list(cluster.logs)
+        self._polls = 0
+
+    def poll(self) -> bool:
+        self._polls += 1
+        return self._polls == 1
+
+    def commit(self, offsets: dict[tuple[str, int], int]) -> None:
+        """Nothing is kept."""
+
+    def leave(self) -> None:
+        """Nothing is left."""
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(consume, "time", clock)
+    monkeypatch.setattr("tidelog.client.records.member.GroupMember", ModelMember)
+    monkeypatch.setattr("tidelog.client.admin.groups.committed_offsets", lambda cluster, group, places: {})
+    return clock
+
+
+def by_partitions(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord | None]:
+    return read_partitions(cluster, list(cluster.logs), wanted)
+
+
+def by_group(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord | None]:
+    return read_as_member(cluster, "g", ("orders",), wanted)
+
+
+WAYS = pytest.mark.parametrize("read", [by_partitions, by_group])
+Read = Callable[[ModelCluster, Range], Iterator[FoundRecord | None]]
+
+
+def values(found: Iterator[FoundRecord | None], partition: int = 0) -> list[bytes]:
+    return [cast(bytes, one.value) for one in found if one is not None and one.partition == partition]
+
+
+@WAYS
+def test_rounds_of_aborted_batches_do_not_end_the_read(read: Read) -> None:
+    log = Log()
+    log.append(b"first")
+    log.add_aborted(7, 5)
+    log.append(b"last")
+    assert values(read(ModelCluster(log), COMMITTED)) == [b"first", b"last"]
+
+
+@WAYS
+def test_rounds_of_markers_do_not_end_the_read(read: Read) -> None:
+    log = Log()
+    for producer_id in range(5):
+        log.abort(producer_id, log.end)
+    log.append(b"last")
+    assert values(read(ModelCluster(log), WHOLE)) == [b"last"]
+
+
+@WAYS
+@pytest.mark.parametrize("error", LEADER_ERRORS)
+def test_a_leader_that_moves_does_not_end_the_read(read: Read, error: type[KafkaError]) -> None:
+    log = Log()
+    for number in range(4):
+        log.append(b"%d" % number)
+    cluster = ModelCluster(log)
+
+    def move() -> None:
+        cluster.errors = {PLACES[0]: error} if cluster.fetches in (2, 3) else {}
+        if cluster.fetches == 3:
+            cluster.leading[PLACES[0]] = BROKERS[1]
+
+    cluster.before = move
+    assert values(read(cluster, WHOLE)) == [b"0", b"1", b"2", b"3"]
+    assert cluster.look_ups >= 2
+
+
+@WAYS
+def test_a_broker_that_dies_does_not_end_the_read(read: Read) -> None:
+    log = Log()
+    for number in range(3):
+        log.append(b"%d" % number)
+    cluster = ModelCluster(log)
+
+    def kill() -> None:
+        if cluster.fetches == 2:
+            cluster.down.add(BROKERS[0])
+        if cluster.fetches == 5:
+            cluster.leading[PLACES[0]] = BROKERS[1]
+
+    cluster.before = kill
+    assert values(read(cluster, WHOLE)) == [b"0", b"1", b"2"]
+
+
+@WAYS
+def test_a_throttled_round_does_not_end_the_read(read: Read) -> None:
+    log = Log()
+    log.append(b"0")
+    log.append(b"1")
+    cluster = ModelCluster(log)
+
+    def throttle() -> None:
+        cluster.is_throttled = 2 <= cluster.fetches <= 8
+
+    cluster.before = throttle
+    assert values(read(cluster, WHOLE)) == [b"0", b"1"]
+
+
+@WAYS
+def test_a_new_leader_that_does_not_know_the_high_watermark_yet_does_not_end_the_read(read: Read) -> None:
+    log = Log()
+    log.append(b"0")
+    log.append(b"1")
+    cluster = ModelCluster(log)
+
+    def lag() -> None:
+        cluster.high_watermarks = {PLACES[0]: 1} if cluster.fetches < 12 else {}
+
+    cluster.before = lag
+    assert values(read(cluster, WHOLE)) == [b"0", b"1"]
+
+
+@WAYS
+def test_offsets_without_records_before_the_end_end_the_read(read: Read) -> None:
+    log, other = Log(), Log()
+    log.append(b"0")
+    log.skip(5)
+    for number in range(6):
+        other.append(b"%d" % number)
+    cluster = ModelCluster(log, other)
+    found = [one for one in read(cluster, WHOLE) if one is not None]
+    assert values(iter(found), 0) == [b"0"]
+    assert values(iter(found), 1) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+@WAYS
+@pytest.mark.parametrize("error", [*LEADER_ERRORS, TopicAuthorizationFailedError])
+def test_an_error_that_stays_is_told_after_the_others_records(
+    read: Read, error: type[KafkaError], clock: Clock
+) -> None:
+    log, other = Log(), Log()
+    log.append(b"0")
+    other.append(b"1")
+    cluster = ModelCluster(log, other)
+    cluster.errors = {PLACES[0]: error}
+    found: list[FoundRecord | None] = []
+    with pytest.raises(error):
+        found.extend(read(cluster, WHOLE))
+    assert values(iter(found), 1) == [b"1"]
+    assert clock.now < 100
+    assert cluster.fetches == 1 or error.retriable
+
+
+@WAYS
+def test_a_log_that_lost_its_end_is_told(read: Read, clock: Clock) -> None:
+    log = Log()
+    log.append(b"0")
+    log.append(b"1")
+    cluster = ModelCluster(log)
+    cluster.high_watermarks = {PLACES[0]: 1}
+    with pytest.raises(ClientError, match=r"orders-0.* 1 .* 2"):
+        list(read(cluster, WHOLE))
+    assert clock.now < 100
+
+
+@WAYS
+@pytest.mark.parametrize("seed", range(12))
+def test_each_record_comes_once_whatever_happens_between(read: Read, seed: int) -> None:
+    source = random.Random(seed)
+    logs = [random_log(source) for _ in PLACES]
+    cluster = ModelCluster(*logs)
+
+    def disturb() -> None:
+        for place in PLACES:
+            cluster.errors.pop(place, None)
+            if source.random() < 0.1:
+                cluster.leading[place] = source.choice(BROKERS)
+            if source.random() < 0.1:
+                cluster.errors[place] = source.choice(LEADER_ERRORS)
+        cluster.is_throttled = source.random() < 0.1
+        cluster.down = {source.choice(BROKERS)} if source.random() < 0.1 else set()
+
+    cluster.before = disturb
+    wanted = source.choice([WHOLE, COMMITTED])
+    found = [one for one in read(cluster, wanted) if one is not None]
+    for number, log in enumerate(logs):
+        assert values(iter(found), number) == log.values[wanted.isolation_level]
+
+
+def random_log(source: random.Random) -> Log:
+    """Batches, transactions and offsets without records in any order."""
+    log = Log()
+    for number in range(source.randrange(12)):
+        match source.randrange(4):
+            case 0:
+                log.add_aborted(number, source.randrange(1, 4))
+            case 1:
+                log.skip(source.randrange(3))
+            case _:
+                log.append(*(b"%d %d" % (number, one) for one in range(source.randrange(1, 3))))
+    return log
