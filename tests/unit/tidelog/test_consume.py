@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
@@ -16,8 +16,10 @@ from tidelog.commands.records.consume import Range, read_as_member, read_partiti
 from tidelog.find import FoundRecord
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
+    GroupAuthorizationFailedError,
     KafkaError,
     LeaderNotAvailableError,
+    NotCoordinatorError,
     NotLeaderOrFollowerError,
     ReplicaNotAvailableError,
     TopicAuthorizationFailedError,
@@ -50,7 +52,9 @@ class Clock:
 
 
 class ModelMember:
-    """A member that gets all partitions at once."""
+    """A member that gets all partitions at once. Later looks at its coordinator have these failures."""
+
+    failures: ClassVar[list[Exception]] = []
 
     def __init__(self, cluster: ModelCluster, group: str, topics: tuple[str, ...], before_rejoin: object) -> None:
         self.assignment = list(cluster.logs)
@@ -58,6 +62,8 @@ class ModelMember:
 
     def poll(self) -> bool:
         self._polls += 1
+        if self.failures and self._polls > 1:
+            raise self.failures.pop()
         return self._polls == 1
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
@@ -171,6 +177,25 @@ def test_a_new_leader_that_does_not_know_the_high_watermark_yet_does_not_end_the
 
     cluster.before = lag
     assert values(read(cluster, WHOLE)) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("failure", [NotCoordinatorError("moved"), ClientError("connection refused")])
+def test_a_coordinator_that_moves_does_not_end_the_read(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelMember, "failures", [failure] * 5)
+    log = Log()
+    log.append(b"0")
+    log.append(b"1")
+    assert values(by_group(ModelCluster(log), WHOLE)) == [b"0", b"1"]
+    assert ModelMember.failures == []
+
+
+def test_a_member_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelMember, "failures", [GroupAuthorizationFailedError("no")])
+    log = Log()
+    log.append(b"0")
+    log.append(b"1")
+    with pytest.raises(GroupAuthorizationFailedError):
+        list(by_group(ModelCluster(log), WHOLE))
 
 
 @WAYS

@@ -77,9 +77,21 @@ class Reading:
             yield from self._records()
             self._count_vacant()
         except Trouble as error:
-            self._pause_after(error)
+            self.pause_after(error)
         else:
             self._failing_since = None
+
+    def pause_after(self, error: ClientError | KafkaError) -> None:
+        """Wait for another leader or coordinator. Raises the error if that cannot help, or has not for RETRY_S."""
+        from tidelog.client.cluster import is_passing
+
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not is_passing(error) or now - self._failing_since > RETRY_S:
+            raise error
+        self._cluster.forget_leaders()
+        time.sleep(PAUSE_S)
 
     def _records(self) -> Iterator[FoundRecord]:
         from tidelog.find import FoundRecord
@@ -102,18 +114,6 @@ class Reading:
         for place, seen in vacant.items():
             if seen < self._ends[place]:
                 raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, it ended at {self._ends[place]} before")
-
-    def _pause_after(self, error: ClientError | KafkaError) -> None:
-        """Wait for another leader. Raises the error if that cannot help, or has not helped for RETRY_S."""
-        from tidelog.client.cluster import is_passing
-
-        now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
-        if not is_passing(error) or now - self._failing_since > RETRY_S:
-            raise error
-        self._cluster.forget_leaders()
-        time.sleep(PAUSE_S)
 
 
 @click.command(cls=Command)
@@ -239,6 +239,7 @@ def read_as_member(
 ) -> Iterator[FoundRecord | None]:
     """Yield records of the partitions that the group assigns, and commit them. Raises ClientError, KafkaError."""
     from tidelog.client.admin.groups import committed_offsets
+    from tidelog.client.cluster import Trouble
     from tidelog.client.records.fetcher import Fetcher
     from tidelog.client.records.member import GroupMember
     from tidelog.protocol.errors import KafkaError
@@ -260,7 +261,12 @@ def read_as_member(
     next_commit = time.monotonic() + COMMIT_S
     try:
         while True:
-            if member.poll():
+            try:
+                is_assigned = member.poll()
+            except Trouble as error:  # its coordinator has moved
+                reading.pause_after(error)
+                continue
+            if is_assigned:
                 read.clear()
                 places = member.assignment
                 committed = {} if wanted.offset or wanted.begin_ms else committed_offsets(cluster, group, places)
