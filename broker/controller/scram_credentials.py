@@ -6,7 +6,10 @@ the salt, the iterations, the stored key and the server key.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.metadata.image_records import VersionedRecord
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
+COUNTED = 1_000
+"""Credentials that the usual iterations are counted over: a broker may have a million."""
 
 
 class ScramMechanism(IntEnum):
@@ -36,14 +41,24 @@ class ScramMechanism(IntEnum):
 class ScramCredentials:
     """The credentials of the metadata image. Loop thread only."""
 
-    __slots__ = ("_controller",)
+    __slots__ = ("_controller", "_counted", "_usual")
 
     def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
+        self._counted: Mapping[tuple[str, int], ScramState] = {}
+        self._usual: dict[int, int] = {}
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramState | None:
         """A user's credential, or None."""
         return self._controller.image.scram.get((user, mechanism))
+
+    def usual_iterations(self, mechanism: ScramMechanism) -> int:
+        """The iterations of most credentials of a mechanism, the least allowed where there is none."""
+        credentials = self._controller.image.scram
+        if credentials is not self._counted:  # a change makes another mapping
+            self._counted = credentials
+            self._usual = {one: count_iterations(credentials, one) for one in ScramMechanism}
+        return self._usual.get(mechanism, MIN_ITERATIONS)
 
     def users(self) -> dict[str, dict[ScramMechanism, int]]:
         """User -> mechanism -> iterations, for all users that have a credential."""
@@ -69,6 +84,14 @@ class ScramCredentials:
             raise ResourceNotFoundError("Attempt to delete a user credential that does not exist")
         record = RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)
         self._controller.commit([VersionedRecord(record)])
+
+
+def count_iterations(credentials: Mapping[tuple[str, int], ScramState], mechanism: ScramMechanism) -> int:
+    """Return the iterations that most of the first credentials of a mechanism have."""
+    counted = Counter(
+        credential.iterations for (_, one), credential in islice(credentials.items(), COUNTED) if one == mechanism
+    )
+    return counted.most_common(1)[0][0] if counted else MIN_ITERATIONS
 
 
 def mechanism_of(number: int) -> ScramMechanism:

@@ -53,7 +53,9 @@ class Authentication:
         self._loop = broker.loop
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="sasl")  # no thread before its first work
         texts = config.listener_texts()
-        self._listeners = {name: SaslListener(name, texts, credentials.get, tokens) for name in names}
+        self._listeners = {
+            name: SaslListener(name, texts, credentials.get, tokens, credentials.usual_iterations) for name in names
+        }
         self.timers = broker.timers
         self.newcomers = Newcomers(
             lambda: config.get_int("max.unauthenticated.connections"),

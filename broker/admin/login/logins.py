@@ -62,13 +62,14 @@ class Logins:
         self._time = broker.time
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="admin-login")
         self._bearers = Bearers(config) if BEARER in self.methods else None
-        credentials = ScramCredentials(broker.controller).get
-        self._passwords = (
-            Passwords(config, credentials, broker.time.monotonic_ms, self._executor) if BASIC in self.methods else None
-        )
+        self._passwords = self._build_passwords(broker) if BASIC in self.methods else None
         self._failed = FailedLogins(lambda: config.get_int("failed.authentication.rate"), broker.time.monotonic_ms)
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
+
+    def _build_passwords(self, broker: Broker) -> Passwords:
+        users = ScramCredentials(broker.controller)
+        return Passwords(broker.config, users.get, broker.time.monotonic_ms, self._executor, users.usual_iterations)
 
     def close(self) -> None:
         """End the threads."""

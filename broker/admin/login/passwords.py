@@ -22,7 +22,7 @@ from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas
 from tidelog.broker.security.sasl.listener import plain_users
 from tidelog.broker.security.sasl.plain import PLAIN, PlainUsers
-from tidelog.broker.security.sasl.scram import Credentials
+from tidelog.broker.security.sasl.scram import Credentials, UsualIterations
 
 REMEMBERED_MS = 60_000
 MOST_REMEMBERED = 1_000
@@ -32,11 +32,17 @@ class Passwords:
     """The users of a broker with their passwords."""
 
     def __init__(
-        self, config: BrokerConfig, credentials: Credentials, monotonic_ms: Callable[[], float], executor: Executor
+        self,
+        config: BrokerConfig,
+        credentials: Credentials,
+        monotonic_ms: Callable[[], float],
+        executor: Executor,
+        usual_iterations: UsualIterations,
     ) -> None:
-        """Raises ConfigError."""
+        """``usual_iterations`` are those of unknown users. Raises ConfigError."""
         self._plain = all_plain_users(config)
         self._credentials = credentials
+        self._usual_iterations = usual_iterations
         self._monotonic_ms = monotonic_ms
         self._key = secrets.token_bytes(32)
         self._proved: dict[bytes, tuple[float, ScramState]] = {}
@@ -56,15 +62,19 @@ class Passwords:
         if self.is_known(user, password):
             return True
         known = dict(self._candidates(user))
-        candidates = [(mechanism, known.get(mechanism, self._nobody)) for mechanism in ScramMechanism]
+        candidates = [(mechanism, known.get(mechanism) or self._decoy(mechanism)) for mechanism in ScramMechanism]
         work = partial(first_proved, password, candidates)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        if found is None or found is self._nobody:
+        if found is None or found not in known.values():
             return False
         if len(self._proved) >= MOST_REMEMBERED:
             self._proved.clear()
         self._proved[self._digest(user, password)] = (self._monotonic_ms() + REMEMBERED_MS, found)
         return True
+
+    def _decoy(self, mechanism: ScramMechanism) -> ScramState:
+        """A credential that no password fits, which takes as long as most do."""
+        return self._nobody._replace(iterations=self._usual_iterations(mechanism))
 
     def _candidates(self, user: str) -> list[tuple[ScramMechanism, ScramState]]:
         found = [(mechanism, self._credentials(user, mechanism)) for mechanism in ScramMechanism]

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.broker_config import Endpoint
 from tidelog.broker.config.keys.security import PLAIN_HANDLER, listener_prefix, listener_values, mechanism_values
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.kerberos.server import GSSAPI
 from tidelog.broker.security.sasl.mechanism import Mechanism
 from tidelog.broker.security.sasl.oauth.server import OAUTHBEARER, OAuthBearerServer
 from tidelog.broker.security.sasl.plain import PLAIN, PlainServer, PlainUsers
-from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, Credentials, ScramServer, ScramUsers, TokenCredentials
+from tidelog.broker.security.sasl.scram import (
+    SCRAM_MECHANISMS,
+    Credentials,
+    ScramServer,
+    ScramUsers,
+    TokenCredentials,
+    UsualIterations,
+)
 from tidelog.protocol.config_def import ConfigError
 
 if TYPE_CHECKING:
@@ -42,8 +50,10 @@ class SaslListener:
         texts: Mapping[str, str],
         credentials: Credentials,
         tokens: TokenCredentials = lambda _id, _mechanism: None,
+        usual_iterations: UsualIterations = lambda _mechanism: MIN_ITERATIONS,
     ) -> None:
-        """``tokens`` finds the credentials of delegation tokens. Raises ConfigError."""
+        """``tokens`` finds the credentials of delegation tokens; ``usual_iterations`` are told to unknown
+        users of SCRAM. Raises ConfigError."""
         values = listener_values(texts, name)
         mechanisms = list(values["sasl.enabled.mechanisms"])
         if not mechanisms:
@@ -55,6 +65,7 @@ class SaslListener:
             values["connection.failed.authentication.delay.ms"],
         )
         self._texts = texts
+        self._usual_iterations = usual_iterations
         self._bearer_tokens: Tokens | None = None
         self._lifetimes_ms: dict[str, int] = {
             mechanism: mechanism_values(texts, name, mechanism)[LIFETIME_KEY] for mechanism in mechanisms
@@ -94,7 +105,8 @@ class SaslListener:
         if mechanism in SCRAM_MECHANISMS:
             if module is not None and module.name != SCRAM_MODULE:
                 raise _refuse_module(mechanism, SCRAM_MODULE)
-            return partial(ScramServer, ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens))
+            users = ScramUsers(SCRAM_MECHANISMS[mechanism], credentials, tokens, self._usual_iterations)
+            return partial(ScramServer, users)
         if mechanism != PLAIN:
             raise _refuse(self.name, mechanism, ", ".join((PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER, GSSAPI)))
         if module is None or module.name != PLAIN_MODULE:

@@ -5,7 +5,8 @@
 
 Checked beyond the proof: the second message repeats the GS2 header and carries the whole nonce, ours included, and
 channel binding is not asked for. An unknown user is answered like a known one, with a salt that stays the same, and
-fails at the proof. A credential of the store is looked up once. Source of the rules: Kafka's ScramSaslServer.
+fails at the proof; its iterations are those that most users have. A credential of the store is looked up once. Source
+of the rules: Kafka's ScramSaslServer.
 """
 
 from __future__ import annotations
@@ -53,18 +54,25 @@ class TokenCredential(NamedTuple):
 
 
 TokenCredentials = Callable[[str, ScramMechanism], TokenCredential | None]
+UsualIterations = Callable[[ScramMechanism], int]
 
 
 class ScramUsers:
-    """The credentials of one mechanism. ``look_up`` reads the store, ``tokens`` that of delegation tokens."""
+    """The credentials of one mechanism. ``look_up`` reads the store, ``tokens`` that of delegation tokens, and
+    ``usual_iterations`` are told to unknown users."""
 
     def __init__(
-        self, mechanism: ScramMechanism, look_up: Credentials, tokens: TokenCredentials = lambda _id, _mechanism: None
+        self,
+        mechanism: ScramMechanism,
+        look_up: Credentials,
+        tokens: TokenCredentials = lambda _id, _mechanism: None,
+        usual_iterations: UsualIterations = lambda _mechanism: MIN_ITERATIONS,
     ) -> None:
         self.mechanism = mechanism
         self.hash_name = mechanism.hash_name
         self._look_up = look_up
         self._tokens = tokens
+        self._usual_iterations = usual_iterations
         self._secret = secrets.token_bytes(32)
         """Makes the salts of unknown users."""
 
@@ -80,7 +88,7 @@ class ScramUsers:
         known = self._look_up(user, self.mechanism)
         salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]  # of known users too: time shall not tell them
         size = hashlib.new(self.hash_name).digest_size
-        decoy = ScramState(salt, bytes(size), bytes(size), MIN_ITERATIONS)
+        decoy = ScramState(salt, bytes(size), bytes(size), self._usual_iterations(self.mechanism))
         return (decoy, False) if known is None else (known, True)
 
 

@@ -137,11 +137,11 @@ async def test_an_unknown_user_takes_the_work_of_a_known_one(
         return bytes(32)
 
     monkeypatch.setattr("tidelog.broker.admin.login.passwords.hashlib.pbkdf2_hmac", derive_key)
-    credential = ScramState(b"salt", b"stored", b"server", MIN_ITERATIONS)
+    credential = ScramState(b"salt", b"stored", b"server", 2 * MIN_ITERATIONS)
     with ThreadPoolExecutor(1) as executor:
         passwords = Passwords(
             BrokerConfig({}), lambda user, one: credential if user == "ann" and one in known else None, lambda: 0.0,
-            executor,
+            executor, lambda _: 2 * MIN_ITERATIONS,
         )  # fmt: skip
         seen = []
         for user in ("ann", "nobody"):

@@ -9,16 +9,17 @@ import re
 import secrets
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
+from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl import scram
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
+from tidelog.broker.security.sasl.listener import SaslListener
 from tidelog.broker.security.sasl.mechanism import Reply
-from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
+from tidelog.broker.security.sasl.scram import SCRAM_MECHANISMS, ScramServer, ScramUsers
 
 PASSWORD = "pencil"
 
@@ -118,6 +119,29 @@ def test_an_unknown_user_has_the_same_salt_each_time() -> None:
     answers = {ScramServer(users, lambda: "x").evaluate(b"n,,n=nobody,r=a").token for _ in range(3)}
     assert len(answers) == 1
     assert ScramServer(users, lambda: "x").evaluate(b"n,,n=other,r=a").token not in answers
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_an_unknown_user_has_the_iterations_of_most_users(mechanism: ScramMechanism) -> None:
+    """Of users of the same mechanism: they change with the credentials, and are the least allowed without any."""
+    image = SimpleNamespace(scram={})
+    stored = ScramCredentials(cast(Any, SimpleNamespace(image=image)))
+    key = f"sasl.enabled.mechanisms={next(name for name, one in SCRAM_MECHANISMS.items() if one == mechanism)}"
+    listener = SaslListener("OUT", dict([key.split("=")]), stored.get, usual_iterations=stored.usual_iterations)
+    (begin,) = listener.mechanisms.values()
+
+    def told(user: str = "nobody") -> int:
+        reply = begin().evaluate(f"n,,n={user},r=a".encode())
+        assert isinstance(reply, Reply)
+        return int(reply.token.rpartition(b",i=")[2])
+
+    assert told() == MIN_ITERATIONS
+    for counts, usual in [((8192, 8192, 4096), 8192), ((5000, 8192, 5000), 5000)]:
+        users = {(f"user-{number}", int(mechanism)): count for number, count in enumerate(counts)}
+        others = {(f"other-{number}", 3 - mechanism): 16384 for number in range(9)}
+        image.scram = {key: ScramState(b"salt", b"", b"", count) for key, count in (others | users).items()}
+        assert told() == usual
+        assert [told(f"user-{number}") for number in range(3)] == list(counts)
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
