@@ -3,6 +3,9 @@
     mounted            TABLE/_tidelog/staging/<run>/, owned by a lock, with the version; links give files their names
     object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
 
+Mounted too the names end with (a part of) the run: files of a version that the table was restored from stay beside
+those of the runs after, and their offsets may have other records since.
+
 A catalog may make a commit after its run has ended, and a store has no locks. So a run that has not committed counts as
 dead once the table has a newer state than the one that it began with: its commit asks for that, and can no longer
 succeed.
@@ -68,7 +71,7 @@ class MountedArea:
 
     def begin_run(self, run: str, version: int) -> StagingRun:
         """Make a staging directory. Raises JobError."""
-        staged = self._table.begin_run(run)
+        staged = name_own_files(self._table.begin_run(run))
         with open(os.path.join(staged.path, VERSION), "w", encoding="utf-8") as file:
             file.write(str(version))
         return staged
@@ -82,7 +85,7 @@ class MountedArea:
         return LOCAL.names_in(os.path.join(staging, folder))
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Link files to their place. One that is there already holds the same range and stays."""
+        """Link files to their place. One that is there already is the run's own and stays."""
         paths = []
         for name in names:
             path = self._table.directory(folder, name)
@@ -103,6 +106,12 @@ class MountedArea:
     def _is_brought_in(self, staging: str, name: str) -> bool:
         path = self._table.directory(DATA, name)
         return os.path.exists(path) and os.path.samefile(os.path.join(staging, DATA, name), path)
+
+
+def name_own_files(staged: StagingRun) -> StagingRun:
+    """Give a run's files names that no other run gives, short because topics' names may be long."""
+    staged.suffix = f"-r{staged.run[:8]}"
+    return staged
 
 
 def _version_in(staging: str) -> int | None:

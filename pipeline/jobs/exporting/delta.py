@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
 from tidelog.pipeline.job_errors import DELTA_INSTALL, ConflictError, JobError, missing
+from tidelog.pipeline.jobs.exporting.areas import name_own_files
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID, STATE_KEY, Position, position_of
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
@@ -117,7 +118,7 @@ class _DeltaCommits:
 
     def begin_run(self, run: str) -> StagingRun:
         """Make the staging directory of one part. Raises JobError."""
-        return self._area.begin_run(run)
+        return name_own_files(self._area.begin_run(run))
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
         """Add one version with the new files and the number of their state. Raises ConflictError."""
@@ -197,11 +198,9 @@ class _DeltaCommits:
         return self._area.directory(*((DIRECTORY, folder) if folder == DEAD_LETTER else (folder,)), name)
 
     def _bring_in(self, staging: str, folder: str, names: Iterable[str]) -> None:
-        """Give staged files their names in the table. One that is there already holds the same range and stays."""
+        """Give staged files their names in the table."""
         for name in names:
-            path = self._place_of(folder, name)
-            if not os.path.exists(path):
-                os.link(os.path.join(staging, folder, name), path)
+            os.link(os.path.join(staging, folder, name), self._place_of(folder, name))
 
     def _finish(self, run: str, staging: str) -> bool:
         """Take the files of a run that did not commit away again; of one that did, they stay."""

@@ -1,6 +1,7 @@
 """The plan of an export: new offsets of each partition, the files they make, and the state when those are there.
 
-Names of files follow from topic id, partition and offsets alone: a run that is repeated plans the same ones.
+Names of a folder's files follow from topic id, partition and offsets alone: a run that is repeated plans the same ones.
+In Iceberg and Delta the run is a part of them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RANGE_OFFSETS = 4_000_000
 _FILE = re.compile(
     r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)"
-    r"(-[0-9a-f]{32})?(-[hd]-?\d+)?\.parquet"
+    r"(-[0-9a-f]{32}|-r[0-9a-f]{8})?(-[hd]-?\d+)?\.parquet"
 )
 
 

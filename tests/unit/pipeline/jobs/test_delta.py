@@ -18,13 +18,16 @@ pytest.importorskip("polars")
 import polars
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tidelog.log.unified_log import UnifiedLog
+from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits, delta
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 @pytest.fixture
@@ -42,6 +45,12 @@ def run(data: DataDirectory, **fields: Any) -> ExportResult:
 
 def offsets(data: DataDirectory) -> list[int]:
     return sorted(polars.read_delta(table_of(data)).get_column("offset").to_list())
+
+
+def append(log: UnifiedLog, epoch: int, value: bytes) -> None:
+    batch = build_batch([Record(number, NOW_MS, b"k", value) for number in range(5)])
+    log.append_as_leader(memoryview(batch), leader_epoch=epoch)
+    log.update_high_watermark(log.log_end_offset)
 
 
 def files(data: DataDirectory) -> tuple[set[str], set[str]]:
@@ -108,6 +117,26 @@ def test_a_table_that_was_restored_gets_each_record_once_again(data: DataDirecto
     run(data)
     assert offsets(data) == list(range(data.log("orders").log_end_offset))
     assert run(data).committed is False
+    assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
+
+
+def test_a_restored_table_gets_the_records_that_replaced_others(data: DataDirectory) -> None:
+    """Their offsets were exported before, and the files of that time are still beside those of the table."""
+    log = data.log("orders")
+    for epoch in range(2):
+        append(log, epoch, b"old")
+        run(data)
+    log.truncate_to(5)
+    append(log, 2, b"new")
+    with pytest.raises(LogRewrittenError):
+        run(data)
+    DeltaTable(table_of(data)).restore(0)
+    run(data)
+    append(log, 2, b"new")
+    run(data)
+    rows = polars.read_delta(table_of(data)).sort("offset").get_column("value").to_list()
+    assert rows == [b"old"] * 5 + [b"new"] * 10
+    assert polars.read_delta(table_of(data), version=1).get_column("value").to_list() == [b"old"] * 10
     assert not audit(None, AuditRequest(data.source(), table_of(data))).is_wrong
 
 

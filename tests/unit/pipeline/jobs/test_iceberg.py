@@ -15,14 +15,15 @@ from pyiceberg.table import Transaction
 from sqlalchemy.exc import OperationalError
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
-from tests.support.pipelines import DataDirectory, end_transaction, fill
-from tidelog.pipeline.errors import TopicRecreatedError
+from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.iceberg import STATE_KEY, IcebergTarget, export_to_iceberg, state_of
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 @pytest.fixture
@@ -123,6 +124,27 @@ def test_a_table_that_was_rolled_back_gets_each_record_once_again(data: DataDire
         run(data, target)
         assert offsets(target) == list(range(15))
         assert run(data, target).committed is False
+
+
+def test_a_table_that_was_rolled_back_gets_the_records_that_replaced_others(
+    data: DataDirectory, target: IcebergTarget
+) -> None:
+    log = data.log("orders")
+    fill(log, 1)
+    run(data, target)
+    (first,) = (snapshot.snapshot_id for snapshot in table_of(target).snapshots())
+    fill(log, 1)
+    run(data, target)
+    log.truncate_to(5)
+    newer = [Record(number, NOW_MS, b"k", b"newer") for number in range(5)]
+    log.append_as_leader(memoryview(build_batch(newer)), leader_epoch=1)
+    log.update_high_watermark(log.log_end_offset)
+    with pytest.raises(LogRewrittenError):
+        run(data, target)
+    table_of(target).manage_snapshots().rollback_to_snapshot(first).commit()
+    run(data, target)
+    assert table_of(target).scan("offset >= 5").to_arrow().column("value").to_pylist() == [b"newer"] * 5
+    assert offsets(target) == list(range(10))
 
 
 def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory, target: IcebergTarget) -> None:
