@@ -7,6 +7,9 @@
 Offsets alone do not tell the two apart once the log is as long again. A log whose leader stayed the same keeps its
 epoch; what such a leader cuts it never wrote with the high watermark, which bounds an export. A log without
 ``leader-epoch-checkpoint`` (of old formats, of copies without it) is believed.
+
+Epochs of a replica that was fetched from a compacted leader, or that were rebuilt from a compacted log, may begin later
+than they did. So the batch of the offset decides, and a log where a cleaner took it is believed.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 import os
 
 from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptError, EpochEntry, read_leader_epochs
-from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.export.manifest import PartitionState
+from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
 from tidelog.pipeline.files.storage import files_at
-from tidelog.pipeline.plan.holes import checkpointed_below
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -47,16 +50,21 @@ def require_same_history(directory: PartitionDirectory, state: PartitionState, e
     known, found = state.leader_epoch, epoch_at(epochs, state.end - 1)
     if NO_EPOCH in (known, found) or known == found:
         return
-    if found < known and _is_cleaned(directory):
-        return  # epochs that are rebuilt from a compacted log may begin later than they did
+    found = _epoch_of_batch(directory, state.end - 1)
+    if found in (NO_EPOCH, known):
+        return
     raise LogRewrittenError(
         f"{directory.topic}-{directory.partition}: offset {state.end - 1} was exported in leader epoch {known}, the "
         f"log has it in epoch {found}: it was cut and written again; expected the log that was exported before"
     )
 
 
-def _is_cleaned(directory: PartitionDirectory) -> bool:
+def _epoch_of_batch(directory: PartitionDirectory, offset: int) -> int:
+    """The epoch of the batch that has an offset, NO_EPOCH without one."""
     try:
-        return checkpointed_below(TopicPartition(directory.topic, directory.partition), directory.path) > 0
-    except CheckpointCorruptError:
-        return True
+        segments = [segment for segment in list_segments(directory.path) if segment.base_offset <= offset]
+        with OpenSegment(segments[-1].path) as file:
+            batch = next(one for one in headers(file, 0, file.size) if one.last_offset >= offset)
+    except (FileNotFoundError, IndexError, StopIteration, KafkaStorageError):
+        return NO_EPOCH
+    return batch.leader_epoch if batch.base_offset <= offset else NO_EPOCH

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import DataDirectory, fill, say_cleaned
+from tests.support.pipelines import NOW_MS, DataDirectory, fill
 from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, EpochEntry
+from tidelog.log.follower.append import append_as_follower
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting.history import epoch_at
-from tidelog.protocol.record.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 
 @pytest.fixture
@@ -103,10 +104,24 @@ def test_epochs_that_were_rebuilt_from_a_compacted_log_may_begin_later(data: Dat
     append(log, 3, 5)
     path = data.path / "orders-0" / LEADER_EPOCH_FILE
     path.write_text("0\n2\n0 0\n3 10\n")
-    with pytest.raises(LogRewrittenError):
-        run(data)
-    say_cleaned(data.path, 10, "orders")
     assert run(data).manifest.offsets() == {"orders": {0: 15}}
+
+
+def test_a_replica_that_was_fetched_from_a_compacted_leader_goes_on(data: DataDirectory, tmp_path: Path) -> None:
+    """It has holes and later epochs, and no cleaner of its own has said so."""
+    log = data.log("orders")
+    for epoch in (0, 3):
+        append(log, epoch, 5)
+    run(data)
+    replica = DataDirectory(tmp_path / "replica")
+    fetched = replica.log("orders")
+    for epoch, start in ((0, 0), (4, 10)):
+        options = BatchOptions(partition_leader_epoch=epoch)
+        batch = build_batch([Record(start + number, NOW_MS, b"k", b"v") for number in range(5)], options)
+        append_as_follower(fetched, memoryview(batch), epoch)
+    fetched.update_high_watermark(fetched.log_end_offset)
+    result = export(None, ExportRequest(replica.source(), str(tmp_path / "table")))
+    assert result.manifest.offsets() == {"orders": {0: 15}}
 
 
 def test_states_of_a_time_without_epochs_are_believed(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
