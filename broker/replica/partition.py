@@ -33,6 +33,7 @@ from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
+    KafkaError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
@@ -322,6 +323,12 @@ class Partition:
         elif self.is_leader:
             self.advance(offset)
 
+    def _fail_unsynced(self, error: KafkaError) -> None:
+        """Tell all who wait, for this replica's sync or for those of all, that it failed."""
+        self._commits.fail(error)
+        if self.leading is not None:
+            self.leading.fail_syncs(error)
+
     def advance(self, offset: int) -> None:
         """Move the high watermark to ``offset``; settle who waits for it."""
         self.local_log.update_high_watermark(offset)
@@ -339,7 +346,7 @@ class Partition:
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:
         flush = self._flush
         if flush is None:
-            flush = self._flush = GroupFlush(log, self._in_thread, self._note_synced, self._commits.fail)
+            flush = self._flush = GroupFlush(log, self._in_thread, self._note_synced, self._fail_unsynced)
         return flush
 
     def offsets_moved(self) -> None:

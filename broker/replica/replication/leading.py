@@ -103,6 +103,10 @@ class Leading:
         self._moved(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
         self._syncs.advance(offset)
 
+    def fail_syncs(self, error: KafkaError) -> None:
+        """This replica's records cannot be synced: who waits for that alone (acks=1) is told."""
+        self._syncs.fail(error)
+
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
         """Settles when a produce request may be answered whose last record is at ``offset``; None when it may be now.
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.leaders import brokers
 from tests.support.replicated import LED, ReplicatedBroker, told
+from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.loop.deferred import Deferred
@@ -110,6 +111,23 @@ def test_with_flush_messages_acks_1_waits_for_its_own_sync(tmp_path: Path) -> No
     for replica in (2, 3):
         node.fetch(replica, 2)
     assert code(all_replicas) == 0
+    node.close()
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_sync_that_failed_is_told_to_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
+    """On a disk without room for a checkpoint no other broker is elected, and no further append comes."""
+    node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
+
+    def flush(_: int) -> None:
+        raise errors.KafkaStorageError("no room for a checkpoint")
+
+    monkeypatch.setattr(node.partition, "_log", StandIn(node.partition.local_log, flush=flush))
+    answer = produce(node, acks)
+    for _ in range(4):
+        node.loop.run_soon()
+    assert code(answer) == errors.KafkaStorageError.code
+    monkeypatch.undo()
     node.close()
 
 
