@@ -104,12 +104,14 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
 class StepRunner:
     """Advances the long requests of one loop in turn. Loop thread only."""
 
-    __slots__ = ("_call_soon", "_is_scheduled", "_jobs", "clock")
+    __slots__ = ("_call_soon", "_is_scheduled", "_jobs", "clock", "long_waits")
 
     def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
         """``clock`` is in milliseconds and monotonic."""
         self._call_soon = call_soon
         self._jobs: deque[Job] = deque()
+        self.long_waits: set[Job] = set()
+        """Jobs that took a slice or more and now wait, most for a thread, with all the objects they made."""
         self._is_scheduled = False
         self.clock = clock
 
@@ -123,8 +125,8 @@ class StepRunner:
         return job.done.result() if job.done.done else job
 
     def is_busy(self) -> bool:
-        """Return whether a job waits for its next slice. Any thread."""
-        return bool(self._jobs)
+        """Return whether a job waits for its next slice, or a long one for something else. Any thread."""
+        return bool(self._jobs or self.long_waits)
 
     def add(self, job: Job) -> None:
         """Give this job slices from the next turn on."""
@@ -195,6 +197,7 @@ class Job:
     def refuse(self, _: Exception) -> None:
         """End the steps where they stand; the connection of their request closes."""
         self._is_running = False
+        self._runner.long_waits.discard(self)
         if not (self.done.done or self.done.abandoned):
             self._steps.close()
             self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
@@ -215,10 +218,13 @@ class Job:
         elif self._waiting is None:
             self._runner.add(self)
         else:
+            if self.seconds * 1000 >= SLICE_MS:
+                self._runner.long_waits.add(self)
             self._waiting.on_done(self._resume, self.refuse)
 
     def _resume(self, _: Deferred[Any]) -> None:
         self._waiting = None
+        self._runner.long_waits.discard(self)
         if not self.done.abandoned:
             self._runner.add(self)
 
@@ -227,5 +233,6 @@ class Job:
             self._waiting.hurry()
 
     def _close(self) -> None:
+        self._runner.long_waits.discard(self)
         if not self._is_running:
             self._steps.close()

@@ -141,11 +141,13 @@ class WorkBudget:
 
 
 def one_batch_budget() -> WorkBudget:
-    """A budget for a request of one batch, which is bounded by its topic: only the limits of a turn."""
-    return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
+    """A budget for a request of one batch that goes on in a thread. Its topic bounds the bytes, and so the records that
+    compiled routines walk over; for those that become objects a topic allows far too many."""
+    return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT)
 
 
-TURN = one_batch_budget()
-"""For a request of one batch that is appended in one turn. Shared; loop thread only."""
+TURN = WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
+"""For a request of one batch that is appended in one turn, within the limits of a turn alone. Shared, so that what it
+counts means nothing; loop thread only."""
 NO_BUDGET = WorkBudget(in_turn=False, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
 """For records that the broker itself writes. Shared by all threads: what it counts means nothing."""

@@ -76,6 +76,57 @@ def test_a_turn_advances_one_job_and_jobs_take_turns(world: World) -> None:
     assert len(world.done) == 9
 
 
+@pytest.mark.parametrize("end", ["settled", "failed", "gone", "refused"])
+def test_a_long_request_is_busy_also_while_it_waits(world: World, end: str) -> None:
+    """Else the garbage collector looks at all its objects in the middle of it."""
+    waited_for: Deferred[int] = Deferred()
+
+    def steps() -> Steps[None]:
+        yield from world.steps("before", 2)
+        yield waited_for
+
+    job = job_of(world.runner.run(steps()))
+    world.turns()
+    assert world.runner.is_busy()
+    if end == "gone":
+        job.done.abandon()
+    elif end == "refused":
+        job.refuse(RuntimeError())
+    elif end == "failed":
+        waited_for.fail(InvalidTopicError())
+    else:
+        waited_for.complete(0)
+    world.turns()
+    assert not world.runner.is_busy()
+
+
+def test_a_short_request_that_waits_is_not_busy(world: World) -> None:
+    def steps() -> Steps[None]:
+        yield Deferred()
+
+    job_of(world.runner.run(steps()))
+    assert not world.runner.is_busy()
+
+
+def test_a_request_that_waits_many_times_becomes_a_long_one(world: World) -> None:
+    """One that opens ten thousand logs waits for each."""
+    waits: list[Deferred[int]] = [Deferred() for _ in range(10)]
+
+    def steps() -> Steps[None]:
+        for wait in waits:
+            yield from world.steps("short", 1, SLICE_MS / 4)
+            yield wait
+
+    job_of(world.runner.run(steps()))
+    busy = []
+    for wait in waits:
+        busy.append(world.runner.is_busy())
+        wait.complete(0)
+        world.turns()
+    assert busy == [False] * 3 + [True] * 7
+    assert not world.runner.is_busy()
+
+
 def test_steps_wait_for_what_they_yield(world: World) -> None:
     waited_for: Deferred[int] = Deferred()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.records import NOW_MS, batch_of
 from tidelog.log.records import engine, reference, section_walk, work_budget
 from tidelog.log.records.work_budget import (
+    MAX_REBUILT_RECORDS,
     TURN,
     TURN_HEADER_BYTES,
     TURN_OLD_BYTES,
@@ -19,6 +21,7 @@ from tidelog.log.records.work_budget import (
     TURN_RECORDS,
     TooMuchForTurnError,
     WorkBudget,
+    one_batch_budget,
 )
 from tidelog.log.validation import validator
 from tidelog.log.validation.result import ValidationResult
@@ -132,6 +135,44 @@ def test_all_batches_of_a_request_share_its_limits(
         validate(make(), budget)
     with pytest.raises(MessageTooLargeError):
         validate(make(), budget)
+
+
+TAKEN_APART: dict[str, tuple[Callable[[], bytes | bytearray], dict[str, int]]] = {
+    "wrong offset deltas": (lambda: batch(10, step=2), {}),
+    "wrong offset deltas, packed": (lambda: batch(10, codec=ZSTD, step=2), {}),
+    "records with faults": (lambda: batch(10), {"timestamp_before_max_ms": -1000}),
+    "a topic of an old format": (lambda: batch(10), {"magic": 1}),
+    "an old set": (lambda: old_set(10), {}),
+    "an old set, packed": (lambda: old_set(10, GZIP), {"compression": ZSTD}),
+}
+"""Records that become objects one by one."""
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_a_request_of_one_batch_takes_no_more_records_apart_than_any_other(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A topic allows two million records by its bytes: ten seconds of the interpreter and a gigabyte."""
+    make, params = TAKEN_APART[name]
+    sent = make()
+    budget = one_batch_budget()
+    budget.enter_turn(in_turn=False)
+    budget.rebuild_old(MAX_REBUILT_RECORDS - 9)
+    monkeypatch.setattr(validator, "rebuild", pytest.fail)
+    monkeypatch.setattr(validator, "check_each_record", pytest.fail)
+    with pytest.raises(MessageTooLargeError):
+        validate(sent, budget, **params)
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+def test_the_budget_that_all_short_requests_share_is_never_used_up(name: str) -> None:
+    make, params = TAKEN_APART[name]
+    sent = make()
+    before = TURN.rebuilt_records
+    with contextlib.suppress(validator.RejectedTimestampsError):
+        validate(sent, TURN, **params)
+    assert TURN.rebuilt_records > work_budget.NO_LIMIT // 2
+    assert before - TURN.rebuilt_records <= 20
 
 
 def test_an_old_set_is_refused_before_its_messages_are_objects(monkeypatch: pytest.MonkeyPatch) -> None:
