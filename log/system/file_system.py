@@ -349,22 +349,32 @@ class OsFileSystem:
             os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
-        """Remove ``path`` and everything below it; it may be missing."""
+        """Remove ``path`` and everything below it; it may be missing. No link is followed, also not ``path`` itself.
+
+        What cannot be removed keeps nothing beside it: the first error is raised when all was tried.
+        """
         with _translate_errors("remove", path):
+            if os.path.islink(path):
+                os.unlink(path)
+                return
+            errors: list[OSError] = []
             for root, directories, files in os.walk(path, topdown=False):
-                for name in files:
-                    os.unlink(os.path.join(root, name))
-                for name in directories:
-                    self._remove_below(os.path.join(root, name))
+                for name in (*files, *directories):
+                    self._remove_below(os.path.join(root, name), errors)
+            if errors:
+                raise errors[0]
             if os.path.isdir(path):
                 os.rmdir(path)
 
     @staticmethod
-    def _remove_below(path: str) -> None:
-        if os.path.islink(path):
-            os.unlink(path)
-        else:
-            os.rmdir(path)
+    def _remove_below(path: str, errors: list[OSError]) -> None:
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+        except OSError as error:
+            errors.append(error)
 
     def sync_directory(self, path: str) -> None:
         # Not "sync": a lack of descriptors says nothing about what the disk holds.

@@ -64,6 +64,58 @@ def test_replace_and_remove(tmp_path: Path) -> None:
     assert FILES.list_names(str(tmp_path)) == []
 
 
+KINDS_OF_LINK = ("the directory itself", "a link to a file", "a link to a directory", "a link below")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_LINK)
+def test_removal_follows_no_link(tmp_path: Path, kind: str) -> None:
+    outside, directory = tmp_path / "outside", tmp_path / "d"
+    (outside / "below").mkdir(parents=True)
+    (outside / "kept").write_bytes(b"kept")
+    (outside / "below" / "kept").write_bytes(b"kept")
+    if kind == "the directory itself":
+        directory.symlink_to(outside)
+    else:
+        (directory / "below").mkdir(parents=True)
+        place = directory / "below" / "link" if kind == "a link below" else directory / "link"
+        place.symlink_to(outside / "kept" if kind == "a link to a file" else outside)
+    FILES.remove_directory(str(directory))
+    assert not os.path.lexists(directory)
+    assert sorted(path.name for path in outside.rglob("*")) == ["below", "kept", "kept"]
+
+
+def test_removal_takes_all_kinds_of_foreign_names(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    (directory / "of a user" / "below").mkdir(parents=True)
+    (directory / "of a user" / "below" / "notes").write_bytes(b"x")
+    (directory / "notes").write_bytes(b"x")
+    (directory / "dangling").symlink_to("nowhere")
+    os.mkfifo(directory / "fifo")
+    with open(os.path.join(os.fsencode(directory), b"\xff\n"), "wb"):
+        pass
+    FILES.remove_directory(str(directory))
+    assert not directory.exists()
+
+
+def test_what_cannot_be_removed_keeps_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of another owner came first, and the records stayed on the disk at every start."""
+    directory = tmp_path / "d"
+    (directory / "of a user").mkdir(parents=True)
+    (directory / "of a user" / "kept").write_bytes(b"x")
+    (directory / "records").write_bytes(b"x")
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if path.endswith("kept"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(LogStorageError, match="Permission denied"):
+        FILES.remove_directory(str(directory))
+    assert sorted(path.name for path in directory.rglob("*")) == ["kept", "of a user"]
+
+
 def test_lock_is_exclusive(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     held = FILES.lock_file(path)
