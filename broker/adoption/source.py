@@ -148,6 +148,8 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
         if name in partition.omit:
             continue
         if name.endswith(_MENDED_SUFFIXES):
+            if name.endswith(SNAPSHOT_SUFFIX):
+                file_system.read_file(finding.path)  # raises: one that may not be read is not damaged
             mended.append(finding)
             partition.omit.add(name)
         elif offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):

@@ -1,0 +1,103 @@
+"""Adoption of directories with files that others own: what may not be read is refused by name, and never left out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.adoption.test_adopt import SILENT, TIME, kraft_source, served
+from tidelog.broker.adoption.adopt import carry_out
+from tidelog.broker.adoption.plan import AdoptionOptions, make_plan
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
+
+OTHER = 12_345
+
+
+class OthersFileSystem(OsFileSystem):
+    """A file system on which one path is of another owner, who lets no one else read it."""
+
+    def __init__(self, denied: str, operations: tuple[str, ...] = ("open", "list", "link")) -> None:
+        self.denied = denied
+        self.operations = operations
+
+    def _check(self, operation: str, path: str) -> None:
+        if path == self.denied and operation in self.operations:
+            raise LogStorageError(operation, path, errno.EACCES)
+
+    def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+        self._check("open", path)
+        return super().open_file(path, create=create, writable=writable)
+
+    def read_file(self, path: str) -> bytes:
+        self._check("open", path)
+        return super().read_file(path)
+
+    def list_directory(self, path: str) -> list[FileEntry]:
+        self._check("list", path)
+        return super().list_directory(path)
+
+    def link_file(self, path: str, new: str) -> None:
+        self._check("link", path)
+        super().link_file(path, new)
+
+
+def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool) -> str:
+    """Adopt, and return what was told against it; empty when all was taken over."""
+    try:
+        plan = make_plan(file_system, TIME, AdoptionOptions((str(source),), str(target), link=link))
+        try:
+            if plan.problems:
+                return "\n".join(plan.problems)
+            carry_out(file_system, TIME, plan, SILENT)
+        finally:
+            plan.close()
+    except KafkaStorageError as error:
+        return str(error)
+    return ""
+
+
+def shown(target: Path) -> list[str]:
+    """The names in the data directory that a broker would serve, or that an adoption left half done."""
+    hidden = ("__cluster_metadata-0", ".lock", "meta.properties")
+    return sorted(name for name in os.listdir(target) if name not in hidden) if target.exists() else []
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_may_not_be_read_is_refused_by_name_and_nothing_is_shown(tmp_path: Path, link: bool) -> None:
+    source = kraft_source(tmp_path / "kafka").path
+    read = [source / "orders-1", *(path for path in (source / "orders-1").iterdir())]
+    for number, path in enumerate(sorted(read)):
+        target = tmp_path / f"data-{number}"
+        told = told_of(OthersFileSystem(str(path)), source, target, link=link)
+        assert str(path) in told, path
+        assert "Permission denied" in told
+        assert shown(target) == []
+
+
+def test_links_to_files_of_others_are_refused_and_a_copy_is_made_by_the_next_run(tmp_path: Path) -> None:
+    """A file that may only be read cannot be linked on Linux (``fs.protected_hardlinks``)."""
+    source, target = kraft_source(tmp_path / "kafka").path, tmp_path / "data"
+    first = str(min((source / "orders-1").glob("*.log")))
+    told = told_of(OthersFileSystem(first, ("link",)), source, target, link=True)
+    assert f"link of {first} failed: Permission denied" in told
+    assert shown(target) == []
+    assert told_of(OthersFileSystem(first, ("link",)), source, target, link=False) == ""
+    assert [name for name in shown(target) if name.startswith("orders")] == ["orders-0", "orders-1"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
+def test_root_takes_over_what_others_own_and_changes_no_owner(tmp_path: Path) -> None:
+    source, target = kraft_source(tmp_path / "kafka").path, tmp_path / "data"
+    files = [source, *source.rglob("*")]
+    for path in files:
+        os.chown(path, OTHER, OTHER)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    assert told_of(OsFileSystem(), source, target, link=False) == ""
+    assert {path.stat().st_uid for path in files} == {OTHER}
+    assert {path.stat().st_uid for path in target.rglob("*")} == {0}
+    assert served(target, TopicPartition("orders", 1)) == served(source, TopicPartition("orders", 1))
