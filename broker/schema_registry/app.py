@@ -20,6 +20,7 @@ the guards of the admin interface: reading needs READ on the topic ``_schemas``,
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -96,7 +97,12 @@ def need_of(request: web.Request, path: str) -> Need:
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """A value as JSON."""
-    return web.Response(text=json.dumps(value, ensure_ascii=False), status=status, content_type=CONTENT_TYPE)
+    return text_answer(json.dumps(value, ensure_ascii=False), status)
+
+
+def text_answer(text: str, status: int = 200) -> web.Response:
+    """A text; half a character, which another registry may have stored, becomes a question mark."""
+    return web.Response(body=text.encode("utf-8", "replace"), status=status, content_type=CONTENT_TYPE, charset="utf-8")
 
 
 def refusal(error: RegistryError) -> web.Response:
@@ -180,7 +186,8 @@ async def schemas(request: web.Request) -> web.Response:
     for subject in state.subjects(request.query.get("subjectPrefix", ""), deleted=deleted):
         versions = state.versions(subject, deleted=deleted)
         rows += versions[-1:] if is_set(request, "latestOnly") else versions
-    return answer([shown(one) for one in page(request, rows)])
+    found = page(request, rows)
+    return await asyncio.to_thread(lambda: answer([shown(one) for one in found]))
 
 
 async def with_id(request: web.Request) -> list[RegisteredSchema]:
@@ -214,7 +221,7 @@ async def schema_by_id(request: web.Request) -> web.Response:
 async def text_by_id(request: web.Request) -> web.Response:
     """The text of a schema alone."""
     schema = (await with_id(request))[0]
-    return web.Response(text=await text_of(request, schema), content_type=CONTENT_TYPE)
+    return text_answer(await text_of(request, schema))
 
 
 async def subjects_of_id(request: web.Request) -> web.Response:
@@ -262,7 +269,7 @@ async def version(request: web.Request) -> web.Response:
 async def version_text(request: web.Request) -> web.Response:
     """The text of a version alone."""
     schema = await asked_version(request)
-    return web.Response(text=await text_of(request, schema), content_type=CONTENT_TYPE)
+    return text_answer(await text_of(request, schema))
 
 
 async def referenced_by(request: web.Request) -> web.Response:

@@ -81,6 +81,21 @@ def _reference(one: Any) -> Reference:
     raise errors.RegistryError(422, "a reference has a name, a subject and a version")
 
 
+def pinned(state: State, submission: Submission) -> Submission:
+    """Return a submission whose references to the latest version name its number, which is what is kept.
+
+    Raises RegistryError where there is no such subject.
+    """
+    return submission._replace(references=_numbered(state, submission.references))
+
+
+def _numbered(state: State, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
+    return tuple(
+        one if one.version != LATEST else one._replace(version=version_of(state, one.subject, LATEST).version)
+        for one in references
+    )
+
+
 def source_of(state: State, submission: Submission) -> Source:
     """Return a submitted schema with all it refers to. Raises RegistryError."""
     return _with_references(state, submission.schema_type, submission.text, submission.references)
@@ -92,18 +107,19 @@ def source_of_registered(state: State, schema: RegisteredSchema) -> Source:
 
 
 def _with_references(state: State, kind: str, text: str, references: tuple[Reference, ...]) -> Source:
-    newest = tuple(
-        one if one.version != LATEST else one._replace(version=version_of(state, one.subject, LATEST).version)
-        for one in references
-    )
     try:
-        found = state.resolve(newest)
+        found = state.resolve(_numbered(state, references))
     except KeyError as error:
-        one: Reference = error.args[0]
-        raise errors.invalid_schema(
-            f"the reference {one.name} is to subject {one.subject}, version {one.version}, which does not exist"
-        ) from None
+        raise errors.no_reference(error.args[0]) from None
     return Source(kind, text, tuple((reference.name, schema.text) for reference, schema in found))
+
+
+def check_references(state: State, submission: Submission) -> None:
+    """Raises RegistryError for a reference to a softly deleted version, which may go for good at any time."""
+    for one in submission.references:
+        schema = state.version(one.subject, one.version)
+        if schema is None or schema.deleted:
+            raise errors.no_reference(one)
 
 
 # ---- versions
@@ -211,14 +227,14 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
     check_writable(state, subject)
     every = versions_of(state, subject, deleted=True)
     live = [one for one in every if not one.deleted]
+    for one in every if permanent else live:
+        _check_unreferenced(state, one)
     if permanent:
         if live:
             raise errors.subject_not_soft_deleted(subject)
         return [one.version for one in every], [tombstone(subject, one.version) for one in every]
     if not live:
         raise errors.subject_soft_deleted(subject)
-    for one in live:
-        _check_unreferenced(state, one)
     records = [deletion_record(subject, live[-1].version), *_settings_gone(state, subject)]
     return [one.version for one in live], records
 

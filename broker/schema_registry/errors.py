@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tidelog.broker.schema_registry.records import Reference
+
 
 class RegistryError(Exception):
     """An answer that is an error. The first three digits of a five-digit code are the HTTP status."""
@@ -67,6 +69,12 @@ def incompatible(subject: str, messages: list[str]) -> RegistryError:
 
 def invalid_schema(reason: str) -> RegistryError:
     return RegistryError(42201, f"Invalid schema: {reason}")
+
+
+def no_reference(one: Reference) -> RegistryError:
+    return invalid_schema(
+        f"the reference {one.name} is to subject {one.subject}, version {one.version}, which does not exist"
+    )
 
 
 def invalid_version(text: str) -> RegistryError:

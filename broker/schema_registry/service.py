@@ -83,14 +83,19 @@ class Registry:
 
     async def register(self, subject: str, submission: Submission) -> RegisteredSchema:
         """Register a schema, unless the subject has it. Raises RegistryError."""
+        submission = changes.pinned(await self.state(), submission)
         parsed = await self.parsed(submission)
         async with self._writing:
             while True:
                 state = await self._topic.settle()
                 changes.check_writable(state, subject, submission)
+                source = changes.source_of(state, submission)
+                if source != parsed.source:  # what it refers to was replaced meanwhile
+                    parsed = await self._in_thread(parse, source)
                 known = await self._equal(state, subject, submission, parsed, deleted=False)
                 if known is not None and submission.id in (None, known.id):
                     return known
+                changes.check_references(state, submission)
                 if state.mode_of(subject) != "IMPORT":
                     await self._check_compatible(state, subject, parsed)
                 before = state.changes
@@ -105,6 +110,7 @@ class Registry:
         """Return the version of a subject that is this schema. Raises RegistryError."""
         state = await self.state()
         changes.versions_of(state, subject, deleted=deleted)
+        submission = changes.pinned(state, submission)
         parsed = await self._in_thread(parse, changes.source_of(state, submission))
         found = await self._equal(state, subject, submission, parsed, deleted=deleted)
         if found is None:
@@ -147,6 +153,7 @@ class Registry:
         """Return the reasons against a schema: in comparison with a version, or None for those that registration would
         compare. Raises RegistryError."""
         state = await self.state()
+        submission = changes.pinned(state, submission)
         level = state.level_of(subject)
         if version is None:
             versions = changes.to_compare(level, state.versions(subject))
@@ -215,10 +222,16 @@ def find_equal(parsed: ParsedSchema, olds: Sequence[Old]) -> RegisteredSchema | 
 def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
     """Return the reasons against a schema, of the first version that it does not go with. In a thread."""
     for old in olds:
-        former = parse(old.source)
-        found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
-        if not level.startswith("BACKWARD"):
-            found = found + reading_faults(former, parsed)
+        try:
+            found = faults_between(level, parsed, parse(old.source))
+        except RecursionError:  # the text is flat, the chain of its references is not
+            found = ["{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"]
         if found:
             return [*found, f"{{oldSchemaVersion: {old.schema.version}}}"]
     return []
+
+
+def faults_between(level: str, parsed: ParsedSchema, former: ParsedSchema) -> list[str]:
+    """Return the reasons against a schema after a former one. In a thread."""
+    found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
+    return found if level.startswith("BACKWARD") else found + reading_faults(former, parsed)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from tidelog.broker.cleaning import config_of
 from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.schema_registry import errors
@@ -85,6 +86,7 @@ class SchemasTopic:
         """Return the state with all that was appended, in a topic that exists; until the caller waits again, nothing
         is appended. Raises RegistryError."""
         found = self._led() or await self._create()
+        self._check_policy()
         while True:
             await self._commit_all(found)
             await self._catch_up(found)
@@ -122,6 +124,14 @@ class SchemasTopic:
         if image.topic_id != self._topic_id:
             self._topic_id, self._position, self.state = image.topic_id, 0, State()
         return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
+
+    def _check_policy(self) -> None:
+        """Raises RegistryError where retention takes records, as in a topic that was created without our configs."""
+        config = config_of(self._broker, TOPIC)
+        if config is not None and (config.delete or not config.compact):
+            raise errors.store_failed(
+                f"the topic {TOPIC} has to have cleanup.policy=compact: retention would delete schemas"
+            )
 
     def _guarded(self, ask: Callable[[], T]) -> T:
         try:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -58,30 +59,42 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     return comparison.faults(*roots, "#")
 
 
+@dataclass(slots=True)
+class Progress:
+    """Pairs of schemas that are under way, and how many were begun; one for a comparison and those within it."""
+
+    under_way: set[tuple[int, int]] = field(default_factory=set)
+    count: int = 0
+
+
 class Comparison:
     """One comparison, with the documents that both sides refer to."""
 
-    def __init__(self, original_documents: Mapping[str, Any], update_documents: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        original_documents: Mapping[str, Any],
+        update_documents: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> None:
         self._documents = (original_documents, update_documents)
-        self._under_way: set[tuple[int, int]] = set()
-        self._count = 0
+        self._progress = progress or Progress()
 
     def faults(self, original: Place, update: Place, path: str) -> list[str]:
         """Reasons against taking what the original takes."""
         old, new = _followed(original, self._documents[0]), _followed(update, self._documents[1])
         pair = (id(old.node), id(new.node))
-        if old.node is False or takes_all(new.node) or pair in self._under_way:
+        if old.node is False or takes_all(new.node) or pair in self._progress.under_way:
             return []
         if new.node is False:
             return [fault("TYPE_CHANGED", path)]
-        self._count += 1
-        if self._count > MAX_COMPARISONS:
+        self._progress.count += 1
+        if self._progress.count > MAX_COMPARISONS:
             return [fault("TOO_COMPLEX_TO_COMPARE", path)]
-        self._under_way.add(pair)
+        self._progress.under_way.add(pair)
         try:
             return self._compared(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
         finally:
-            self._under_way.discard(pair)
+            self._progress.under_way.discard(pair)
 
     def _compared(self, old: Place, new: Place, path: str) -> list[str]:
         found = self._of_combinations(old, new, path)
@@ -227,7 +240,7 @@ class Comparison:
         if "not" not in old.node:
             return [fault("NOT_TYPE_EXTENDED", f"{path}/not")]
         # the other way round: what the update forbids the original forbade
-        swapped = Comparison(self._documents[1], self._documents[0])
+        swapped = Comparison(self._documents[1], self._documents[0], self._progress)
         found = swapped.faults(new.inner(new.node["not"]), old.inner(old.node["not"]), f"{path}/not")
         return [fault("NOT_TYPE_EXTENDED", f"{path}/not")] if found else []
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
+from threading import Lock
 
 from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
 
@@ -18,13 +19,62 @@ RULES = {
     "JSON": "tidelog.broker.schema_registry.compatibility.json_schema",
     "PROTOBUF": "tidelog.broker.schema_registry.compatibility.protobuf",
 }
-CACHED = 500
-"""Schemas whose parsed form is kept."""
+MAX_KEPT = 4 << 20
+"""Characters of the schemas whose parsed form is kept; that takes ten times as many bytes and more."""
+MAX_CHARACTERS = 16 << 20
+"""Characters of a schema and all that it refers to: references of references name a large one again and again."""
 
 
-@lru_cache(CACHED)
+class ParsedSchemas:
+    """Parsed schemas, those used last: up to ``most`` characters of their texts. Any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._known: OrderedDict[Source, ParsedSchema] = OrderedDict()
+        self.characters = 0
+
+    def get(self, source: Source) -> ParsedSchema | None:
+        """Return the parsed form if it is kept."""
+        with self._lock:
+            found = self._known.get(source)
+            if found is not None:
+                self._known.move_to_end(source)
+            return found
+
+    def keep(self, source: Source, parsed: ParsedSchema) -> None:
+        """Keep a parsed form, and drop those that were not used for longest."""
+        with self._lock:
+            if source not in self._known:
+                self._known[source] = parsed
+                self.characters += characters_of(source)
+            while self.characters > self._most:
+                dropped, _ = self._known.popitem(last=False)
+                self.characters -= characters_of(dropped)
+
+
+_KNOWN = ParsedSchemas(MAX_KEPT)
+
+
+def characters_of(source: Source) -> int:
+    """Return the length of a schema and of all that it refers to."""
+    return len(source.text) + sum(len(name) + len(text) for name, text in source.references)
+
+
 def parse(source: Source) -> ParsedSchema:
     """Read a schema. Raises InvalidSchemaError."""
+    found = _KNOWN.get(source)
+    if found is None:
+        found = read(source)
+        _KNOWN.keep(source, found)
+    return found
+
+
+def read(source: Source) -> ParsedSchema:
+    """Read a schema that is not kept. Raises InvalidSchemaError."""
+    if characters_of(source) > MAX_CHARACTERS:
+        raise InvalidSchemaError(f"with all that it refers to it has more than {MAX_CHARACTERS} characters")
+    check_characters(source.text, *(name for name, _ in source.references))
     module = FORMATS.get(source.schema_type)
     if module is None:
         raise InvalidSchemaError(f"Invalid schema type {source.schema_type}")
@@ -32,7 +82,17 @@ def parse(source: Source) -> ParsedSchema:
         found: ParsedSchema = importlib.import_module(module).parse(source)
     except ImportError as error:
         raise InvalidSchemaError(f"{error.name} is missing (pip install tidelog[registry])") from error
+    check_characters(found.canonical)
     return found
+
+
+def check_characters(*texts: str) -> None:
+    """Raises InvalidSchemaError for half a character (a surrogate), which JSON can name and UTF-8 cannot write."""
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchemaError(f"it has half a character, U+{ord(error.object[error.start]):04X}") from None
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:

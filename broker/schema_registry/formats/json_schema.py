@@ -31,6 +31,8 @@ def parse(source: Source) -> ParsedSchema:
     root = parse_json(source.text)
     if not isinstance(root, dict | bool):
         raise InvalidSchemaError("a JSON schema is an object or a boolean")
+    if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
+        raise InvalidSchemaError("$schema has to be a string")
     try:
         validator_for(root, default=Draft7Validator).check_schema(root)
     except SchemaError as error:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 from uuid import uuid4
 
@@ -25,8 +26,12 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.replica.partition import Partition
+from tidelog.broker.schema_registry import app as app_module
+from tidelog.broker.schema_registry import service as service_module
 from tidelog.broker.schema_registry import topic as topic_module
 from tidelog.broker.schema_registry.app import CONTENT_TYPE, serve
+from tidelog.broker.schema_registry.formats.formats import parse
+from tidelog.broker.schema_registry.formats.schema import ParsedSchema, Source
 from tidelog.broker.schema_registry.records import StoredRecord, decode_key, decode_value
 from tidelog.broker.schema_registry.service import compatibility_faults, find_equal
 from tidelog.broker.schema_registry.topic import CONFIGS, TOPIC, decode_chunk, read_chunk
@@ -87,7 +92,9 @@ class Client:
 
 
 @asynccontextmanager
-async def registry(directory: Path, **settings: str) -> AsyncIterator[Client]:
+async def registry(
+    directory: Path, *, policy: str = CONFIGS["cleanup.policy"], **settings: str
+) -> AsyncIterator[Client]:
     texts = {name.replace("_", "."): value for name, value in settings.items()}
     parts = DataBroker(
         directory, {"admin.allowed.hosts": "registry", "schema.registry.listener": "127.0.0.1:1", **texts}
@@ -96,7 +103,7 @@ async def registry(directory: Path, **settings: str) -> AsyncIterator[Client]:
         parts.broker = replace(parts.broker, loop=asyncio.get_running_loop(), executor=executor)
         with opening_expected():
             if TOPIC not in parts.broker.metadata.topics:
-                create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": CONFIGS["cleanup.policy"]})
+                create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": policy})
             parts.replica_manager.partition(TOPIC, 0).open()
         listener = socket.socket(socket.AF_UNIX)
         path = str(directory / "registry")
@@ -253,6 +260,111 @@ async def test_references_are_kept_and_hold_what_they_name(tmp_path: Path) -> No
         assert (found["references"], found["schemaType"]) == (references, "JSON")
         assert await client.get("/subjects/inner/versions/1/referencedby") == [2]
         assert (await client.ask("DELETE", "/subjects/inner"))[1]["error_code"] == 42206
+
+
+U = '{"type":"record","name":"U","fields":[{"name":"a","type":"A"}]}'
+
+
+def to_a(version: int) -> list[dict[str, Any]]:
+    return [{"name": "A", "subject": "inner", "version": version}]
+
+
+async def test_a_reference_to_the_latest_version_is_kept_as_its_number(tmp_path: Path) -> None:
+    async with registry(tmp_path) as client:
+        await client.register("inner", A)
+        assert await client.register("outer", U, references=to_a(-1)) == 2
+        assert (await client.get("/subjects/outer/versions/1"))["references"] == to_a(1)
+        assert (await client.ask("DELETE", "/subjects/inner"))[1]["error_code"] == 42206
+        await client.register("inner", AB)
+        body = {"schema": U, "references": to_a(1)}
+        assert (await client.ask("POST", "/subjects/outer", body))[1]["version"] == 1
+
+
+async def test_nothing_new_refers_to_a_deleted_version(tmp_path: Path) -> None:
+    async with registry(tmp_path) as client:
+        await client.register("inner", A)
+        await client.register("inner", AB)
+        assert await client.ask("DELETE", "/subjects/inner/versions/1") == (200, 1)
+        assert await client.register("outer", U, references=to_a(1)) == 42201
+        assert await client.register("outer", U, references=to_a(2)) == 3
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_reference_that_is_deleted_while_the_schema_is_read_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """In its place another schema may come under the same number."""
+    loop = asyncio.get_running_loop()
+    # The registry has one thread for schemas: the other registration reads its own in a second one.
+    monkeypatch.setattr(service_module, "ThreadPoolExecutor", lambda _, **names: ThreadPoolExecutor(2, **names))
+    async with registry(tmp_path) as client:
+        await client.register("inner", A)
+
+        async def change() -> None:
+            monkeypatch.undo()
+            for path in ("/subjects/inner", "/subjects/inner?permanent=true"):
+                assert await client.ask("DELETE", path) == (200, [1])
+            if comes_back:
+                await client.register("inner", A.replace('"A"', '"Other"'))
+
+        def parse_late(source: Source) -> ParsedSchema:
+            asyncio.run_coroutine_threadsafe(change(), loop).result(60)
+            return parse(source)
+
+        monkeypatch.setattr(service_module, "parse", parse_late)
+        assert await client.register("outer", U, references=to_a(1)) == 42201
+        assert await client.get("/subjects") == (["inner"] if comes_back else [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"schema": '{"type":"record","name":"A","doc":"\\ud800","fields":[]}'},
+        {"schema": '{"type":"record","name":"A","doc":"\ud800","fields":[]}'},
+        {"schema": '{"title":"\\udfff"}', "schemaType": "JSON"},
+        {"schema": 'syntax = "proto3"; message A {} // \ud800', "schemaType": "PROTOBUF"},
+        {"schema": '{"$schema":5}', "schemaType": "JSON"},
+    ],
+)
+async def test_what_cannot_be_written_again_is_no_schema(tmp_path: Path, body: dict[str, str]) -> None:
+    async with registry(tmp_path) as client:
+        assert (await client.ask("POST", "/subjects/s/versions", body))[1]["error_code"] == 42201
+        assert await client.get("/schemas") == []
+
+
+async def test_a_record_of_half_a_character_hinders_no_other(tmp_path: Path) -> None:
+    async with registry(tmp_path) as client:
+        await client.register("s", A)
+        key = b'{"keytype":"SCHEMA","subject":"t","version":1,"magic":1}'
+        client.append((key, b'{"subject":"t","version":1,"id":7,"schema":"\\"\\ud800\\"","deleted":false}'))
+        assert [one["subject"] for one in await client.get("/schemas")] == ["s", "t"]
+        assert await client.get("/schemas/ids/7/schema") == "?"
+
+
+async def test_all_schemas_are_written_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def shown(schema: Any) -> Any:
+        threads.add(current_thread())
+        return app_shown(schema)
+
+    app_shown = app_module.shown
+    monkeypatch.setattr(app_module, "shown", shown)
+    async with registry(tmp_path) as client:
+        await client.register("s", A)
+        assert len(await client.get("/schemas")) == 1
+    assert threads
+    assert main_thread() not in threads
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+async def test_nothing_is_registered_in_a_topic_that_loses_records(tmp_path: Path, policy: str) -> None:
+    """Such as one that a consumer's question made: retention would take the schemas after a week."""
+    async with registry(tmp_path, policy=policy) as client:
+        status, found = await client.ask("POST", "/subjects/s/versions", {"schema": A})
+        assert (status, found["error_code"]) == (500, 50001)
+        assert "cleanup.policy" in found["message"]
+        assert client.records() == []
 
 
 async def test_a_restart_keeps_all_and_ids_go_on(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tidelog.broker.schema_registry.compatibility import avro, json_schema, prot
 from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
 from tidelog.broker.schema_registry.formats.protobuf import MAIN, compile_files
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema, Source
+from tidelog.broker.schema_registry.records import RegisteredSchema
+from tidelog.broker.schema_registry.service import Old, compatibility_faults
 
 
 def faults(kind: str, reader: str, writer: str) -> list[str]:
@@ -205,6 +207,27 @@ def test_combinations_of_combinations_are_compared_in_bounded_time() -> None:
     schema = {"$ref": "#/definitions/x30", "definitions": {**levels, "x0": STR}}
     other = {**schema, "definitions": {**levels, "x0": INT}}
     check(faults("JSON", json.dumps(schema), json.dumps(other)), "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+
+
+def test_denials_of_denials_are_compared_in_bounded_time() -> None:
+    """The same where each level denies the next one."""
+    levels = {f"x{n}": {"anyOf": [{"not": {"$ref": f"#/definitions/x{n - 1}"}}] * 2} for n in range(1, 31)}
+    schema = {"$ref": "#/definitions/x30", "definitions": {**levels, "x0": STR}}
+    other = {**schema, "definitions": {**levels, "x0": INT}}
+    check(faults("JSON", json.dumps(schema), json.dumps(other)), "COMBINED_TYPE_SUBSCHEMAS_CHANGED")
+
+
+def test_a_schema_that_denies_itself_is_compared() -> None:
+    check(faults("JSON", '{"not":{"$ref":"#"},"title":"t"}', '{"not":{"$ref":"#"}}'), None)
+
+
+@pytest.mark.parametrize("level", ["BACKWARD", "FORWARD", "FULL"])
+def test_chains_of_references_end_in_a_verdict(level: str) -> None:
+    chain = {f"x{n}": {"properties": {"a": {"$ref": f"#/definitions/x{n + 1}"}}} for n in range(2000)}
+    text = json.dumps({"$ref": "#/definitions/x0", "definitions": {**chain, "x2000": STR}})
+    old = RegisteredSchema("s", 1, 1, text, "JSON")
+    found = compatibility_faults(level, parse(Source("JSON", text + " ")), [Old(old, Source("JSON", text))])
+    check(found[:1], "TOO_COMPLEX_TO_COMPARE")
 
 
 def test_patterns_of_properties_are_run_by_re2() -> None:

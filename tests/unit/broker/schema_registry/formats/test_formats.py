@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.broker.schema_registry.formats import avro as avro_format
 from tidelog.broker.schema_registry.formats import proto_text
-from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
+from tidelog.broker.schema_registry.formats.formats import ParsedSchemas, parse, reading_faults
 from tidelog.broker.schema_registry.formats.json_schema import resolve
 from tidelog.broker.schema_registry.formats.protobuf import reason_of, safe_name
 from tidelog.broker.schema_registry.formats.schema import MAX_DEPTH, InvalidSchemaError, ParsedSchema, Source
@@ -238,3 +238,22 @@ def test_types_are_not_compared_with_each_other() -> None:
 def test_the_depth_of_a_schema_is_bounded() -> None:
     with pytest.raises(InvalidSchemaError, match=f"{MAX_DEPTH} levels"):
         json_schema({"default": json.loads("[" * 300 + "]" * 300)})
+
+
+def test_parsed_schemas_are_kept_up_to_a_size() -> None:
+    """A comparison asks for READ alone, and each brings up to 1 MiB: kept by number they took gigabytes."""
+    known = ParsedSchemas(100)
+    kept = [Source("AVRO", '"int"' + " " * 40), Source("AVRO", '"int"', (("r", "x" * 30),))]
+    for source in kept:
+        known.keep(source, parse(Source("AVRO", '"int"')))
+    assert [known.get(source) is not None for source in kept] == [True, True]
+    known.get(kept[0])
+    known.keep(Source("AVRO", '"int"' + " " * 30), parse(Source("AVRO", '"int"')))
+    assert [known.get(source) is not None for source in kept] == [True, False]
+    known.keep(Source("AVRO", "x" * 101), parse(Source("AVRO", '"int"')))
+    assert known.characters <= 100
+
+
+def test_all_that_a_schema_refers_to_is_bounded() -> None:
+    with pytest.raises(InvalidSchemaError, match="refers to"):
+        parse(Source("AVRO", '"int"', tuple((f"r{number}", "x" * (1 << 20)) for number in range(20))))
