@@ -187,7 +187,8 @@ def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))
-    yield Sample("kafka_log_logcleaner_live_threads", "gauge", {}, cleaner.live_threads)
+    if cleaner.config.enabled:  # a cleaner that is switched off misses none
+        yield Sample("kafka_log_logcleaner_live_threads", "gauge", {}, cleaner.live_threads)
     yield Sample("kafka_log_logcleanermanager_max_dirty_percent", "gauge", {}, 100 * manager.dirtiest_ratio)
     delay_s = manager.max_compaction_delay_ms / 1000
     yield Sample("kafka_log_logcleaner_max_compaction_delay_secs", "gauge", {}, delay_s)

@@ -137,7 +137,11 @@ _ROWS = (
     Family("kafka_log_logcleaner_records_read_total", COUNTER, "Records that cleaning read."),
     Family("kafka_log_logcleaner_records_dropped_total", COUNTER, "Records that cleaning dropped."),
     Family("kafka_log_logcleaner_unreadable_batches_total", COUNTER, "Batches that cleaning could not read."),
-    Family("kafka_log_logcleaner_live_threads", GAUGE, "Cleaner threads that live."),
+    Family(
+        "kafka_log_logcleaner_live_threads",
+        GAUGE,
+        "Cleaner threads that live; not there with `log.cleaner.enable=false`.",
+    ),
     Family("kafka_log_logcleanermanager_max_dirty_percent", GAUGE, "The dirtiest log's dirty share, in percent."),
     Family(
         "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE, "Time by which a log is overdue for cleaning.",

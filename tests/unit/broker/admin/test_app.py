@@ -212,6 +212,14 @@ async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> N
         assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"
 
 
+async def test_a_cleaner_that_is_switched_off_has_no_threads_to_miss(tmp_path: Path) -> None:
+    """An alert watches for 0 threads: they died."""
+    async with admin(tmp_path, log_cleaner_enable="false") as pages:
+        page = await pages.metrics()
+        assert "kafka_log_logcleaner_live_threads" not in page.types
+        assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"
+
+
 async def test_log_nobody_touched_is_not_opened_for_metrics(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         partition = pages.parts.replica_manager.partition(TOPIC, 1)
