@@ -1,8 +1,10 @@
 """The server of a laboratory: a broker that starts again on another state of its files, within one process.
 
     snapshot   the broker stops cleanly -> its directories are copied -> it starts on the same ports
-    restore    the broker stops -> the directories are what was copied -> it starts on the same ports
+    restore    copies of the copies are laid beside the files -> the broker stops -> they take the files' place -> it
+               starts on the same ports
 
+A copy that fails leaves the broker running on its files: what can fail for want of room is done while they are there.
 Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each start has a server
 and a configuration of its own: nothing of the state before is left in memory. A socket that is bound, and does not
 listen, keeps each port meanwhile. Clients of the state before are disconnected. Loop thread only.
@@ -15,7 +17,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +34,9 @@ from tidelog.broker.startup import LOCK_FILE, build_broker
 from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
+
+COMING = ".coming"
+"""Directory within a data directory: what will be there after a restore."""
 
 
 class Snapshot(NamedTuple):
@@ -131,10 +136,11 @@ class LaboratoryServer:
         await self._stop_broker()
         number = len(self._snapshots)
         copies = [os.path.join(self._place.name, f"{number}-{index}") for index in range(len(self._config.log_dirs))]
-        for directory, copy in zip(self._config.log_dirs, copies, strict=True):
-            copy_tree(directory, copy)
+        try:
+            copy_all(self._config.log_dirs, copies)
+        finally:
+            await self._start_again()
         self._snapshots.append(Snapshot(copies, self.time.ahead_ms))
-        await self._start_again()
         return number
 
     async def restore(self, number: int) -> None:
@@ -142,10 +148,12 @@ class LaboratoryServer:
         if not 0 <= number < len(self._snapshots):
             raise ValueError(f"snapshot {number} is not known")
         kept = self._snapshots[number]
+        coming = [os.path.join(directory, COMING) for directory in self._config.log_dirs]
+        copy_all(kept.copies, coming)
         await self._stop_broker()
-        for directory, copy in zip(self._config.log_dirs, kept.copies, strict=True):
-            remove_tree(directory)
-            copy_tree(copy, directory)
+        for directory, copy in zip(self._config.log_dirs, coming, strict=True):
+            remove_tree(directory, but=COMING)
+            move_tree(copy, directory)
         self.time.ahead_ms = kept.ahead_ms
         self.faults.requests.clear()
         await self._start_again()
@@ -200,6 +208,17 @@ class LaboratoryServer:
         return endpoint._replace(port=keeper.getsockname()[1])
 
 
+def copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:
+    """Copy data directories: all of them, or none. Raises OSError."""
+    try:
+        for source, target in zip(sources, targets, strict=True):
+            copy_tree(source, target)
+    except OSError:
+        for target in targets:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
 def copy_tree(source: str, target: str) -> None:
     """Copy a data directory, without its lock and without owners and times, which nothing reads. Raises OSError."""
     os.makedirs(target, exist_ok=True)
@@ -211,10 +230,19 @@ def copy_tree(source: str, target: str) -> None:
                 shutil.copyfile(entry.path, os.path.join(target, entry.name))
 
 
-def remove_tree(directory: str) -> None:
-    """Remove what is in a data directory. Raises OSError."""
+def move_tree(source: str, target: str) -> None:
+    """Move what is in a directory to another one of its file system, and remove the empty one. Raises OSError."""
+    for name in os.listdir(source):
+        os.rename(os.path.join(source, name), os.path.join(target, name))
+    os.rmdir(source)
+
+
+def remove_tree(directory: str, but: str = "") -> None:
+    """Remove what is in a data directory, but for one name. Raises OSError."""
     with os.scandir(directory) as entries:
         for entry in entries:
+            if entry.name == but:
+                continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:

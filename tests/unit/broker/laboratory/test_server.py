@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+import socket
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,46 @@ def test_a_member_of_a_cluster_has_no_laboratory(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match="--laboratory: a member of a cluster"):
         LaboratoryServer(BrokerConfig(texts))
+
+
+@pytest.mark.parametrize("command", ["snapshot", "restore"])
+async def test_a_copy_that_fails_leaves_the_broker_running_on_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """In the middle of the copy: some files are there, others not."""
+    config = BrokerConfig(
+        {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": ""}
+    )
+    laboratory = LaboratoryServer(config)
+    await laboratory.start()
+    try:
+        assert await laboratory.snapshot() == 0
+        copied = logs_below(tmp_path / "data")
+        assert copied
+        calls, copyfile = 0, shutil.copyfile
+
+        def copy(source: str, target: str) -> str:
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise OSError(ENOSPC, "no room")
+            return copyfile(source, target)
+
+        monkeypatch.setattr(shutil, "copyfile", copy)
+        with pytest.raises(OSError, match="no room"):
+            await (laboratory.snapshot() if command == "snapshot" else laboratory.restore(0))
+        monkeypatch.undo()
+        with socket.create_connection((laboratory.endpoints[0].host, laboratory.endpoints[0].port)):
+            assert logs_below(tmp_path / "data") == copied
+        await laboratory.restore(0)
+        assert await laboratory.snapshot() == 1
+        assert logs_below(tmp_path / "data") == copied
+    finally:
+        await laboratory.stop()
+
+
+def logs_below(directory: Path) -> set[str]:
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*.log")}
 
 
 def test_a_copy_has_all_files_but_the_lock(tmp_path: Path) -> None:
