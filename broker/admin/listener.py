@@ -17,13 +17,14 @@ import socket
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.log.records.quiet_import import quiet_import
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
 
     from tidelog.broker.broker import Broker
+    from tidelog.broker.config.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -57,18 +58,25 @@ class AdminListener:
         if not text:
             return None
         host, _, port = text.rpartition(":")
-        try:
-            listener = _listen(host, int(port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or self._interface.key in self._broker.config.static_texts:
-                raise
-            listener = _listen(host, 0)
+        listener = self._listen(host, int(port))
         listener.setblocking(False)
         self._socket = listener
         address = f"{host}:{listener.getsockname()[1]}"
         self._broker.config.settle(self._interface.key, address)
         self._broker.loop.add_reader(listener.fileno(), self._first_connection)
         return address
+
+    def _listen(self, host: str, port: int) -> socket.socket:
+        """Listen on the port, or on any free one where it is a default that is taken. Raises OSError."""
+        is_default = self._interface.key not in self._broker.config.static_texts
+        if is_default and port in given_ports(self._broker.config):
+            port = 0
+        try:
+            return _listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not is_default:
+                raise
+            return _listen(host, 0)
 
     def _first_connection(self) -> None:
         assert self._socket is not None
@@ -96,6 +104,12 @@ class AdminListener:
         elif self._socket is not None:
             self._broker.loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def given_ports(config: BrokerConfig) -> set[int]:
+    """Return the ports that the configuration gives to something else than the admin interface."""
+    registry = config.get_str(SCHEMA_REGISTRY_LISTENER).rpartition(":")[2]
+    return {endpoint.port for endpoint in config.listeners} | ({int(registry)} if registry else set())
 
 
 def _listen(host: str, port: int) -> socket.socket:

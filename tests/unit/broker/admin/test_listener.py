@@ -13,7 +13,7 @@ import pytest
 
 from tidelog.broker.admin.listener import AdminListener
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 
 
 async def opened(texts: Mapping[str, str]) -> str | None:
@@ -42,6 +42,35 @@ async def test_a_second_broker_on_a_machine_takes_another_port(monkeypatch: pyte
     assert not address.endswith(":9644")
     with pytest.raises(OSError, match="in use"):
         await opened({ADMIN_LISTENER: "127.0.0.1:9644"})
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"listeners": "PLAINTEXT://127.0.0.1:9644"},
+        {
+            "listeners": "PLAINTEXT://:9092,OTHER://:9644",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        },
+        {SCHEMA_REGISTRY_LISTENER: "127.0.0.1:9644"},
+    ],
+)
+async def test_the_default_leaves_a_port_that_the_broker_was_given_for_something_else(
+    monkeypatch: pytest.MonkeyPatch, texts: Mapping[str, str]
+) -> None:
+    """The interface opens first, and the broker's own listener then found its port taken."""
+    asked = []
+    listen = socket.create_server
+
+    def create_server(address: tuple[str, int], **options: Any) -> socket.socket:
+        asked.append(address[1])
+        return listen((address[0], 0), **options)
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    await opened(texts)
+    await opened({})
+    assert asked == [0, 9644]
 
 
 async def test_an_empty_address_is_none() -> None:
