@@ -12,7 +12,7 @@ Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KI
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import (
@@ -42,6 +42,9 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
 from tidelog.protocol.schema.engine import blank
+
+if TYPE_CHECKING:
+    from tidelog.broker.replica.replication.leading import Leading
 
 
 class Replica(NamedTuple):
@@ -257,6 +260,15 @@ def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
     return (target.sent_high_watermark, target.sent_log_start_offset) == (data.high_watermark, data.log_start_offset)
 
 
+def is_held_back(leading: Leading, replica_id: int) -> bool:
+    """Return whether a replica gets no records now (KIP-73): one for which acks=all does not wait. It waits for the
+    ISR, and for those about whom the controller was asked."""
+    throttle, core = leading.throttle, leading.core
+    if throttle is None or replica_id in core.isr or not throttle.is_exceeded:
+        return False
+    return replica_id not in core.maximal_isr
+
+
 def read_partition(
     partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
 ) -> PartitionData:
@@ -280,8 +292,7 @@ def read_partition(
         if diverging is not None:
             data.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
     if data.diverging_epoch.epoch == NO_LEADER_EPOCH:
-        throttle = leading.throttle
-        if throttle is None or replica.broker_id in leading.core.isr or not throttle.is_exceeded:
+        if not is_held_back(leading, replica.broker_id):
             data.records = partition.read(
                 target.fetch_offset, max(limit, 0), isolation=FetchIsolation.LOG_END, min_one_message=one_message
             ).records

@@ -60,8 +60,10 @@ class Throttled:
         self.quota = ReplicationQuota(LEADER, 1, Window(11, 1000), lambda: self.limit)
         configs = {"leader.replication.throttled.replicas": replicas}
         self.node = ReplicatedBroker(directory, configs, self.quota)
-        self.node.partition.take_over(LED._replace(isr=(1, 2), partition_epoch=8))
         self.node.append("t", b"a" * 200)
+        for replica in (2, 3):
+            self.node.fetch(replica, 1)  # it is committed: who lacks it is not about to join
+        self.node.partition.take_over(LED._replace(isr=(1, 2), partition_epoch=8))
 
     def get(self, replica: int) -> bool:
         """Ask as a follower that has nothing; return whether it got records."""
@@ -88,6 +90,18 @@ def test_a_member_of_the_isr_is_never_throttled(throttled: Throttled) -> None:
     """It would leave, and acks=all with it."""
     assert all(throttled.get(2) for _ in range(3))
     assert not throttled.get(3), "what it was sent counts"
+
+
+def test_a_follower_for_which_the_controller_was_asked_is_not_throttled(throttled: Throttled) -> None:
+    """acks=all waits for it already, for as long as no answer comes."""
+    assert throttled.get(3)
+    assert throttled.node.fetch(3, 1)[3] == b"", "it has all"
+    leading = throttled.node.partition.leading
+    assert leading is not None
+    assert 3 in leading.core.maximal_isr
+    throttled.node.append("t", b"b")
+    assert all(throttled.node.fetch(3, 1)[3] for _ in range(3))
+    assert 3 not in leading.core.isr
 
 
 def test_replicas_that_no_topic_names_are_not_throttled(tmp_path: Path) -> None:
