@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import patience_for
 from tests.support.soak.reading import read_all
 
 
@@ -26,7 +27,8 @@ class Exporter(Party):
     def _export(self, *, may_fail: bool = False) -> None:
         words = [sys.executable, "-I", "-m", "tidelog.cli", "pipeline", "export", "--master", "none", "--quiet"]
         words += ["--path", str(self.world.data_directory), "--topic", ",".join(self.topics), str(self.table)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        patience_s = patience_for(self.world.data_directory)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=patience_s, check=False)
         self.counts["runs"] += 1
         if done.returncode:
             self.counts["runs that ended with an error"] += 1

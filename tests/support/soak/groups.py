@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -11,7 +10,8 @@ from confluent_kafka import Consumer, KafkaException
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka
 from tests.support.readers import Place
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import Patience
 from tests.support.soak.reading import committed
 from tests.support.soak.writers import QUICK
 
@@ -156,20 +156,23 @@ class Group(Party):
 
     def check(self) -> None:
         ends = self._ends()
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._is_done(ends) and time.monotonic() < deadline:
+        patience = Patience()
+        while not self._is_done(ends) and not patience.is_over(self._count_read()):
             if not self.members:
                 self._join()
             for member in list(self.members):
                 self._read(member, commits=1.0)
         for member in self.members:
             member.close()
-        self.counts["read"] = sum(len(seen) for seen in self.seen.values())
+        self.counts["read"] = self._count_read()
         for partition, end in ends.items():
             if left_out := sorted(set(range(end)) - self.seen[partition]):
                 self.faults.append(f"{self.topic}-{partition}: offsets {left_out[:10]} were not read by {self.group}")
         if (found := self._committed()) != ends:
             self.faults.append(f"{self.topic}: {self.group} has committed {found}, the ends are {ends}")
+
+    def _count_read(self) -> int:
+        return sum(len(seen) for seen in self.seen.values())
 
     def _is_done(self, ends: dict[int, int]) -> bool:
         return all(len(self.seen[partition]) >= end for partition, end in ends.items()) and self._committed() == ends

@@ -10,8 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE_S = 120.0
-"""The longest a client waits for one answer, the broker's restarts included."""
 KNOWN_LINES = 20
 """Faults of one party that are printed."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 
 from tests.support.admin import Admin
 from tests.support.readers import Place
-from tests.support.soak.party import PATIENCE_S
+from tests.support.soak.patience import Patience
 
 
 class Found(NamedTuple):
@@ -44,17 +43,17 @@ def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Plac
         ends = {number: Admin(bootstrap).offset(topic, number, "latest") for number in range(partitions)}
         first = [TopicPartition(topic, number, Admin(bootstrap).offset(topic, number, "earliest")) for number in ends]
         consumer.assign(first)
-        return _read_to(consumer, topic, ends)
+        return read_to(consumer, topic, ends, Patience())
     finally:
         consumer.close()
 
 
-def _read_to(consumer: Any, topic: str, ends: dict[int, int]) -> dict[Place, Found]:
+def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience) -> dict[Place, Found]:
+    """Read what is assigned up to these ends, as long as records come. Raises NotReadError, KafkaException."""
     found: dict[Place, Found] = {}
     waiting = {number for number, end in ends.items() if end}
-    deadline = time.monotonic() + PATIENCE_S
     while waiting:
-        if time.monotonic() > deadline:
+        if patience.is_over((len(found), len(waiting))):
             raise NotReadError(f"{topic}: partitions {sorted(waiting)} do not come to their ends {ends}")
         for message in consumer.consume(5_000, timeout=0.2):
             error, place = message.error(), (message.partition(), message.offset())

@@ -16,7 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tests.support.readers import Place
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import Patience
 from tests.support.soak.writers import QUICK, PlainWriter
 
 ACCEPT, RELEASE, REJECT = (confluent_kafka.AcknowledgeType[name] for name in ("ACCEPT", "RELEASE", "REJECT"))
@@ -111,9 +112,11 @@ class ShareGroup(Party):
 
     def finish(self) -> None:
         self.source.join()
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience()
         quiet_since = time.monotonic()
-        while time.monotonic() < deadline and time.monotonic() - quiet_since < self._patience_s():
+        while time.monotonic() - quiet_since < self._patience_s():
+            if patience.is_over((len(self.delivered), len(self.done))):
+                break
             if not self.members:
                 self._join()
             if sum(self._take(member, [ACCEPT]) for member in list(self.members)):

@@ -15,7 +15,8 @@ from tests.support.broker import TidelogProcess
 from tests.support.soak.exporting import Exporter
 from tests.support.soak.finding import Finder
 from tests.support.soak.groups import Group
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import PATIENCE_S, Patience
 from tests.support.soak.resources import Sample, growing, sample, summary
 from tests.support.soak.shares import ShareGroup
 from tests.support.soak.topics import Incarnations, Stranger
@@ -64,6 +65,7 @@ SUSPICIOUS = ("Traceback", "goes offline", "out of service", "is refused", "died
 """Words a healthy broker does not print."""
 LAST_LIFE = 1 / 3
 LONGEST_END_S = 1.5 * PATIENCE_S
+"""Most that parties take to end without any of them going on."""
 JUDGED = 2 / 3
 """The part of the last life in which figures must be flat: before it caches fill."""
 SHORTEST_JUDGED_S = 30.0
@@ -91,6 +93,11 @@ def parties_of(world: World) -> list[Party]:
         Settings(world, {**changes, "plain": CHANGES, "found": CHANGES, "transactions": CHANGES}, ["plain", "found"]),
         Exporter(world, ["plain", "transactions", "found", "kafka-python"], pause_s=20.0),
     ]  # fmt: skip
+
+
+def amount_of(parties: list[Party]) -> int:
+    """What parties have done so far, and how many have ended. They are threads, which go on meanwhile."""
+    return sum(sum(list(party.counts.values())) + (not party.is_alive()) for party in parties)
 
 
 @contextlib.contextmanager
@@ -184,9 +191,10 @@ class Soak:
         return growing(judged)
 
     def _checked(self, parties: list[Party]) -> list[str]:
-        deadline = time.monotonic() + LONGEST_END_S
+        patience = Patience(LONGEST_END_S)
         for party in parties:
-            party.join(max(0.0, deadline - time.monotonic()))
+            while party.is_alive() and not patience.is_over(amount_of(parties)):
+                party.join(1.0)
         for party in parties:
             if party.is_alive():
                 party.faults.append(f"does not end: {party.stack()}")

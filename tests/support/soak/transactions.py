@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +11,8 @@ from confluent_kafka import KafkaException, Producer
 
 from tests.support.admin import Admin
 from tests.support.aiokafka_client import aiokafka
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import Patience
 from tests.support.soak.reading import committed, numbers_of, read_all, value_of
 from tests.support.soak.writers import QUICK, PlainWriter
 
@@ -118,16 +117,16 @@ class Copier(Party):
         asyncio.run(self._work())
 
     async def _work(self) -> None:
-        deadline = math.inf
-        while time.monotonic() < deadline:
+        patience = None
+        while patience is None or not patience.is_over(self.counts["copied"]):
             try:
                 if await self._incarnation():
                     return
             except (aiokafka.errors.KafkaError, KafkaException) as error:
                 self.counts[f"told {type(error).__name__}"] += 1
                 await asyncio.sleep(0.2)
-            if deadline == math.inf and self.world.stopped.is_set():
-                deadline = time.monotonic() + PATIENCE_S
+            if patience is None and self.world.stopped.is_set():
+                patience = Patience()
 
     async def _incarnation(self) -> bool:
         """One producer and one member, for a while; whether all is copied."""

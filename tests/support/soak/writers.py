@@ -13,7 +13,8 @@ from tests.support.admin import Admin
 from tests.support.aiokafka_client import aiokafka
 from tests.support.kafka_python import kafka
 from tests.support.soak.ledger import Ledger
-from tests.support.soak.party import PATIENCE_S, Party, World
+from tests.support.soak.party import Party, World
+from tests.support.soak.patience import PATIENCE_S
 from tests.support.soak.reading import read_all, value_of
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
