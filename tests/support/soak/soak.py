@@ -96,7 +96,7 @@ def parties_of(world: World) -> list[Party]:
 
 
 def amount_of(parties: list[Party]) -> int:
-    """What parties have done so far, and how many have ended. They are threads, which go on meanwhile."""
+    """The number of things that parties did so far, those that ended counted too. They go on meanwhile, as threads."""
     return sum(sum(list(party.counts.values())) + (not party.is_alive()) for party in parties)
 
 
