@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from tests.support.aiokafka_client import until_closed
 from tests.support.apache_kafka import console_producer, run_tool
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.issuer import AUDIENCE, ISSUER, Endpoint, Issuer, unsecured, write_keys
@@ -128,6 +129,7 @@ def by_aiokafka(bootstrap: str, source: TokenSource, topic: str) -> list[bytes]:
         finally:
             await producer.stop()
             await consumer.stop()
+            await until_closed()
 
     try:
         return asyncio.run(run())

@@ -1,22 +1,28 @@
-"""aiokafka, with the connections closed that it forgets.
+"""aiokafka, with the connections closed that it forgets, and those waited for that it closes.
 
 A connection that the broker has closed is dropped from the client's table and never closed (aiokafka 0.14,
 ``AIOKafkaClient._get_conn``): its socket is left to the garbage collector, which complains of it in whatever test runs
-then. Here it is closed first.
+then. Here it is closed first. A connection that a login failed on is closed, and the client does not wait for that: TLS
+takes leave in steps, and the loop may end before. ``until_closed`` waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import aiokafka
 import aiokafka.errors
 import aiokafka.helpers
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.conn import AIOKafkaConnection
 
-__all__ = ["aiokafka"]
+__all__ = ["aiokafka", "until_closed"]
 
+WAIT_S = 60.0
 _get_connection = AIOKafkaClient._get_conn
+_close = AIOKafkaConnection.close
+_closing: set[asyncio.Future[None]] = set()
 
 
 async def _close_and_get(
@@ -28,4 +34,22 @@ async def _close_and_get(
     return await _get_connection(client, node_id, group=group, no_hint=no_hint)
 
 
+def _note_closing(connection: Any, *args: Any, **named: Any) -> Any:
+    was_open = connection._reader is not None
+    closed = _close(connection, *args, **named)
+    if was_open:
+        _closing.add(closed)
+        closed.add_done_callback(_closing.discard)
+    return closed
+
+
+async def until_closed() -> None:
+    """Wait until the connections of this loop that are being closed are closed."""
+    loop = asyncio.get_running_loop()
+    ours = {closed for closed in _closing if closed.get_loop() is loop}
+    if ours:
+        await asyncio.wait(ours, timeout=WAIT_S)
+
+
 AIOKafkaClient._get_conn = _close_and_get
+AIOKafkaConnection.close = _note_closing

@@ -20,7 +20,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from tests.support.aiokafka_client import aiokafka
+from tests.support.aiokafka_client import aiokafka, until_closed
 from tests.support.apache_kafka import CONSOLE_CONSUMER, console_producer, run_tool
 from tests.support.certificates import Pair
 from tests.support.requirements import require_tool
@@ -150,6 +150,7 @@ def by_aiokafka(bootstrap: str, security: Security, topic: str, values: list[byt
         finally:
             await producer.stop()
             await consumer.stop()
+            await until_closed()
 
     with said:
         try:

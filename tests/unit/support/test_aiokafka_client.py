@@ -1,10 +1,14 @@
-"""aiokafka closes here what it forgets."""
+"""aiokafka closes here what it forgets, and what it closes is waited for."""
 
 from __future__ import annotations
 
-from aiokafka.client import AIOKafkaClient
+import asyncio
+from types import SimpleNamespace
 
-import tests.support.aiokafka_client  # noqa: F401 - what is tested
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
+
+from tests.support.aiokafka_client import until_closed
 
 
 class Connection:
@@ -25,3 +29,18 @@ async def test_a_connection_that_the_broker_closed_is_closed() -> None:
     assert await client._get_conn(7) is None, "there is no such node"
     assert connection.is_closed
     assert not client._conns
+
+
+async def test_what_is_being_closed_is_waited_for() -> None:
+    """As after a refused login, whose connection no client waits for."""
+    closed = asyncio.get_running_loop().create_future()
+    connection = AIOKafkaConnection("127.0.0.1", 1)
+    connection._reader, connection._writer = object(), SimpleNamespace(close=lambda: None)
+    connection._read_task, connection._closed_fut = SimpleNamespace(done=lambda: True), closed
+    connection.close()
+    waiting = asyncio.ensure_future(until_closed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    closed.set_result(None)
+    await waiting
+    await until_closed()
