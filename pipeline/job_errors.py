@@ -21,6 +21,10 @@ class MissingPackageError(JobError):
     """A package that the job needs is not installed."""
 
 
+class SparkEndedError(JobError):
+    """The session's JVM has ended, or its context was stopped: this process has no Spark any more."""
+
+
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
 ICEBERG_INSTALL = "pip install 'tidelog[iceberg]'"
 DELTA_INSTALL = "pip install 'tidelog[delta]'"

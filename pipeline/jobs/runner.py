@@ -27,7 +27,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.job_errors import SPARK_INSTALL, BadRequestError, JobError, MissingPackageError, missing
+from tidelog.pipeline.job_errors import (
+    SPARK_INSTALL,
+    BadRequestError,
+    JobError,
+    MissingPackageError,
+    SparkEndedError,
+    missing,
+)
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.protocol.errors import KafkaError
 
@@ -130,6 +137,18 @@ def context_of(spark: SparkSession) -> SparkContext:
             "made, or None to do the work in this process"
         )
     return spark.sparkContext
+
+
+def require_running(spark: SparkSession | None) -> None:
+    """Raises SparkEndedError where a session has ended, which starts again with its process only."""
+    if spark is None:
+        return
+    from py4j.protocol import Py4JError
+
+    try:
+        context_of(spark).defaultParallelism  # noqa: B018 - asks the JVM
+    except (ConnectionError, Py4JError) as error:
+        raise SparkEndedError("Spark has ended: start the command again") from error
 
 
 def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:

@@ -438,10 +438,16 @@ def _check_table_options(arguments: SimpleNamespace) -> None:
 def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
     """Export every so many seconds, until a signal comes; a run that is under way is finished then."""
     from tidelog.pipeline.jobs.exporting.follow import Follower
+    from tidelog.pipeline.jobs.runner import require_running
 
     spark = _spark(arguments)
+
+    def run() -> ExportResult:
+        require_running(spark)
+        return _exported(arguments, request, spark)
+
     follower = Follower(
-        lambda: _exported(arguments, request, spark),
+        run,
         lambda line: print(f"{arguments.table} {line}", flush=True),
         max(0.0, arguments.interval),
         arguments.metrics,

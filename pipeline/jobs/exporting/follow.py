@@ -4,8 +4,8 @@
 
 A run that fails is told and tried again at the next interval: the store, the catalog or the broker may be away for a
 while, or another export was faster. What asks for a decision ends it: a topic that was created again, a log that was
-cut and written again, records that are lost, an option that cannot be. Each run begins where the table's newest commit
-ends, so nothing is kept in between.
+cut and written again, records that are lost, an option that cannot be; and Spark that has ended. Each run begins where
+the table's newest commit ends, so nothing is kept in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.pipeline.errors import (
     SelectionError,
     TopicRecreatedError,
 )
-from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
+from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError, SparkEndedError
 from tidelog.pipeline.jobs.exporting.request import ExportResult
 from tidelog.protocol.errors import KafkaError
 
@@ -36,6 +36,7 @@ DECISIONS = (
     MissingPackageError,
     OptionError,
     SelectionError,
+    SparkEndedError,
     TopicRecreatedError,
 )
 """Errors that come again until someone changes something."""

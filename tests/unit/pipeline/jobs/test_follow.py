@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError
 
 from tests.support.pipelines import DataDirectory, end_transaction, fill
 from tidelog.pipeline.errors import LogRewrittenError, OptionError, TopicRecreatedError
-from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
+from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, SparkEndedError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting.follow import Follower
 from tidelog.protocol.errors import KafkaStorageError
@@ -161,7 +161,14 @@ def test_a_signal_at_any_line_stops_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [TopicRecreatedError("again"), LogRewrittenError("cut"), OptionError("no"), BadRequestError("no")]
+    "error",
+    [
+        TopicRecreatedError("again"),
+        LogRewrittenError("cut"),
+        OptionError("no"),
+        BadRequestError("no"),
+        SparkEndedError("gone"),
+    ],
 )
 def test_what_asks_for_a_decision_ends_it(error: Exception) -> None:
     def run() -> ExportResult:

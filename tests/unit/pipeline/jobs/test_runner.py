@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.job_errors import BadRequestError, JobError, MissingPackageError
+from tidelog.pipeline.job_errors import BadRequestError, JobError, MissingPackageError, SparkEndedError
 from tidelog.pipeline.jobs.progress import Progress
-from tidelog.pipeline.jobs.runner import Task, require_arrow, run_tasks, start_spark, unfit_java
+from tidelog.pipeline.jobs.runner import Task, require_arrow, require_running, run_tasks, start_spark, unfit_java
 from tidelog.pipeline.jobs.writing import Chunks, Pace, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MEGABYTE = 1_000_000
 
@@ -188,3 +193,21 @@ def test_a_session_of_spark_connect_is_refused() -> None:
         BadRequestError, match="cannot work through a session of Spark Connect: expected one that Spark"
     ):
         run_tasks(session, [Task("one", 1, 1)], double, Progress("test", quiet=True))
+
+
+class EndedSession:
+    """A session whose JVM has ended: each call fails so."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - PySpark's name
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JError("stopped")])
+def test_a_session_that_has_ended_is_told(error: Exception) -> None:
+    require_running(None)
+    with pytest.raises(SparkEndedError, match="Spark has ended: start the command again"):
+        require_running(cast("SparkSession", EndedSession(error)))
