@@ -189,7 +189,13 @@ class _SnapshotTable:
 
     @property
     def scan(self) -> SnapshotScan:
-        return SnapshotScan(self.name, self.rows, recorded_ranges(self.manifest))
+        recorded = {**recorded_ranges(self.manifest)}
+        for name, topic in self.manifest.topics.items():  # states of older versions name no earlier topics
+            for match in _match_names(self.files, name):
+                if match["id"] != topic.topic_id:
+                    place = name, int(match["partition"])
+                    recorded[place] = (*recorded.get(place, ()), (int(match["start"]), int(match["end"])))
+        return SnapshotScan(self.name, self.rows, recorded)
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
         if self.manifest.mode == UPSERT:  # a key's record may be anywhere

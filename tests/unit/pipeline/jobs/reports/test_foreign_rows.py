@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -203,6 +204,27 @@ def test_rows_of_an_earlier_topic_of_that_name_were_recorded(data: DataDirectory
     elif table.target is not None:
         table_of(table.target).overwrite(table.rows())
     assert not table.audit("payments").is_wrong
+
+
+def test_rows_of_an_earlier_topic_that_the_state_does_not_name_are_known_by_their_files(
+    data: DataDirectory,
+) -> None:
+    """States of older versions say nothing of topics that were created again."""
+    table = Table(data, "delta")
+    fill(data.log("orders"), 4)
+    fill(data.log("payments"), 1)
+    table.export()
+    data.close()
+    shutil.rmtree(data.path / "orders-0")
+    fill(data.log("orders", topic_id=OTHER_ID), 1)
+    table.export(restart_recreated=True)
+    (newest,) = Path(table.path, "_tidelog").glob("delta-*2.json")
+    state = json.loads(newest.read_text())
+    del state["earlier"]
+    newest.write_text(json.dumps(state))
+    assert table.audit("payments").unrecorded == ()
+    table.append([20])
+    assert table.audit("payments").unrecorded == (UnrecordedRows("orders", 0, 1, (20,)),)
 
 
 def test_a_file_that_cannot_be_read_is_told_where_its_partition_is_not_audited(data: DataDirectory) -> None:
