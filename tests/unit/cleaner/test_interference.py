@@ -22,14 +22,16 @@ from tidelog.protocol.errors import KafkaStorageError
 
 CONFIG = {"segment_bytes": 500}
 CLEANER = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024))
-CUT = 31
+BATCHES = 20
+"""They fill five segments. Rounds and what each costs grow with them."""
+CUT = 21
 
 
 def fill(directory: Path) -> UnifiedLog:
     directory.mkdir()
     log = open_log(directory, compacted(**CONFIG))
     writer = LogWriter(log)
-    for number in range(30):
+    for number in range(BATCHES):
         writer.append([(b"k%d" % (number % 5), b"value %d" % number), (b"only %d" % number, b"v" * 20)])
     writer.roll()
     return log
