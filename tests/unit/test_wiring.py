@@ -84,7 +84,7 @@ NODES: dict[int, list[ast.AST]] = {}
 """The nodes of each tree, by its id: six rules look at all of them, and a walk costs more than a rule."""
 
 
-def nodes_of(tree: ast.Module) -> list[ast.AST]:
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
     return NODES[id(tree)]
 
 
