@@ -32,7 +32,7 @@ async def test_a_connection_that_the_broker_closed_is_closed() -> None:
 
 
 async def test_what_is_being_closed_is_waited_for() -> None:
-    """As after a refused login, whose connection no client waits for."""
+    """A refused login leaves a connection that no client waits for."""
     closed = asyncio.get_running_loop().create_future()
     connection = AIOKafkaConnection("127.0.0.1", 1)
     connection._reader, connection._writer = object(), SimpleNamespace(close=lambda: None)
