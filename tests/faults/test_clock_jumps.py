@@ -353,6 +353,7 @@ WALL_TIME = {
     "broker/laboratory/control.py": (1, "told to a test that asks for the laboratory's clock"),
     "broker/maintenance.py": (1, "given to the clock of retention"),
     "broker/metadata/metadata_log.py": (1, "not looked at: the metadata log has retention by its start offset alone"),
+    "broker/schema_registry/topic.py": (1, "timestamps of records"),
     "broker/share/share_groups.py": (1, "a start of reading by time: compared with records"),
     "cleaner/cleaner_manager.py": (2, "shown: the last look"),
     "cleaner/round_runner.py": (1, "shown: the end of a round"),
