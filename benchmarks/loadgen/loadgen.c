@@ -353,8 +353,10 @@ static int is_drained(const Peer *peers) {
 static void paced_loop(Peer *peers, int poller) {
     uint64_t end = paced.begin + (uint64_t)(options.seconds * 1e9), give_up = end + DRAIN_S * 1000000000ull;
     struct epoll_event events[256];
-    for (uint64_t now; (now = now_ns()) < give_up && !(now >= end && is_drained(peers));) {
+    for (uint64_t now; (now = now_ns()) < give_up;) {
+        /* Also after the end: what was due while this process waited for the processor is sent late, not left out. */
         for (int i = 0; i < options.producers; i++) producer_turn(&peers[i], i, now);
+        if (now >= end && is_drained(peers)) break;
         struct timespec pause = {0, 100000};
         int ready = epoll_pwait2(poller, events, 256, &pause, 0);
         for (int i = 0; i < ready; i++) {
