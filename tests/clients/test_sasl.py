@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.certificates import Certificates
+from tests.support.kraft_node import wait_until
 from tests.support.secured_clients import CLIENTS, QUICK, RefusedError, Security
 from tidelog.client import Client
 from tidelog.protocol.messages.alter_user_scram_credentials import (
@@ -116,8 +117,13 @@ def test_a_client_with_a_wrong_password_or_name_says_so(
 
 
 def test_failures_and_logins_are_in_the_audit_log_and_passwords_are_not(secured: Secured) -> None:
-    text = secured.broker.log_path.read_text()
-    assert '"event": "login failed"' in text
+    right = secured.security("SASL_PLAINTEXT", "PLAIN")
+    assert CLIENTS["aiokafka"](secured.addresses["SASL_PLAINTEXT"], right, "audited", VALUES) == VALUES
+    with pytest.raises(RefusedError):
+        CLIENTS["aiokafka"](secured.addresses["SASL_PLAINTEXT"], replace(right, password="wrong"), "never", VALUES)
+    log = secured.broker.log_path
+    wait_until(lambda: '"event": "login failed"' in log.read_text(), "the failed login is told")
+    text = log.read_text()
     assert '"user": "ann"' in text
     assert PASSWORD not in text
     assert "wrong" not in text

@@ -42,8 +42,15 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 CONTROLLER_SETTINGS = {"broker.session.timeout.ms": str(int(1000 * SESSION_S)), "broker.heartbeat.interval.ms": "500"}
+LINES_TOLD = 60
+"""Of each node, where a run fails."""
 Node = MemberNode | KraftNode
 MakeMember = Callable[[Path, int, Mapping[int, int], Mapping[str, str]], MemberNode]
+
+
+def told(node: Node) -> str:
+    """Return the last lines that a node has logged, for a run that fails."""
+    return "\n".join((f"--- {node.log_path}", *node.output().splitlines()[-LINES_TOLD:]))
 
 
 class FaultyCluster:
@@ -87,7 +94,9 @@ class FaultyCluster:
 
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is not None:
-            print("", *self.events, *self.links.failures, sep="\n")
+            print(
+                "", *self.events, *self.links.failures, *map(told, (self.controller, *self.brokers.values())), sep="\n"
+            )
         for node_id in list(self.frozen):
             self.thaw(node_id)
         for node in (*self.brokers.values(), self.controller):
