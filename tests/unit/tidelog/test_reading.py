@@ -1,4 +1,4 @@
-"""``tidelog consume`` over brokers that move leaders, hide what was aborted, throttle and drop connections."""
+"""Reading of records over brokers that move leaders, hide what was aborted, throttle and drop connections."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support.model_brokers import BROKERS, PLACES, Log, ModelCluster
 from tidelog.client.admin.offsets import READ_COMMITTED
 from tidelog.client.connection import ClientError
-from tidelog.commands.records import consume
-from tidelog.commands.records.consume import Range, read_as_member, read_partitions
+from tidelog.client.records import reading
+from tidelog.client.records.reading import MemberReading, Range, read_partitions
 from tidelog.find import FoundRecord
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -76,9 +76,9 @@ class ModelMember:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(consume, "time", clock)
-    monkeypatch.setattr("tidelog.client.records.member.GroupMember", ModelMember)
-    monkeypatch.setattr("tidelog.client.admin.groups.committed_offsets", lambda cluster, group, places: {})
+    monkeypatch.setattr(reading, "time", clock)
+    monkeypatch.setattr(reading, "GroupMember", ModelMember)
+    monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {})
     return clock
 
 
@@ -87,7 +87,7 @@ def by_partitions(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord 
 
 
 def by_group(cluster: ModelCluster, wanted: Range) -> Iterator[FoundRecord | None]:
-    return read_as_member(cluster, "g", ("orders",), wanted)
+    return MemberReading(cluster, "g", ("orders",), wanted, print).records()
 
 
 WAYS = pytest.mark.parametrize("read", [by_partitions, by_group])

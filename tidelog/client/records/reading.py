@@ -1,0 +1,204 @@
+"""Records of any Kafka cluster's topics from one place to another, alone or as a member of a group.
+
+Reading ends at the ends that were there when it began, or goes on; a leader or coordinator that moves is looked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tidelog.client.admin.groups import committed_offsets
+from tidelog.client.admin.offsets import TopicPartition, list_offsets, log_ends, log_starts
+from tidelog.client.cluster import Cluster, Trouble, is_passing
+from tidelog.client.connection import ClientError
+from tidelog.client.records.fetcher import Fetcher
+from tidelog.client.records.member import GroupMember
+from tidelog.find import FoundRecord
+from tidelog.protocol.errors import KafkaError
+
+WAIT_MS = 500
+RETRY_S = 30.0
+"""How long a leader may be missing: a controller fences a silent broker after 9 s, and then elects another."""
+PAUSE_S = 0.1
+VACANT_ROUNDS = 3
+"""Answers without records until a partition is taken as read to its end: compaction leaves offsets without records."""
+COMMIT_S = 5.0
+
+
+class Range(NamedTuple):
+    """The records that are wanted: where reading begins and ends, in words of the command line."""
+
+    offset: str | None
+    begin_ms: int | None
+    end_ms: int | None
+    follow: bool
+    isolation_level: int
+
+
+class Reading:
+    """Rounds of a fetcher up to given ends. A leader that moves or is away is asked again, for RETRY_S."""
+
+    def __init__(self, cluster: Cluster, fetcher: Fetcher) -> None:
+        self._cluster = cluster
+        self._fetcher = fetcher
+        self._ends: dict[TopicPartition, int] = {}
+        self._vacant: dict[TopicPartition, int] = {}
+        self._failing_since: float | None = None
+
+    def begin(self, positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+        """Read from these positions on, up to the ends; on and on where a partition has none."""
+        self._fetcher.positions = positions
+        self._ends = ends
+        self._vacant = {}
+
+    def drop_finished(self) -> bool:
+        """Give up partitions that are read to their end; return whether any is left."""
+        positions = self._fetcher.positions
+        for place, end in self._ends.items():
+            if positions.get(place, -1) >= end or self._vacant.get(place, 0) >= VACANT_ROUNDS:
+                positions.pop(place, None)
+        return bool(positions)
+
+    def next_round(self) -> Iterator[FoundRecord]:
+        """Yield the records of one fetch that lie before the ends. Raises ClientError, KafkaError."""
+        if not self._fetcher.positions:
+            time.sleep(WAIT_MS / 1000)
+        try:
+            yield from self._records()
+            self._count_vacant()
+        except Trouble as error:
+            self.pause_after(error)
+        else:
+            self._failing_since = None
+
+    def pause_after(self, error: ClientError | KafkaError) -> None:
+        """Wait for another leader or coordinator. Raises the error if that cannot help, or has not for RETRY_S."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not is_passing(error) or now - self._failing_since > RETRY_S:
+            raise error
+        self._cluster.forget_leaders()
+        time.sleep(PAUSE_S)
+
+    def _records(self) -> Iterator[FoundRecord]:
+        for topic, partition, record in self._fetcher.fetch(WAIT_MS):
+            end = self._ends.get((topic, partition))
+            if end is None or record.offset < end:
+                yield FoundRecord(
+                    topic, partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+                )
+
+    def _count_vacant(self) -> None:
+        """Count answers without records. Raises ClientError where a leader's log ends before the end."""
+        vacant = {place: seen for place, seen in self._fetcher.vacant.items() if place in self._ends}
+        self._vacant = {
+            place: self._vacant.get(place, 0) + 1 for place, seen in vacant.items() if seen >= self._ends[place]
+        }
+        for place, seen in vacant.items():
+            if seen < self._ends[place]:
+                raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, it ended at {self._ends[place]} before")
+
+
+def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
+    """Yield records of these partitions. Raises ClientError, KafkaError."""
+    reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
+    reading.begin(first_positions(cluster, places, wanted), last_positions(cluster, places, wanted))
+    while reading.drop_finished():
+        yield from reading.next_round()
+        yield None
+
+
+class MemberReading:
+    """Reading of what a group assigns to one member, which commits what was read."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range, tell: Callable[[KafkaError], None]
+    ) -> None:
+        """``tell`` is given the errors of commits before the member joins again or leaves."""
+        self._cluster, self._group, self._wanted, self._tell = cluster, group, wanted, tell
+        self._reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
+        self._read: dict[TopicPartition, int] = {}
+        self._member = GroupMember(cluster, group, topics, self._commit_if_possible)
+        self._next_commit = time.monotonic() + COMMIT_S
+
+    def records(self) -> Iterator[FoundRecord | None]:
+        """Yield records, and None after each round; its end leaves the group. Raises ClientError, KafkaError."""
+        try:
+            while True:
+                try:
+                    is_assigned = self._member.poll()
+                except Trouble as error:  # its coordinator has moved
+                    self._reading.pause_after(error)
+                    continue
+                if is_assigned:
+                    self._begin()
+                if not self._reading.drop_finished() and not self._wanted.follow:
+                    return
+                yield from self._next_round()
+                yield None
+                self._commit_in_time()
+        finally:
+            self._commit_if_possible()
+            self._member.leave()
+
+    def _begin(self) -> None:
+        """Read the partitions that were assigned, from their committed offsets on unless the user says from where."""
+        self._read.clear()
+        places, wanted = self._member.assignment, self._wanted
+        has_begin = bool(wanted.offset or wanted.begin_ms)
+        committed = {} if has_begin else committed_offsets(self._cluster, self._group, places)
+        first = {**first_positions(self._cluster, places, wanted), **committed}
+        self._reading.begin(first, last_positions(self._cluster, places, wanted))
+
+    def _next_round(self) -> Iterator[FoundRecord]:
+        for record in self._reading.next_round():
+            self._read[record.topic, record.partition] = record.offset + 1
+            yield record
+
+    def _commit_in_time(self) -> None:
+        if time.monotonic() >= self._next_commit:
+            self._commit()
+            self._next_commit = time.monotonic() + COMMIT_S
+
+    def _commit(self) -> None:
+        self._member.commit(self._read)
+        self._read.clear()
+
+    def _commit_if_possible(self) -> None:
+        try:
+            self._commit()
+        except KafkaError as error:
+            self._tell(error)
+
+
+def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+    """Find the offsets at which reading begins. Raises ClientError, KafkaError."""
+    starts = log_starts(cluster, places)
+    if wanted.offset in (None, "start") and wanted.begin_ms is None:
+        return starts
+    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
+    if wanted.begin_ms is not None:
+        found = list_offsets(cluster, dict.fromkeys(places, wanted.begin_ms))
+        return {place: ends[place] if found[place] < 0 else found[place] for place in places}
+    if wanted.offset == "end":
+        return ends
+    number = int(wanted.offset or 0)
+    from_end = (wanted.offset or "").startswith("-")
+    return {
+        place: min(max(ends[place] + number if from_end else number, starts[place]), ends[place]) for place in places
+    }
+
+
+def last_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+    """Find the offsets at which reading ends; none where it goes on. Raises ClientError, KafkaError."""
+    later: dict[TopicPartition, int] = {}
+    if wanted.end_ms is not None:
+        found = list_offsets(cluster, dict.fromkeys(places, wanted.end_ms + 1))
+        later = {place: offset for place, offset in found.items() if offset >= 0}
+    if wanted.follow:
+        return later
+    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
+    return {place: min(ends[place], later.get(place, ends[place])) for place in places}
