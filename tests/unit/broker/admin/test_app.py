@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +16,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from tests.support.http_apps import serving
 from tests.support.prometheus import Page, parse
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
@@ -75,18 +74,10 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
     if TOPIC not in parts.broker.metadata.topics:
         with opening_expected():
             create_topic(parts, TOPIC, 2, 1, {"cleanup.policy": "compact"})
-    listener = socket.socket(socket.AF_UNIX)
-    path = str(directory / "admin")
-    listener.bind(path)
-    listener.listen()
-    listener.setblocking(False)
-    runner = await serve(parts.broker, listener)
     try:
-        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
+        async with serving(serve, parts.broker, directory / "admin") as session:
             yield Pages(parts, session)
     finally:
-        await runner.cleanup()
-        os.unlink(path)
         cleaner = parts.broker.services.cleaner.made
         if cleaner is not None:
             await asyncio.to_thread(cleaner.shutdown)

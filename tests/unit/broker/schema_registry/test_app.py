@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
-import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
+from tests.support.http_apps import serving
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
@@ -105,18 +104,10 @@ async def registry(
             if TOPIC not in parts.broker.metadata.topics:
                 create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": policy})
             parts.replica_manager.partition(TOPIC, 0).open()
-        listener = socket.socket(socket.AF_UNIX)
-        path = str(directory / "registry")
-        listener.bind(path)
-        listener.listen()
-        listener.setblocking(False)
-        runner = await serve(parts.broker, listener)
         try:
-            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
+            async with serving(serve, parts.broker, directory / "registry") as session:
                 yield Client(parts, session)
         finally:
-            await runner.cleanup()
-            os.unlink(path)
             parts.close()
 
 
