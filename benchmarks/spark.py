@@ -1,10 +1,13 @@
 """The roads into Spark, side by side in one run: ``python -m benchmarks.spark``.
 
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
-                  options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB
+                  options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, which are
+                  all the same or, as for export, also random (--content)
     sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once
     sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
-    export        Spark's Kafka source to Parquet, and the export job, both with zstd
+    export        Spark's Kafka source (default options, and max.poll.records=20000) to Parquet, and the export job, all
+                  with zstd
+    upsert        the export job into a new Iceberg table without Spark: all records, and the latest value of each key
     audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
                   start (0.3 s of processor time in JVM and driver) does not hide the work
     point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
@@ -36,14 +39,18 @@ from benchmarks.spark_work import (
     GB,
     ROADS,
     SINKS,
+    TUNED,
     Bench,
     Figures,
     audit_with_job,
+    export_to_table,
     export_with_job,
     export_with_spark,
     list_offsets,
     load,
+    load_changes,
     load_keyed,
+    load_random,
     look_up,
     read_all,
     write_all,
@@ -55,14 +62,19 @@ ROWS_OF_1_KB = 6
 LIST_OFFSETS = 20_000
 AUDITED = 10
 """So many times the records are audited."""
-SECTIONS = ("source", "sink", "sink-parts", "export", "audit", "point", "list-offsets")
+SECTIONS = ("source", "sink", "sink-parts", "export", "upsert", "audit", "point", "list-offsets")
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
 """The measurements on both brokers, over topics that both hold."""
 
 
-def topic_of(size: str) -> str:
-    """The topic with values of a size."""
-    return "values-" + size.replace(" ", "-").lower()
+SAME, RANDOM = "same", "random"
+CONTENTS = {SAME: load, RANDOM: load_random}
+"""Contents of values, and what loads them."""
+
+
+def topic_of(size: str, content: str = SAME) -> str:
+    """The topic with values of a size and content."""
+    return f"values-{size.replace(' ', '-').lower()}-{content}"
 
 
 def rows_of(size: str, rows: int) -> int:
@@ -88,14 +100,14 @@ def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figur
     return [median(place) for place in found]
 
 
-def source_table(bench: Bench, rows: int, rounds: int) -> str:
+def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     """Reading on every road."""
     lines = [
-        "| values | source | Mrow/s | MB/s of values | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
+        f"| {content} values | source | Mrow/s | MB/s | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for size, value_bytes in SIZES.items():
-        topic, count = topic_of(size), rows_of(size, rows)
+        topic, count = topic_of(size, content), rows_of(size, rows)
         for road in ROADS:
             seen = road.open(bench, topic).count()
             if not 0.99 * count <= seen <= count:
@@ -140,22 +152,40 @@ def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def export_table(bench: Bench, rows: int, rounds: int) -> str:
+def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     """Export to Parquet."""
-    lines = ["| values | export | Mrow/s | Mrow per CPU s | broker CPU s | to Spark |", "|---|---|---:|---:|---:|---:|"]
+    lines = [
+        f"| {content} values | export | Mrow/s | Mrow per CPU s | broker CPU s | to Spark |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     for size in SIZES:
-        topic, count, table = topic_of(size), rows_of(size, rows), bench.work / "table"
+        topic, count, table = topic_of(size, content), rows_of(size, rows), bench.work / "table"
         works: list[Callable[[], Figures]] = [
-            partial(export_with_spark, bench, topic, table),
+            partial(export_with_spark, bench, topic, table, {}),
+            partial(export_with_spark, bench, topic, table, TUNED),
             partial(export_with_job, bench, topic, table),
         ]
         found = in_rounds(rounds, works)
-        titles = ("format kafka on Apache Kafka, Parquet", "tidelog pipeline export")
+        titles = ("kafka on Apache Kafka", "kafka on Apache Kafka, max.poll.records=20000", "tidelog pipeline export")
         for title, figures in zip(titles, found, strict=True):
             cpu = figures.spark_cpu_s + figures.broker_cpu_s
             cells = [f"{count / figures.seconds / 1e6:.2f}", f"{count / cpu / 1e6:.2f}"]
             cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
             lines.append(f"| {size} | {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
+    """Exports into Iceberg, a core's work."""
+    lines = ["| random values of 100 B | rows in the table | Mrecord/s | Mrecord per CPU s |", "|---|---:|---:|---:|"]
+    topic = "changes"
+    load_changes(bench, topic, rows, SIZES["100 B"])
+    modes = ("append", "upsert")
+    for mode, figures in zip(
+        modes, in_rounds(rounds, [partial(export_to_table, bench, topic, m) for m in modes]), strict=True
+    ):
+        speeds = f"{rows / figures.seconds / 1e6:.2f} | {rows / figures.spark_cpu_s / 1e6:.2f}"
+        lines.append(f"| --mode {mode} | {figures.amount:,.0f} | {speeds} |")
     return "\n".join(lines)
 
 
@@ -197,10 +227,9 @@ def point_table(bench: Bench, size: float) -> str:
     return "\n".join(lines)
 
 
-def list_offsets_table(bench: Bench, rounds: int) -> str:
+def list_offsets_table(bench: Bench, rounds: int, topic: str) -> str:
     """ListOffsets on both brokers."""
     brokers = (bench.tidelog, bench.kafka)
-    topic = topic_of("100 B")
     works = [partial(list_offsets, bench, broker, topic, LIST_OFFSETS) for broker in brokers]
     lines = ["| ListOffsets of | broker CPU, µs/request | round trip, µs |", "|---|---:|---:|"]
     for broker, figures in zip(brokers, in_rounds(rounds, works), strict=True):
@@ -214,15 +243,17 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> str:
     rounds, rows, chosen = arguments.rounds, arguments.rows, arguments.only or SECTIONS
     if SIDE_BY_SIDE.intersection(chosen):
         for size, value_bytes in SIZES.items():
-            load(topic_of(size), rows_of(size, rows), value_bytes, [bench.tidelog, bench.kafka])
+            place = topic_of(size, arguments.content)
+            CONTENTS[arguments.content](place, rows_of(size, rows), value_bytes, [bench.tidelog, bench.kafka])
     works: dict[str, Callable[[], str]] = {
-        "source": lambda: source_table(bench, rows, rounds),
+        "source": lambda: source_table(bench, rows, rounds, arguments.content),
         "sink": lambda: sink_table(bench, rows, rounds),
         "sink-parts": lambda: sink_parts_table(bench, rows, rounds),
-        "export": lambda: export_table(bench, rows, rounds),
+        "export": lambda: export_table(bench, rows, rounds, arguments.content),
+        "upsert": lambda: upsert_table(bench, rows, rounds),
         "audit": lambda: audit_table(bench, rows, rounds),
         "point": lambda: point_table(bench, arguments.point_gb),
-        "list-offsets": lambda: list_offsets_table(bench, rounds),
+        "list-offsets": lambda: list_offsets_table(bench, rounds, topic_of("100 B", arguments.content)),
     }
     tables = []
     for name in chosen:
@@ -239,6 +270,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--rows", type=int, default=3_000_000, help="records of 100 B (default: %(default)s)")
     found.add_argument("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
     found.add_argument("--point-gb", type=float, default=10.0, help="size of the log of point (default: %(default)s)")
+    found.add_argument("--content", choices=CONTENTS, default=SAME, help="of source and export (default: %(default)s)")
     found.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be repeated")
     found.add_argument("--save", action="store_true", help="put the tables on top of benchmarks/RESULTS.md")
     return found

@@ -7,6 +7,7 @@ and the Python workers below it) and of the broker that is asked. Queries end in
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import struct
@@ -26,6 +27,7 @@ from benchmarks.serving_rows import JAVA_BATCH_BYTES, load_batches
 from benchmarks.topics import Topics
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tidelog.pipeline.jobs.source import LogSource, choose
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 MB, GB = 1_000_000, 1_000_000_000
 KEEP = {"retention.ms": "-1"}
 TUNED = {"kafka.max.poll.records": "20000"}
+RANDOM_BYTES = 64 * 1024 * 1024
+"""Values are pieces of so many random bytes: more than a codec looks back."""
 ONE_TASK = {"bytesPerTask": "64g"}
 SLIM = {"columns": "offset,timestamp"}
 LIST_OFFSETS_VERSION = 9
@@ -129,6 +133,30 @@ def load(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProces
         load_batches(broker, topic, rows * value_bytes, value_bytes, JAVA_BATCH_BYTES)
 
 
+def load_random(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProcess]) -> None:
+    """The same with values that no codec makes smaller."""
+    block = random.Random(topic).randbytes(RANDOM_BYTES)
+    for broker in brokers:
+        Topics(broker.bootstrap).create(topic, 1, KEEP)
+        settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "batch.size": JAVA_BATCH_BYTES}
+        producer = confluent_kafka.Producer({**settings, "queue.buffering.max.kbytes": 200_000})
+        for number in range(rows):
+            begin = number * 7919 % (RANDOM_BYTES - value_bytes)
+            send(producer, topic, block[begin : begin + value_bytes])
+        producer.flush()
+
+
+def send(producer: confluent_kafka.Producer, topic: str, value: bytes, key: bytes | None = None) -> None:
+    """Queue a record, when there is room for it."""
+    while True:
+        try:
+            producer.produce(topic, value, key)
+        except BufferError:
+            producer.poll(0.05)
+        else:
+            return
+
+
 def read_all(bench: Bench, road: Road, topic: str) -> Figures:
     """Every row into the ``noop`` sink."""
     frame = road.open(bench, topic)
@@ -168,10 +196,10 @@ def write_all(bench: Bench, sink: Sink, rows: int, value_bytes: int) -> Figures:
     return found
 
 
-def export_with_spark(bench: Bench, topic: str, table: Path) -> Figures:
+def export_with_spark(bench: Bench, topic: str, table: Path, options: Mapping[str, str]) -> Figures:
     """Spark's Kafka source on Apache Kafka into Parquet with zstd."""
     shutil.rmtree(table, ignore_errors=True)
-    frame = kafka_format(bench, bench.kafka, topic, {"includeHeaders": "true"})
+    frame = kafka_format(bench, bench.kafka, topic, {"includeHeaders": "true", **options})
     with bench.measured(bench.kafka) as found:
         frame.write.option("compression", "zstd").parquet(str(table))
     return found
@@ -183,6 +211,31 @@ def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
     with bench.measured(bench.tidelog) as found:
         done = export(bench.spark, ExportRequest(source(bench, topic), str(table)))
     found.amount = done.rows
+    return found
+
+
+def load_changes(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
+    """A changelog of random values: three records for each key."""
+    Topics(bench.tidelog.bootstrap).create(topic, 1, KEEP)
+    block = random.Random(topic).randbytes(RANDOM_BYTES)
+    settings = {"bootstrap.servers": bench.tidelog.bootstrap, "linger.ms": 5, "queue.buffering.max.kbytes": 200_000}
+    producer = confluent_kafka.Producer(settings)
+    for number in range(rows):
+        begin = number * 7919 % (RANDOM_BYTES - value_bytes)
+        key = b"key-%08d" % (number * 104_729 % (rows // 3))
+        send(producer, topic, block[begin : begin + value_bytes], key)
+    producer.flush()
+
+
+def export_to_table(bench: Bench, topic: str, mode: str) -> Figures:
+    """The export job into a new Iceberg table, in this process."""
+    place = bench.work / f"lake-{uuid.uuid4().hex}"
+    place.mkdir()
+    target = IcebergTarget(f"sqlite:///{place / 'catalog.db'}", "lake.events", str(place))
+    with bench.measured(bench.tidelog) as found:
+        done = export_to_iceberg(None, ExportRequest(source(bench, topic), "", mode=mode), target)
+    found.amount = done.rows
+    shutil.rmtree(place)
     return found
 
 
@@ -216,12 +269,7 @@ def load_keyed(bench: Bench, topic: str, size: int) -> int:
     producer = confluent_kafka.Producer({**settings, "queue.buffering.max.kbytes": 200_000})
     count = size // (len(KEYED_VALUE) + 20)
     for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, KEYED_VALUE, b"key-%08d" % number)
-                break
-            except BufferError:
-                producer.poll(0.05)
+        send(producer, topic, KEYED_VALUE, b"key-%08d" % number)
     producer.flush()
     return count
 
