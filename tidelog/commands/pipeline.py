@@ -8,20 +8,22 @@ Exit codes: 0 done; 1 the job failed, an audit found something, or a table is no
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelog.commands.frame.commands import Command, Group
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
+from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -266,6 +268,7 @@ def add_job(name: str, help_text: str, parameters: list[click.Parameter]) -> Non
             help=f"Spark master; {IN_PROCESS} runs in this process without Spark",
         ),
         click.Option(["--quiet"], is_flag=True, help="no progress, only the result"),
+        click.Option(["--json", "as_json"], is_flag=True, help="JSON in place of text"),
     ]
 
     def start(**values: object) -> int:
@@ -366,7 +369,7 @@ def _progress(arguments: SimpleNamespace) -> Progress:
 
 def _export(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.replay import moment
-    from tidelog.pipeline.jobs.reports.export_report import completeness, report
+    from tidelog.pipeline.jobs.reports.export_report import as_json, completeness, report
 
     before = arguments.complete_before
     before_ms = None if before is None else moment(before, "--complete-before")
@@ -375,11 +378,14 @@ def _export(arguments: SimpleNamespace) -> int:
     if arguments.follow:
         return _follow(arguments, request)
     result = _exported(arguments, request, _spark(arguments))
-    print("\n".join(report(result, arguments.table)))
-    if before_ms is None:
-        return 0
-    print(completeness(result, before_ms))
-    return EXIT_FAILED if result.incomplete(before_ms) else 0
+    is_incomplete = before_ms is not None and bool(result.incomplete(before_ms))
+    if arguments.as_json:
+        print_json(as_json(result, arguments.table, before_ms))
+    else:
+        print("\n".join(report(result, arguments.table)))
+        if before_ms is not None:
+            print(completeness(result, before_ms))
+    return EXIT_FAILED if is_incomplete else 0
 
 
 def _export_request(arguments: SimpleNamespace) -> ExportRequest:
@@ -435,11 +441,26 @@ def _check_table_options(arguments: SimpleNamespace) -> None:
         raise BadRequestError(f"--metrics {arguments.metrics}: expected --follow with it")
 
 
+def _print(arguments: SimpleNamespace, lines: Callable[[], Sequence[str]], document: Callable[[], Any]) -> None:
+    """Print a result in the form that was asked for."""
+    if arguments.as_json:
+        print_json(document())
+    else:
+        print("\n".join(lines()))
+
+
+def _fields(results: Sequence[Any]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(result) for result in results]
+
+
 def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
     """Export every so many seconds, until a signal comes; a run that is under way is finished then."""
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.follow import Follower
     from tidelog.pipeline.jobs.runner import require_running
 
+    if arguments.as_json:
+        raise BadRequestError("--json: expected it without --follow, which tells programs by --metrics FILE")
     spark = _spark(arguments)
 
     def run() -> ExportResult:
@@ -480,7 +501,7 @@ def _exported(arguments: SimpleNamespace, request: ExportRequest, spark: SparkSe
 
 def _audit(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.audit import AuditRequest, audit
-    from tidelog.pipeline.jobs.reports.audit_report import make_report_directory, summary, write_report
+    from tidelog.pipeline.jobs.reports.audit_report import as_json, make_report_directory, summary, write_report
 
     request = AuditRequest(_source(arguments), arguments.table, not arguments.quick, _audited_iceberg(arguments))
     if arguments.report is not None:
@@ -488,7 +509,7 @@ def _audit(arguments: SimpleNamespace) -> int:
     found = audit(_spark(arguments), request, _progress(arguments))
     if arguments.report is not None:
         write_report(found, arguments.report)
-    print("\n".join(summary(found)))
+    _print(arguments, lambda: summary(found), lambda: as_json(found))
     return EXIT_FAILED if found.is_wrong else 0
 
 
@@ -575,7 +596,8 @@ def _index(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.index import IndexRequest, index, report
 
     request = IndexRequest(_source(arguments), _configuration(arguments), rebuild=arguments.rebuild)
-    print("\n".join(report(index(_spark(arguments), request, _progress(arguments)))))
+    results = index(_spark(arguments), request, _progress(arguments))
+    _print(arguments, lambda: report(results), lambda: _fields(results))
     return 0
 
 
@@ -584,7 +606,7 @@ def _compact(arguments: SimpleNamespace) -> int:
 
     request = CompactRequest(_source(arguments), _configuration(arguments), dry_run=arguments.dry_run)
     results = compact(_spark(arguments), request, _progress(arguments))
-    print("\n".join(report(results, dry_run=arguments.dry_run)))
+    _print(arguments, lambda: report(results, dry_run=arguments.dry_run), lambda: _fields(results))
     return 0
 
 
@@ -607,7 +629,8 @@ def _replay(arguments: SimpleNamespace) -> int:
     choice = {name: text for name, text in names.items() if text is not None}
     source = replay_source(arguments.path, choice or {"subscribePattern": ALL_PATTERN}, arguments.begin, arguments.end)
     request = ReplayRequest(source, _target(arguments), arguments.name or arguments.to, by_key=arguments.by_key)
-    print("\n".join(report(replay(_spark(arguments), request, _progress(arguments)), request)))
+    results = replay(_spark(arguments), request, _progress(arguments))
+    _print(arguments, lambda: report(results, request), lambda: _fields(results))
     return 0
 
 
@@ -615,7 +638,8 @@ def _backfill(arguments: SimpleNamespace) -> int:
     from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill, report
 
     request = BackfillRequest(tuple(arguments.files), _target(arguments), arguments.name or arguments.to)
-    print("\n".join(report(backfill(_spark(arguments), request, _progress(arguments)), request)))
+    results = backfill(_spark(arguments), request, _progress(arguments))
+    _print(arguments, lambda: report(results, request), lambda: _fields(results))
     return 0
 
 

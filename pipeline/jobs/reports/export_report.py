@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from tidelog.pipeline.jobs.export import ExportResult
 
@@ -26,6 +27,31 @@ def report(result: ExportResult, table: str) -> list[str]:
             for start, end in result.manifest.topics[topic].partitions[partition].lost:
                 lines.append(f"{topic}-{partition} lost before export: offsets {start} to {end - 1}")
     return lines
+
+
+def as_json(result: ExportResult, table: str, before_ms: int | None) -> dict[str, Any]:
+    """Describe a result for programs; ``incomplete`` is None where no time was asked for."""
+    return {
+        "table": table,
+        "version": result.manifest.version,
+        "committed": result.committed,
+        "rows": result.rows,
+        "files": result.files,
+        "bytes": result.size,
+        "dead_letters": result.dead_letters,
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "complete_before_offset": offset,
+                "timestamp": timestamp,
+                "lost": [list(each) for each in result.manifest.topics[topic].partitions[partition].lost],
+            }
+            for topic, partitions in sorted(result.complete_through().items())
+            for partition, (timestamp, offset) in sorted(partitions.items())
+        ],
+        "incomplete": None if before_ms is None else result.incomplete(before_ms),
+    }
 
 
 def completeness(result: ExportResult, before_ms: int) -> str:

@@ -107,6 +107,22 @@ def test_dump_prints_batches_records_and_entries(directory: str, capsys: pytest.
     assert out.count("isvalid: true") == 30
 
 
+def test_dump_as_json_has_an_object_for_each_line_of_text(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name[:20].isdigit()]
+    assert run(dump_log, "--print-data-log", *names) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("Dumping ")]
+    assert run(dump_log, "--print-data-log", "--json", *names) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(entries) == len(lines)
+    kinds = {"segment", "batch", "record", "entry", "aborted", "producer"}
+    assert {one["type"] for one in entries} == kinds
+    assert {one["file"] for one in entries} == set(names)
+    first = next(one for one in entries if one["type"] == "batch")
+    assert (first["baseOffset"], first["isTransactional"], first["deleteHorizonMs"]) == (0, False, None)
+    record = next(one for one in entries if one["type"] == "record" and one["offset"] == 1)
+    assert (record["key"], record["payload"], record["headerKeys"]) == ("key", "value", [])
+
+
 def test_dump_checks_indices(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = os.path.join(directory, f"{0:020d}.index")
     assert run(dump_log, "--index-sanity-check", path) == 0

@@ -66,6 +66,22 @@ def test_export_says_whether_a_day_is_complete(
     )
 
 
+def test_jobs_tell_programs_in_json(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = str(tmp_path / "table")
+    assert run(data, "export", table, "--complete-before", "2123-11-15", "--json") == 1
+    exported = json.loads(capsys.readouterr().out)
+    assert (exported["table"], exported["version"], exported["rows"]) == (table, 1, 500)
+    assert [one["complete_before_offset"] for one in exported["partitions"]] == [500]
+    assert exported["incomplete"] == ["orders-0"]
+    assert run(data, "audit", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["records"] == 500
+    assert run(data, "index", "--config", "index.keys=true", "--json") == 0
+    (indexed,) = json.loads(capsys.readouterr().out)
+    assert (indexed["name"], indexed["key_entries"]) == ("orders-0", 500)
+    assert run(data, "export", table, "--follow", "--json") == 2
+    assert "--json: expected it without --follow" in capsys.readouterr().err
+
+
 def test_export_to_iceberg(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     catalog, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", str(tmp_path / "warehouse")
     words = ["lake.orders", "--catalog", catalog, "--warehouse", warehouse]

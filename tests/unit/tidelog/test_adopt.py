@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def test_tells_what_it_does_and_how_to_go_on(
     assert printed.endswith(f"done: tidelog serve --data-dir {data}\n")
     assert main(["adopt", str(source.path), "--data-dir", str(data)]) == 0
     assert capsys.readouterr().out.endswith("nothing to do\n")
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--copy"])
+def test_as_json_it_prints_one_document(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--json", option]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["adopted"], found["cluster_id"], found["problems"]) == (option == "--copy", CLUSTER_ID, [])
+    (topic,) = found["topics"]
+    assert (topic["name"], topic["partitions"], topic["internal"]) == ("orders", 1, False)
+
+
+def test_problems_are_in_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adopt", str(tmp_path / "nowhere"), "--data-dir", str(tmp_path / "data"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == [f"{tmp_path / 'nowhere'} does not exist"]
 
 
 def test_a_dry_run_says_so(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

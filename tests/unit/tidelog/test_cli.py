@@ -98,6 +98,16 @@ def test_every_option_and_command_has_a_help(path: str) -> None:
     assert not unexplained
 
 
+TEXT_ALONE = {"completion", "help", "serve"}
+"""Commands without a result of their own: a shell's script, a help, and a broker that runs."""
+
+
+def test_every_command_prints_json() -> None:
+    leaves = {" ".join(words) for words in every_command() if not isinstance(command_of(*words), click.Group)}
+    without = {path for path in leaves if not any("--json" in one.opts for one in command_of(*path.split()).params)}
+    assert without == TEXT_ALONE
+
+
 @pytest.mark.parametrize("path", sorted(map(" ".join, every_command())))
 def test_an_unknown_option_is_wrong_usage_in_one_line(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*path.split(), "--no-such-option"]) == 2

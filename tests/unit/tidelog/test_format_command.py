@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def test_each_directory_gets_an_id_of_its_own(tmp_path: Path, capsys: pytest.Cap
         assert {line for line in lines if "=" in line} == {
             "version=1", "node.id=4", f"cluster.id={CLUSTER}", f"directory.id={uuid_to_str(one.directory_id)}",
         }  # fmt: skip
+
+
+def test_as_json_it_names_what_was_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert format_node(config_file(tmp_path), CLUSTER, "--json") == 0
+    formatted = [str(tmp_path / name) for name in "ab"]
+    expected = {"cluster_id": CLUSTER, "node_id": 4, "formatted": formatted, "users": []}
+    assert json.loads(capsys.readouterr().out) == expected
 
 
 def test_a_lone_node_starts_on_what_was_formatted(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="what kafka-configs --describe --entity-type topics printed: for brokers that used ZooKeeper",
 )
+@json_option
 def command(
     *,
     sources: tuple[str, ...],
@@ -47,6 +50,7 @@ def command(
     node_id: int,
     leave_out: tuple[str, ...],
     topic_configs: str | None,
+    as_json: bool,
 ) -> int:
     """Take over the topics and offsets of a stopped Apache Kafka.
 
@@ -71,21 +75,60 @@ def command(
         )
         plan = make_plan(file_system, time, options)
         try:
-            report(plan)
-            if plan.problems:
-                print("nothing was taken over", file=sys.stderr)
-                return 1
-            if dry_run or not plan.topics:
-                print("dry run: nothing was written" if dry_run else "nothing to do")
-                return 0
-            carry_out(file_system, time, plan, print)
+            if not as_json:
+                report(plan)
+            is_to_do = not (plan.problems or dry_run or not plan.topics)
+            if is_to_do:
+                carry_out(file_system, time, plan, tell if as_json else print)
         finally:
             plan.close()
     except (AdoptionError, KafkaStorageError, OSError) as error:
         print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
         return 1
-    print(f"done: tidelog serve --data-dir {data_dir}")
-    return 0
+    if as_json:
+        print_json(described(plan, is_adopted=is_to_do))
+    else:
+        conclude(plan, dry_run=dry_run)
+    return 1 if plan.problems else 0
+
+
+def tell(line: str) -> None:
+    """Print progress where standard output carries a document."""
+    print(line, file=sys.stderr)
+
+
+def conclude(plan: AdoptionPlan, *, dry_run: bool) -> None:
+    """Print how it ended."""
+    if plan.problems:
+        print("nothing was taken over", file=sys.stderr)
+    elif dry_run:
+        print("dry run: nothing was written")
+    else:
+        print(f"done: tidelog serve --data-dir {plan.options.target}" if plan.topics else "nothing to do")
+
+
+def described(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
+    """Describe a plan, and whether it was carried out, as JSON."""
+    from tidelog.broker.metadata.image import INTERNAL_TOPICS
+
+    return {
+        "adopted": is_adopted,
+        "cluster_id": None if plan.identity is None else plan.identity.cluster_id,
+        "node_id": None if plan.identity is None else plan.identity.node_id,
+        "topics": [
+            {
+                "name": topic.name,
+                "internal": topic.name in INTERNAL_TOPICS,
+                "partitions": len(topic.partitions),
+                "bytes": topic.size_bytes,
+                "configs": topic.configs,
+            }
+            for topic in plan.topics
+        ],
+        "notes": plan.notes,
+        "left_out": plan.left_out,
+        "problems": plan.problems,
+    }
 
 
 def read_topic_configs(path: str) -> Mapping[str, Mapping[str, str]]:

@@ -1,20 +1,30 @@
-"""``tidelog dump-log FILES``: print batches, records and index entries, in the form of Kafka's DumpLogSegments."""
+"""``tidelog dump-log FILES``: batches, records and index entries, in the form of Kafka's DumpLogSegments or as JSON.
+
+Each thing that is printed is an ``Entry``, whose fields have Kafka's names: as text they stand in one line, as JSON in
+an object with the file and the kind of the entry.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.options import json_option
 
 if TYPE_CHECKING:
     from tidelog.log.segment.batch_scan import BatchHeader
     from tidelog.log.system.file_system import OpenFile
+    from tidelog.protocol.record.record_batch import Record
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+Fields = dict[str, Any]
 
 
 class Shown(NamedTuple):
@@ -25,43 +35,105 @@ class Shown(NamedTuple):
     index_sanity_check: bool
 
 
+class Entry(NamedTuple):
+    """A batch, a record or another entry of a file; ``text`` is its line where that is not its fields."""
+
+    kind: str
+    fields: Fields
+    text: str | None = None
+
+
+class Dump:
+    """Output of one file. ``complaints`` counts what is wrong with it."""
+
+    def __init__(self, path: str, *, as_json: bool) -> None:
+        self.path = path
+        self._as_json = as_json
+        self.complaints = 0
+
+    def say(self, entry: Entry) -> None:
+        """Print an entry."""
+        if self._as_json:
+            print(json.dumps({"file": self.path, "type": entry.kind, **as_json_fields(entry.fields)}))
+        else:
+            prefix = "| " if entry.kind == "record" else ""
+            print(prefix + (as_text(entry.fields) if entry.text is None else entry.text))
+
+    def complain(self, text: str) -> None:
+        """Print a fault."""
+        self.complaints += 1
+        print(text, file=sys.stderr)
+
+
 @click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--print-data-log", is_flag=True, help="print keys and values too")
 @click.option("--deep-iteration", is_flag=True, help="print every record, not only batches")
 @click.option("--index-sanity-check", is_flag=True, help="only check indices against their segment, print no entries")
-def command(*, files: tuple[str, ...], print_data_log: bool, deep_iteration: bool, index_sanity_check: bool) -> int:
+@json_option
+def command(
+    *, files: tuple[str, ...], print_data_log: bool, deep_iteration: bool, index_sanity_check: bool, as_json: bool
+) -> int:
     """Print segment files: batches, records, index entries.
 
-    The form is that of Kafka's DumpLogSegments, for .log, .index, .timeindex, .txnindex and .snapshot files.
+    The form is that of Kafka's DumpLogSegments, for .log, .index, .timeindex, .txnindex and .snapshot files; with
+    --json an object a line, with Kafka's names.
     """
     shown = Shown(print_data_log, deep_iteration, index_sanity_check)
     complaints = 0
     for path in files:
-        print(f"Dumping {path}")
-        complaints += _dump(path, shown)
+        if not as_json:
+            print(f"Dumping {path}")
+        dump = Dump(path, as_json=as_json)
+        _dump(dump, shown)
+        complaints += dump.complaints
     return 1 if complaints else 0
 
 
-def _dump(path: str, shown: Shown) -> int:
+def _dump(dump: Dump, shown: Shown) -> None:
+    path = dump.path
     name, suffix = os.path.splitext(os.path.basename(path))
-    if not (len(name) == 20 and name.isdigit()) or suffix not in (
-        ".log",
-        ".index",
-        ".timeindex",
-        ".txnindex",
-        ".snapshot",
-    ):
+    if not (len(name) == 20 and name.isdigit()) or suffix not in _SUFFIXES:
         reason = "not named as a segment file" if os.path.exists(path) else "no such file"
-        print(f"tidelog dump-log: {path}: {reason}", file=sys.stderr)
-        return 1
-    if suffix == ".log":
-        return _dump_log(path, int(name), shown)
-    if suffix == ".snapshot":
-        return _dump_snapshot(path)
-    if suffix == ".txnindex":
-        return _dump_transactions(path, int(name))
-    return _dump_index(path, int(name), shown)
+        dump.complain(f"tidelog dump-log: {path}: {reason}")
+    elif suffix == ".log":
+        _dump_log(dump, int(name), shown)
+    elif suffix == ".snapshot":
+        _dump_snapshot(dump)
+    elif suffix == ".txnindex":
+        _dump_transactions(dump, int(name))
+    else:
+        _dump_index(dump, int(name), shown)
+
+
+def as_text(fields: Fields) -> str:
+    """Write fields in one line, as Kafka's tool does."""
+    return " ".join(f"{name}: {_text(name, value)}" for name, value in fields.items())
+
+
+_OPTIONAL = ("deleteHorizonMs", "currentTxnFirstOffset")
+
+
+def _text(name: str, value: Any) -> str:
+    if name in _OPTIONAL:
+        return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{','.join(value)}]"
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def as_json_fields(fields: Fields) -> Fields:
+    """Put bytes that are no UTF-8 in base64, under a name that says so, as the commands on records do."""
+    from tidelog.commands.frame.records import content_field
+
+    found: Fields = {}
+    for name, value in fields.items():
+        found |= content_field(name, value) if isinstance(value, bytes) else {name: value}
+    return found
 
 
 def _open(path: str) -> OpenFile:
@@ -70,47 +142,56 @@ def _open(path: str) -> OpenFile:
     return OsFileSystem().open_file(path, writable=False)
 
 
-def _dump_log(path: str, base_offset: int, shown: Shown) -> int:
+def _dump_log(dump: Dump, base_offset: int, shown: Shown) -> None:
     from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 
-    print(f"Log starting offset: {base_offset}")
-    file = _open(path)
-    size, valid, damaged = file.size(), 0, 0
+    dump.say(Entry("segment", {"startOffset": base_offset}, f"Log starting offset: {base_offset}"))
+    file = _open(dump.path)
+    size, valid = file.size(), 0
     for header, batch in iter_batches(file, 0, size):
         is_valid = crc_matches(header, batch)
-        damaged += not is_valid
-        _print_batch(header, batch, is_valid=is_valid)
+        dump.complaints += not is_valid
+        dump.say(Entry("batch", _batch_fields(header, batch, is_valid=is_valid)))
         if is_valid and (shown.deep_iteration or shown.print_data_log):
-            _print_records(batch, with_data=shown.print_data_log)
+            for fields in _record_fields(batch, with_data=shown.print_data_log):
+                dump.say(Entry("record", fields))
         valid = header.position + header.size
     file.close()
     if valid < size:
-        print(f"Found {size - valid} invalid bytes at the end of {path}")
-    return damaged + (valid < size)
+        rest = size - valid
+        dump.complaints += 1
+        dump.say(Entry("invalid", {"bytes": rest}, f"Found {rest} invalid bytes at the end of {dump.path}"))
 
 
-def _print_batch(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> None:
+def _batch_fields(header: BatchHeader, batch: memoryview, *, is_valid: bool) -> Fields:
     from tidelog.protocol.record.record_batch import RecordBatch
 
     codec = _CODECS[header.attributes & 7] if header.attributes & 7 < len(_CODECS) else "unknown"
+    first: Fields = {"offset": header.last_offset}
     if header.magic == 2:
         parsed = RecordBatch(batch)
-        horizon = parsed.delete_horizon_ms
-        print(
-            f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.record_count} "
-            f"baseSequence: {header.base_sequence} lastSequence: {parsed.last_sequence} "
-            f"producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
-            f"partitionLeaderEpoch: {header.leader_epoch} isTransactional: {_text(header.is_transactional)} "
-            f"isControl: {_text(header.is_control)} "
-            f"deleteHorizonMs: {'OptionalLong.empty' if horizon is None else f'OptionalLong[{horizon}]'}",
-            end=" ",
-        )
-    else:
-        print(f"offset: {header.last_offset}", end=" ")
-    print(
-        f"position: {header.position} {_time_name(header)}: {header.max_timestamp} size: {header.size} "
-        f"magic: {header.magic} compresscodec: {codec} isvalid: {_text(is_valid)}"
-    )
+        first = {
+            "baseOffset": header.base_offset,
+            "lastOffset": header.last_offset,
+            "count": header.record_count,
+            "baseSequence": header.base_sequence,
+            "lastSequence": parsed.last_sequence,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "partitionLeaderEpoch": header.leader_epoch,
+            "isTransactional": header.is_transactional,
+            "isControl": header.is_control,
+            "deleteHorizonMs": parsed.delete_horizon_ms,
+        }
+    return {
+        **first,
+        "position": header.position,
+        _time_name(header): header.max_timestamp,
+        "size": header.size,
+        "magic": header.magic,
+        "compresscodec": codec,
+        "isvalid": is_valid,
+    }
 
 
 def _time_name(header: BatchHeader) -> str:
@@ -119,101 +200,103 @@ def _time_name(header: BatchHeader) -> str:
     return "LogAppendTime" if header.attributes & 8 else "CreateTime"
 
 
-def _text(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _print_records(batch: memoryview, *, with_data: bool) -> None:
+def _record_fields(batch: memoryview, *, with_data: bool) -> Iterator[Fields]:
     from tidelog.protocol.record.record_batch import iter_batches
 
     for entry in iter_batches(batch):
         time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"
         for record in entry.records():
-            line = (
-                f"| offset: {record.offset} {time_name}: {record.timestamp} "
-                f"keySize: {-1 if record.key is None else len(record.key)} "
-                f"valueSize: {-1 if record.value is None else len(record.value)}"
-            )
+            fields: Fields = {
+                "offset": record.offset,
+                time_name: record.timestamp,
+                "keySize": -1 if record.key is None else len(record.key),
+                "valueSize": -1 if record.value is None else len(record.value),
+            }
             if entry.magic == 2:
-                line += f" sequence: {record.sequence} headerKeys: [{','.join(name for name, _ in record.headers)}]"
-            if with_data:
-                line += f" key: {_shown(record.key)} payload: {_shown(record.value)}"
-            print(line)
+                fields |= {"sequence": record.sequence, "headerKeys": [name for name, _ in record.headers]}
+            yield {**fields, **_data_of(record)} if with_data else fields
 
 
-def _shown(data: bytes | None) -> str:
-    return "null" if data is None else bytes(data).decode(errors="backslashreplace")
+def _data_of(record: Record) -> Fields:
+    return {
+        name: None if content is None else bytes(content)
+        for name, content in (("key", record.key), ("payload", record.value))
+    }
 
 
-def _dump_snapshot(path: str) -> int:
+def _dump_snapshot(dump: Dump) -> None:
     from tidelog.log.producer.snapshot import decode_snapshot
     from tidelog.log.system.file_system import OsFileSystem
 
-    for entry in decode_snapshot(OsFileSystem().read_file(path), path):
-        line = (
-            f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch} "
-            f"coordinatorEpoch: {entry.coordinator_epoch} "
-            f"currentTxnFirstOffset: {_optional(entry.current_txn_first_offset)} lastTimestamp: {entry.timestamp}"
-        )
+    for entry in decode_snapshot(OsFileSystem().read_file(dump.path), dump.path):
+        open_since = entry.current_txn_first_offset
+        fields: Fields = {
+            "producerId": entry.producer_id,
+            "producerEpoch": entry.producer_epoch,
+            "coordinatorEpoch": entry.coordinator_epoch,
+            "currentTxnFirstOffset": None if open_since < 0 else open_since,
+            "lastTimestamp": entry.timestamp,
+        }
         if entry.last_offset >= 0:
-            line += (
-                f" lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} "
-                f"offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp}"
-            )
-        print(line)
-    return 0
+            fields |= {
+                "lastSequence": entry.last_sequence,
+                "lastOffset": entry.last_offset,
+                "offsetDelta": entry.offset_delta,
+                "timestamp": entry.timestamp,
+            }
+        dump.say(Entry("producer", fields))
 
 
-def _optional(value: int) -> str:
-    return "OptionalLong.empty" if value < 0 else f"OptionalLong[{value}]"
-
-
-def _dump_transactions(path: str, base_offset: int) -> int:
+def _dump_transactions(dump: Dump, base_offset: int) -> None:
     from tidelog.log.index.transaction_index import TransactionIndex
     from tidelog.log.system.file_system import OsFileSystem
 
-    index = TransactionIndex(OsFileSystem(), path, base_offset)
+    index = TransactionIndex(OsFileSystem(), dump.path, base_offset)
     for entry in index:
-        print(
-            f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset} "
-            f"lastOffset: {entry.last_offset} lastStableOffset: {entry.last_stable_offset}"
-        )
+        fields: Fields = {
+            "version": 0,
+            "producerId": entry.producer_id,
+            "firstOffset": entry.first_offset,
+            "lastOffset": entry.last_offset,
+            "lastStableOffset": entry.last_stable_offset,
+        }
+        dump.say(Entry("aborted", fields))
     index.close()
-    return 0
 
 
-def _dump_index(path: str, base_offset: int, shown: Shown) -> int:
+def _dump_index(dump: Dump, base_offset: int, shown: Shown) -> None:
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
 
+    path = dump.path
     findings = [f for f in check_directory(OsFileSystem(), os.path.dirname(os.path.abspath(path)))
                 if os.path.basename(f.path) == os.path.basename(path)]  # fmt: skip
     for finding in findings:
-        print(finding, file=sys.stderr)
-    if shown.index_sanity_check:
-        if not findings:
-            print(f"{path} passed sanity check.")
-        return len(findings)
-    _print_index(path, base_offset)
-    return len(findings)
+        dump.complain(str(finding))
+    if not shown.index_sanity_check:
+        _dump_entries(dump, base_offset)
+    elif not findings:
+        dump.say(Entry("sane", {}, f"{path} passed sanity check."))
 
 
-def _print_index(path: str, base_offset: int) -> None:
+def _dump_entries(dump: Dump, base_offset: int) -> None:
     from tidelog.log.index.offset_index import OffsetIndex
     from tidelog.log.index.time_index import TimeIndex
 
-    file = _open(path)
+    file = _open(dump.path)
     data = file.read_at(0, file.size())
     file.close()
-    is_time = path.endswith(".timeindex")
+    is_time = dump.path.endswith(".timeindex")
     entry = TimeIndex.ENTRY if is_time else OffsetIndex.ENTRY
     whole = len(data) // entry.size * entry.size
     if not whole:
-        print(f"{path} is empty.")
+        dump.say(Entry("empty", {}, f"{dump.path} is empty."))
     for slot, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
         if slot and (second if is_time else first) == 0:
             break  # the hole after the entries of a log that was not closed
-        if is_time:
-            print(f"timestamp: {first} offset: {base_offset + second}")
-        else:
-            print(f"offset: {base_offset + first} position: {second}")
+        fields = (
+            {"timestamp": first, "offset": base_offset + second}
+            if is_time
+            else {"offset": base_offset + first, "position": second}
+        )
+        dump.say(Entry("entry", fields))

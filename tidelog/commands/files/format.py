@@ -18,6 +18,8 @@ import click
 
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
+from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
@@ -54,8 +56,15 @@ class FormatError(Exception):
     metavar="RELEASE",
     help="the oldest Kafka, 3.9 to 4.3, that may take over a lone node's directory: 4.1 or 4.1-IV1 (default 4.2)",
 )
+@json_option
 def command(
-    *, cluster_id: str, config_file: str, ignore_formatted: bool, arguments: tuple[str, ...], release: str | None
+    *,
+    cluster_id: str,
+    config_file: str,
+    ignore_formatted: bool,
+    arguments: tuple[str, ...],
+    release: str | None,
+    as_json: bool,
 ) -> int:
     """Give a node's log directories to a cluster.
 
@@ -79,13 +88,22 @@ def command(
     except (FormatError, KafkaStorageError) as error:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_FAILED
+    if as_json:
+        users = [{"name": user.name, "mechanism": user.mechanism} for user in first.users]
+        print_json({"cluster_id": cluster_id, "node_id": config.node_id, "formatted": formatted, "users": users})
+    else:
+        tell(formatted, f"node {config.node_id} of cluster {cluster_id}", first.users)
+    return 0
+
+
+def tell(formatted: Sequence[str], node: str, users: Sequence[FirstUser]) -> None:
+    """Print what was formatted."""
     for directory in formatted:
-        print(f"formatted {directory} for node {config.node_id} of cluster {cluster_id}")
-    for user in first.users:
+        print(f"formatted {directory} for {node}")
+    for user in users:
         print(f"user {user.name} has a password for {user.mechanism} from the first start on")
     if not formatted:
         print("all log directories are formatted already")
-    return 0
 
 
 def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:

@@ -44,9 +44,9 @@ def json_line(record: FoundRecord) -> str:
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-    fields |= _field("key", record.key)
-    fields |= _field("value", record.value)
-    fields["headers"] = [{"name": name, **_field("value", content)} for name, content in record.headers]
+    fields |= content_field("key", record.key)
+    fields |= content_field("value", record.value)
+    fields["headers"] = [{"name": name, **content_field("value", content)} for name, content in record.headers]
     return json.dumps(fields, ensure_ascii=False)
 
 
@@ -85,7 +85,8 @@ def parse_json_record(line: str) -> ParsedRecord:
     )
 
 
-def _field(name: str, content: bytes | None) -> dict[str, str | None]:
+def content_field(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Name a content as a field of JSON: text, or base64 under a name that says so."""
     if content is None:
         return {name: None}
     try:

@@ -12,6 +12,8 @@ import time
 import click
 
 from tidelog.commands.frame.commands import Group
+from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.output import print_json
 
 MAX_DAYS = 3650
 DAY_S = 86_400
@@ -34,16 +36,21 @@ def token() -> None:
 @click.option(
     "--days", type=click.IntRange(1, MAX_DAYS), default=90, show_default=True, metavar="N", help="how long it is valid"
 )
-def create(*, path: str, user: str, scope: str, days: int) -> None:
+@json_option
+def create(*, path: str, user: str, scope: str, days: int, as_json: bool) -> None:
     """Create a token and print it. Remove its line from the file to revoke it."""
     from tidelog.broker.admin.login.tokens import make_token
 
-    made, line = make_token(user, may_write=scope == "write", expires_s=int(time.time()) + days * DAY_S)
+    expires_s = int(time.time()) + days * DAY_S
+    made, line = make_token(user, may_write=scope == "write", expires_s=expires_s)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, line.encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    if as_json:
+        print_json({"token": made, "user": user, "scope": scope, "expires": expires_s * 1000})
+        return
     print(made)
     print(f"{user} may {scope} for {days} days", file=sys.stderr)
