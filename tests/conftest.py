@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks.rivals.process import BrokerProcess
+from tests.support import unit_cost
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
 from tests.support.depth import DEPTH
@@ -19,7 +20,6 @@ from tests.support.extensions import stale_modules
 from tests.support.last_words import brokers_of
 from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of
-from tests.support.unit_cost import pytest_runtest_call, pytest_terminal_summary  # noqa: F401
 from tidelog.broker.loop.thread_rule import install
 
 # `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
@@ -43,11 +43,12 @@ os.environ["TIDELOG_DEBUG"] = "1"
 install()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Refuse compiled modules of another source: they win over an edited one, and would be what is tested."""
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
+    config.pluginmanager.register(unit_cost)
 
 
 @pytest.hookimpl(optionalhook=True)

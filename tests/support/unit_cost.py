@@ -1,19 +1,30 @@
-"""CPU time of unit tests: those over a second are named at the end of a run.
+"""CPU time of tests: unit tests over a second, and the modules that cost most, are named at the end of a run.
 
 The time is that of the test's process and of the children it waited for, so a busy machine changes little. It includes
-what the first test to need something pays for: an import, a message's coder. A long test is no failure; it belongs into
-``tests/faults`` or ``tests/fuzz``, or wants to be made faster.
+what the first test to need something pays for: an import, a message's coder, the broker of a module. A long unit test
+is no failure; it belongs into ``tests/faults`` or ``tests/fuzz``, or wants to be made faster.
 """
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Generator, Iterable
+from typing import NamedTuple
 
 import pytest
 
 MOST_CPU_S = 1.0
+MODULES_NAMED = 40
 _PROPERTY = "cpu_s"
+
+
+class ModuleCost(NamedTuple):
+    """Seconds that the tests and fixtures of a module took, and when its last one ended, from the run's first test."""
+
+    cpu_s: float
+    wall_s: float
+    end_s: float
+    name: str
 
 
 def cpu_seconds() -> float:
@@ -22,9 +33,8 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Note the CPU time of the test itself, without its fixtures; it travels with the report from a worker."""
+def _note_phase(item: pytest.Item) -> Generator[None]:
+    """Note the CPU time of a phase in the test's properties; they travel with the phase's report from a worker."""
     begin = cpu_seconds()
     try:
         return (yield)
@@ -32,17 +42,68 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         item.user_properties.append((_PROPERTY, cpu_seconds() - begin))
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Note the CPU time of the fixtures that this test is the first to need."""
+    return (yield from _note_phase(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Note the CPU time of the test itself, without its fixtures."""
+    return (yield from _note_phase(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Note the CPU time of fixtures that end; that of a broker or JVM counts once it has been waited for."""
+    return (yield from _note_phase(item))
+
+
+def _cost_of(report: pytest.TestReport) -> float:
+    """The CPU time of a report's phase: the last that was noted before it."""
+    return float(dict(report.user_properties).get(_PROPERTY, 0))  # type: ignore[arg-type]
+
+
 def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
     """Unit tests over MOST_CPU_S among the reports of a run, longest first."""
     calls = (report for report in reports if isinstance(report, pytest.TestReport) and report.when == "call")
-    costs = [(float(dict(report.user_properties).get(_PROPERTY, 0)), report.nodeid) for report in calls]  # type: ignore[arg-type]
+    costs = [(_cost_of(report), report.nodeid) for report in calls]
     return sorted((cost for cost in costs if cost[0] > MOST_CPU_S and "tests/unit/" in cost[1]), reverse=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the unit tests that took more than a second of CPU time."""
-    found = long_unit_tests(report for reports in terminalreporter.stats.values() for report in reports)
+def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
+    """What each module of a run cost, dearest first."""
+    phases = [report for report in reports if isinstance(report, pytest.TestReport)]
+    begin = min((phase.start for phase in phases), default=0.0)
+    costs: dict[str, ModuleCost] = {}
+    for phase in phases:
+        name = phase.nodeid.partition("::")[0]
+        cpu_s, wall_s, end_s, _ = costs.get(name, ModuleCost(0, 0, 0, name))
+        end_s = max(end_s, phase.stop - begin)
+        costs[name] = ModuleCost(cpu_s + _cost_of(phase), wall_s + phase.duration, end_s, name)
+    return sorted(costs.values(), reverse=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the unit tests of more than a second of CPU time, and with ``--durations`` what the modules cost."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    found = long_unit_tests(reports)
     if found:
         terminalreporter.section(f"unit tests over {MOST_CPU_S:.0f} s of CPU time")
         for cost, name in found:
             terminalreporter.write_line(f"{cost:6.1f} s  {name}")
+    if config.option.durations:
+        _print_modules(terminalreporter, module_costs(reports))
+
+
+def _print_modules(terminalreporter: pytest.TerminalReporter, modules: list[ModuleCost]) -> None:
+    """Print the dearest modules, and the sum of those that have no line of their own."""
+    terminalreporter.section(f"CPU seconds, seconds and end of the {MODULES_NAMED} dearest modules")
+    for cost in modules[:MODULES_NAMED]:
+        terminalreporter.write_line(f"{cost.cpu_s:6.1f} {cost.wall_s:6.1f} {cost.end_s:7.1f}  {cost.name}")
+    others = modules[MODULES_NAMED:]
+    sums = sum(cost.cpu_s for cost in others), sum(cost.wall_s for cost in others)
+    terminalreporter.write_line(f"{sums[0]:6.1f} {sums[1]:6.1f}  {len(others):>7}  other modules")
+    last = ", ".join(f"{cost.name} ({cost.end_s:.0f} s)" for cost in sorted(modules, key=lambda cost: -cost.end_s)[:5])
+    terminalreporter.write_line(f"the last to end: {last}")

@@ -1,4 +1,4 @@
-"""The report of unit tests that take more than a second of CPU time."""
+"""The report of what tests cost: unit tests of more than a second of CPU time, and the dearest modules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from tests.support.unit_cost import cpu_seconds, long_unit_tests
+from tests.support.unit_cost import ModuleCost, cpu_seconds, long_unit_tests, module_costs
 
 
 def report(name: str, seconds: float, when: Literal["setup", "call"] = "call") -> pytest.TestReport:
@@ -30,4 +30,25 @@ def test_the_time_is_the_processors(request: pytest.FixtureRequest) -> None:
     while cpu_seconds() < begin + 0.02:
         pass
     assert cpu_seconds() > begin
-    assert request.node.user_properties == []  # noted after the test
+    assert [name for name, _ in request.node.user_properties] == [
+        "cpu_s"
+    ]  # the fixtures'; the test's is noted after it
+
+
+def test_a_module_costs_what_its_tests_and_fixtures_do() -> None:
+    def phase(name: str, begin: float, duration: float, noted: list[float]) -> pytest.TestReport:
+        properties: list[tuple[str, object]] = [("cpu_s", seconds) for seconds in noted]
+        times = {"duration": duration, "start": begin, "stop": begin + duration}
+        return pytest.TestReport(name, ("", 0, ""), {}, "passed", None, "call", user_properties=properties, **times)
+
+    reports = [
+        phase("tests/clients/a.py::test_one", 100, 2, [0.5]),
+        phase("tests/clients/a.py::test_one", 102, 3, [0.5, 0.25]),
+        phase("tests/faults/b.py::test_kill", 101, 1, [9.0]),
+        "a warning",
+    ]
+    assert module_costs(reports) == [
+        ModuleCost(9.0, 1, 2, "tests/faults/b.py"),
+        ModuleCost(0.75, 5, 5, "tests/clients/a.py"),
+    ]
+    assert module_costs([]) == []
