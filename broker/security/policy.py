@@ -51,9 +51,11 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
 
 def _keytab_findings(config: BrokerConfig, name: str) -> Iterator[str]:
     from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas  # few listeners have a keytab
+    from tidelog.broker.security.sasl.kerberos.system_keytab import system_keytab
 
     jaas = mechanism_values(config.listener_texts(), name, GSSAPI)[JAAS_KEY]
-    path = "" if jaas is None else parse_jaas(jaas).options.get("keyTab", "").removeprefix("file:")
+    named = None if jaas is None else parse_jaas(jaas).options.get("keyTab")
+    path = system_keytab(os.environ) if named is None else named.removeprefix("file:")
     if path and is_readable_by_others(path):
         yield f"the keytab of listener {name} can be read by every user of this machine: chmod 600 {path}"
 

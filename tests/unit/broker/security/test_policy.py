@@ -97,6 +97,20 @@ def test_a_keytab_is_for_its_owner(tmp_path: Path, mode: int, is_found: bool, pr
     assert ["chmod 600" in finding for finding in find_weaknesses(config)] == [True] * is_found
 
 
+@pytest.mark.parametrize(("mode", "is_found"), [(0o644, True), (0o600, False)])
+def test_the_keytab_of_the_machine_is_for_its_owner_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_found: bool
+) -> None:
+    keytab = tmp_path / "kafka.keytab"
+    keytab.touch()
+    keytab.chmod(mode)
+    monkeypatch.setenv("KRB5_KTNAME", f"FILE:{keytab}")
+    key = "listener.name.sasl_ssl.gssapi.sasl.jaas.config"
+    jaas = 'com.sun.security.auth.module.Krb5LoginModule required principal="kafka/here@REALM";'
+    config = BrokerConfig({"listeners": "SASL_SSL://:1", "sasl.enabled.mechanisms": "GSSAPI", key: jaas, **AUTHORIZER})
+    assert [f"chmod 600 {keytab}" in finding for finding in find_weaknesses(config)] == [True] * is_found
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_hosts_are_known(host: str) -> None:
     assert is_loopback(host)
