@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from hashlib import sha256
 from math import inf
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ class Identity(NamedTuple):
     host_names: frozenset[tuple[int, bytes]]
     expires_s: float = inf
     """End of its validity, in seconds since 1970."""
+    digest: bytes = b""
+    """SHA-256 of the certificate."""
 
 
 class Prepared(NamedTuple):
@@ -88,7 +91,8 @@ def identity_of(store: KeyStore) -> Identity:
     match = _CERTIFICATE.search(store.pem.decode("ascii", "replace"))
     try:
         certificate = ssl.PEM_cert_to_DER_cert(match[0]) if match is not None else b""
-        return Identity(subject_of(certificate), host_names_of(certificate), expiry_of(certificate))
+        names = subject_of(certificate), host_names_of(certificate)
+        return Identity(*names, expiry_of(certificate), sha256(certificate).digest())
     except (MalformedCertificateError, ValueError) as error:
         raise refuse("ssl.keystore", "[hidden]", "a store with a certificate") from error
 

@@ -51,7 +51,8 @@ class TlsListeners:
         self._listeners = {name: TlsListener(name, texts) for name in names}
         self._wanted = {name: listener.values for name, listener in self._listeners.items()}
         self._reading: set[str] = set()
-        self._asked_meanwhile: set[str] = set()
+        self._asked_meanwhile: dict[str, bool] = {}
+        """Listeners to read again after the reading under way, and whether in any case."""
         self._timers_of_looks: dict[str, Timer] = {}
         self.handshakes = Handshakes(loop, timers)
         for listener in self._listeners.values():
@@ -118,7 +119,7 @@ class TlsListeners:
     def _read(self, listener: TlsListener, *, even_if_unchanged: bool) -> None:
         """Have a thread read a listener's stores, one reading at a time."""
         if listener.name in self._reading:
-            self._asked_meanwhile.add(listener.name)
+            self._asked_meanwhile[listener.name] = even_if_unchanged or self._asked_meanwhile.get(listener.name, False)
             return
         self._reading.add(listener.name)
         work = partial(listener.prepare_again, self._wanted[listener.name], even_if_unchanged=even_if_unchanged)
@@ -134,13 +135,20 @@ class TlsListeners:
         elif error is not None:
             logger.error("listener %s keeps its certificate", listener.name, exc_info=error)
         elif (found := future.result()) is not None:
-            listener.prepared = found
-            logger.info("listener %s has a new certificate: %s", listener.name, found.identity.subject)
-            record("certificate changed", listener=listener.name, subject=found.identity.subject)
-            self._warn_of_end(listener)
+            self._replace(listener, found)
         if listener.name in self._asked_meanwhile:
-            self._asked_meanwhile.discard(listener.name)
-            self._read(listener, even_if_unchanged=True)
+            self._read(listener, even_if_unchanged=self._asked_meanwhile.pop(listener.name))
+
+    def _replace(self, listener: TlsListener, found: Prepared) -> None:
+        """Have new connections get what was read."""
+        is_same = found.identity == listener.prepared.identity
+        listener.prepared = found
+        if is_same:
+            logger.info("listener %s has read its stores again", listener.name)
+            return
+        logger.info("listener %s has a new certificate: %s", listener.name, found.identity.subject)
+        record("certificate changed", listener=listener.name, subject=found.identity.subject)
+        self._warn_of_end(listener)
 
     def _warn_of_ends(self) -> None:
         for listener in self._listeners.values():

@@ -87,6 +87,22 @@ async def test_a_signal_reads_it_in_any_case(world: World) -> None:
     assert world.listener.context is not before
 
 
+async def test_only_another_certificate_is_told_as_a_new_one(
+    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.listeners.reload()
+    await world.settle()
+    assert not [line for line in caplog.messages if "new certificate" in line or "certificate changed" in line]
+    assert "listener SSL has read its stores again" in caplog.messages
+    world.replace(certificates.authority.issue("renewed", SUBJECT).pem.read_bytes())
+    world.listeners.reload()
+    world.listeners.take_over(world.given)  # as keys that were set: asked while the store is being read
+    await world.settle()
+    assert len([line for line in caplog.messages if "has a new certificate" in line]) == 1
+    assert len([line for line in caplog.messages if "certificate changed" in line]) == 1
+
+
 BAD = ("another subject", "no host name", "half written", "empty", "garbage")
 
 
