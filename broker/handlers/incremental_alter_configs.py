@@ -11,6 +11,7 @@ from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_configs
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -51,7 +52,11 @@ def handle(
     responses = []
     for resource, result in results:
         yield result if isinstance(result, Deferred) else None
-        responses.append(answer(resource, error_of(result)))
+        error = error_of(result)
+        if error is None and not request.validate_only:
+            keys = (config.name for config in resource.configs)
+            note_configs(context, resource.resource_type, resource.resource_name, keys)
+        responses.append(answer(resource, error))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 

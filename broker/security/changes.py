@@ -1,9 +1,11 @@
-"""Audit lines of changes to who may do what: ACLs and passwords, with who made them, never with a secret."""
+"""Audit lines of changes: ACLs, passwords and configs, with who made them, never with a secret."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.audit import record
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
@@ -24,6 +26,11 @@ def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
         "permission": member_of(AclPermissionType, rule.permission).name,
     }
     note_change(event, context, acl=acl)
+
+
+def note_configs(context: RequestContext, kind: int, name: str, keys: Iterable[str]) -> None:
+    """Write which configs of a resource were changed. Their values may be secrets, and are left out."""
+    note_change("config changed", context, resource=ConfigResource(kind).name, name=name, keys=sorted(set(keys)))
 
 
 def note_change(event: str, context: RequestContext, **facts: object) -> None:

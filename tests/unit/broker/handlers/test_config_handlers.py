@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,52 @@ def test_changes_can_be_only_validated(admin: AdminBroker) -> None:
     (answer,) = drive(admin.broker, request, incremental.IncrementalAlterConfigsResponse).responses
     assert answer.error_code == 0
     assert admin.metadata.topics["orders"].configs == {"retention.ms": "5"}
+
+
+def set_by(api: str, value: str, *, validate_only: bool) -> Any:
+    """A request that sets ``log.retention.ms``, and one key that every resource refuses."""
+    if api == "AlterConfigs":
+        return alter.AlterConfigsRequest(
+            resources=[
+                alter.AlterConfigsResource(
+                    resource_type=BROKER, resource_name="1", configs=[alter.AlterableConfig(name=key, value=value)]
+                )
+                for key in ("log.retention.ms", "no.such.key")
+            ],
+            validate_only=validate_only,
+        )
+    return incremental.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental.AlterConfigsResource(
+                resource_type=BROKER,
+                resource_name="1",
+                configs=[incremental.AlterableConfig(name=key, config_operation=Operation.SET, value=value)],
+            )
+            for key in ("log.retention.ms", "no.such.key")
+        ],
+        validate_only=validate_only,
+    )
+
+
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [
+        ("IncrementalAlterConfigs", incremental.IncrementalAlterConfigsResponse),
+        ("AlterConfigs", alter.AlterConfigsResponse),
+    ],
+)
+def test_a_change_is_a_line_of_the_audit_log_without_its_value(
+    admin: AdminBroker, api: str, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tidelog.audit"):
+        drive(admin.broker, set_by(api, "4711", validate_only=True), answer)
+        assert not caplog.messages
+        drive(admin.broker, set_by(api, "4711", validate_only=False), answer)
+    (line,) = [json.loads(message) for message in caplog.messages]
+    assert line | {"address": ""} == {
+        "event": "config changed", "user": "User:ANONYMOUS", "address": "", "resource": "BROKER", "name": "1",
+        "keys": ["log.retention.ms"],
+    }  # fmt: skip
 
 
 def test_config_resources_are_listed(admin: AdminBroker) -> None:
