@@ -45,11 +45,11 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
     responses = []
     for resource, result in results:
         yield result if isinstance(result, Deferred) else None
-        error = error_of(result)
-        if error is None and not request.validate_only:
-            keys = (config.name for config in resource.configs)
-            note_configs(context, resource.resource_type, resource.resource_name, keys)
-        responses.append(answer(resource, error))
+        failure = error_of(result)
+        if failure is None and not request.validate_only:
+            names = [config.name for config in resource.configs]
+            note_configs(context, resource.resource_type, resource.resource_name, names)
+        responses.append(answer(resource, failure))
     return AlterConfigsResponse(responses=responses)
 
 
