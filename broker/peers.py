@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.txn_markers import Marker
@@ -37,4 +40,8 @@ class Peers(Protocol):
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
         """Raises the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
         while that is not known."""
+        ...
+
+    def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
+        """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
         ...

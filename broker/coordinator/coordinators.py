@@ -169,11 +169,12 @@ class Coordinators:
         return ShareCoordinator(runtime)
 
     def _build_share_members(self) -> ShareMembers:
+        from tidelog.broker.coordinator.group.share.latest_offsets import LatestOffsets
         from tidelog.broker.coordinator.group.share.members import ShareMembers
 
-        return ShareMembers(
-            self.groups.runtime, self.share_states, self._broker.metadata, self._broker.replica_manager.partition
-        )
+        broker = self._broker
+        latest_offsets = LatestOffsets(broker.replica_manager.partition, broker.peers)
+        return ShareMembers(self.groups.runtime, self.share_states, broker.metadata, latest_offsets)
 
     def _build_streams_members(self) -> StreamsMembers:
         from tidelog.broker.coordinator.group.streams.members import StreamsMembers

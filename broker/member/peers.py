@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
@@ -18,7 +18,9 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.latest_offsets import PeerOffsets
 from tidelog.broker.member.connections.share_states import MemberShareStates
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
@@ -74,6 +76,13 @@ class MemberPeers:
         self._verifications = Verifications()
         self.share_states = MemberShareStates(broker, controller, security, start)
         """States of share partitions, by whichever broker keeps them."""
+        self._offsets = PeerOffsets(controller, security, start)
+
+    # ---- where partitions of others end
+
+    def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
+        """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
+        return self._offsets.find(asked)
 
     # ---- leave to write
 

@@ -8,7 +8,6 @@ are appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
@@ -35,15 +34,13 @@ from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatR
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.shard import GroupShard
+    from tidelog.broker.coordinator.group.share.latest_offsets import LatestOffsets
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
     from tidelog.broker.coordinator.share_state.coordinator import ShareStates
-    from tidelog.broker.metadata.image import MetadataCache, TopicImage
-    from tidelog.broker.replica.partition import Partition
+    from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.requests.context import RequestContext
 
 T = TypeVar("T")
-
-UNKNOWN_LAG = -1
 
 
 class ShareMembers:
@@ -54,13 +51,12 @@ class ShareMembers:
         runtime: CoordinatorRuntime[GroupShard],
         share: ShareStates,
         metadata: MetadataCache,
-        partition: Callable[[str, int], Partition],
+        latest_offsets: LatestOffsets,
     ) -> None:
-        """``partition(topic, index)`` finds a partition, or raises KafkaError."""
         self._runtime = runtime
         self._share = share
         self._metadata = metadata
-        self._partition = partition
+        self._latest_offsets = latest_offsets
         self._changes = StateChanges(runtime, share, metadata)
 
     def heartbeat(
@@ -143,9 +139,9 @@ class ShareMembers:
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
             keys = [key for topic in wanted for key in self._keys_of(request.group_id, *topic)]
-            yield from self._until_open(keys)
             states = yield from self._share.summaries(keys)
-            response.topics = [self._describe_topic(request.group_id, *topic, states) for topic in wanted]
+            latest = yield from self._latest_offsets.find(self._with_lag(states))
+            response.topics = [self._describe_topic(request.group_id, *topic, states, latest) for topic in wanted]
             yield from self._runtime.wait_until_committed((request.group_id,))
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
@@ -155,13 +151,14 @@ class ShareMembers:
         image = self._metadata.find(name)
         return [] if image is None else [StateKey(group_id, image.topic_id, partition) for partition in partitions]
 
-    def _until_open(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Wait until the logs are open whose ends the description of these share partitions looks at."""
-        for key in keys:
+    def _with_lag(self, states: Mapping[StateKey, ShareState | None]) -> list[tuple[str, int]]:
+        """Return the partitions whose lag is told: those with a place in a topic that is there."""
+        found = []
+        for key, state in states.items():
             image = self._metadata.topic_by_id(key.topic_id)
-            if image is not None and 0 <= key.partition < image.partition_count:
-                with suppress(KafkaError):  # another broker has it
-                    yield self._partition(image.name, key.partition).opening()
+            if image is not None and state is not None and has_lag(state):
+                found.append((image.name, key.partition))
+        return found
 
     def _all_topics(self, group_id: str) -> list[tuple[str, list[int]]]:
         group = self._runtime.shard_for(group_id).groups.get(group_id)
@@ -174,40 +171,23 @@ class ShareMembers:
         ]
 
     def _describe_topic(
-        self, group_id: str, name: str, partitions: Iterable[int], states: Mapping[StateKey, ShareState | None]
+        self,
+        group_id: str,
+        name: str,
+        partitions: Iterable[int],
+        states: Mapping[StateKey, ShareState | None],
+        latest: Mapping[tuple[str, int], int | KafkaError],
     ) -> offsets.DescribeShareGroupOffsetsResponseTopic:
         image = self._metadata.find(name)
         topic = offsets.DescribeShareGroupOffsetsResponseTopic(topic_name=name)
         if image is not None:
             topic.topic_id = image.topic_id
-        topic.partitions = [
-            self._describe_partition(
-                image, partition, None if image is None else states.get(StateKey(group_id, image.topic_id, partition))
-            )
-            for partition in partitions
-        ]
+            for index in partitions:
+                state = states.get(StateKey(group_id, image.topic_id, index))
+                topic.partitions.append(describe_partition(index, state, latest.get((name, index))))
+        else:
+            topic.partitions = [describe_partition(index, None, None) for index in partitions]
         return topic
-
-    def _describe_partition(
-        self, image: TopicImage | None, partition: int, state: ShareState | None
-    ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
-        described = offsets.DescribeShareGroupOffsetsResponsePartition(
-            partition_index=partition, start_offset=UNINITIALIZED_OFFSET
-        )
-        if image is None or state is None:
-            return described
-        described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
-        try:
-            described.lag = self._lag(image, partition, state)
-        except KafkaError as error:
-            described.error_code, described.error_message = error.code, error.message
-        return described
-
-    def _lag(self, image: TopicImage, partition: int, state: ShareState) -> int:
-        if state.start_offset == UNINITIALIZED_OFFSET or state.delivery_complete_count < 0:
-            return UNKNOWN_LAG
-        found = self._partition(image.name, partition)
-        return found.high_watermark - state.start_offset - state.delivery_complete_count
 
     def alter_offsets(
         self, request: alter.AlterShareGroupOffsetsRequest
@@ -309,3 +289,25 @@ class ShareMembers:
         left = {topic_id: name for topic_id, name in group.deleting.items() if topic_id not in found}
         yield from settled(self._changes.note(request.group_id, group.initialized, left))
         return delete.DeleteShareGroupOffsetsResponse(responses=topics)
+
+
+def has_lag(state: ShareState) -> bool:
+    """Return whether a state says how many records its group has done with."""
+    return state.start_offset != UNINITIALIZED_OFFSET and state.delivery_complete_count >= 0
+
+
+def describe_partition(
+    index: int, state: ShareState | None, latest: int | KafkaError | None
+) -> offsets.DescribeShareGroupOffsetsResponsePartition:
+    """Return the place of a group in a partition; ``latest`` is None where the lag is not to be told."""
+    described = offsets.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=index, start_offset=UNINITIALIZED_OFFSET
+    )
+    if state is None:
+        return described
+    described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
+    if isinstance(latest, KafkaError):
+        described.error_code, described.error_message = latest.code, latest.message
+    elif latest is not None:
+        described.lag = latest - state.start_offset - state.delivery_complete_count
+    return described

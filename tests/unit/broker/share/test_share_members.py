@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support.topics import delete_topic
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, partitions
 from tidelog.broker.coordinator.group.share.group import ShareGroup
+from tidelog.broker.coordinator.group.share.latest_offsets import LatestOffsets
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.partition import Partition
 from tidelog.protocol.errors import (
     FencedMemberEpochError,
@@ -22,8 +24,11 @@ from tidelog.protocol.errors import (
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidRequestError,
+    KafkaError,
     KafkaStorageError,
+    LeaderNotAvailableError,
     NonEmptyGroupError,
+    NotLeaderOrFollowerError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -330,6 +335,45 @@ def test_places_and_lags_are_described(world: ShareWorld) -> None:
     assert where(world) == [("t", 0, 5, 12), ("t", 1, -1, -1)]
     assert where(world, ("t", [0, 9]), ("none", [0])) == [("t", 0, 5, 12), ("t", 9, -1, -1), ("none", 0, -1, -1)]
     assert where(world, ("t", [0]), version=0)[0][:3] == ("t", 0, 5)
+
+
+class Leader:
+    """The other brokers of a cluster, of which one leads all partitions."""
+
+    def __init__(self, latest: int | KafkaError) -> None:
+        self.latest = latest
+
+    def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
+        yield None
+        return dict.fromkeys(asked, self.latest)
+
+
+@pytest.mark.parametrize(
+    ("latest", "lag", "code"), [(40, 32, 0), (LeaderNotAvailableError("gone"), -1, LeaderNotAvailableError.code)]
+)
+@pytest.mark.parametrize("is_follower", [False, True])
+def test_the_lag_of_what_another_broker_leads_is_asked_of_it(
+    world: ShareWorld, latest: int | KafkaError, lag: int, code: int, is_follower: bool
+) -> None:
+    """A follower's own high watermark may be far below its leader's."""
+    member = world.member()
+    member.fetch(max_records=20)
+    member.acknowledge((0, 4, ACCEPT), (10, 12, ACCEPT))
+    manager = world.broker.replica_manager
+
+    def elsewhere(topic: str, index: int) -> Any:
+        if not is_follower:
+            raise NotLeaderOrFollowerError
+        partition = manager.partition(topic, index)
+        partition.is_leader = False
+        return partition
+
+    found = LatestOffsets(elsewhere, cast(Any, Leader(latest)))
+    world.coordinators.share_members._latest_offsets = found
+    asked = described.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=None)
+    answer = ask(world, described.DescribeShareGroupOffsetsRequest(groups=[asked]), 1)
+    places = [(one.start_offset, one.lag, one.error_code) for one in answer.groups[0].topics[0].partitions]
+    assert places == [(5, lag, code), (-1, -1, 0)]
 
 
 def put(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
