@@ -32,6 +32,9 @@ FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
 """Most share partitions in one request."""
+MAX_READS = 100
+"""Most share partitions in one read: an answer with more elements than 2^20 is not decoded here, and this one has
+``MOST_BATCHES_OF_ONE`` of each at the most."""
 MAX_BATCHES = 40_000
 """Most state batches in one request: with more elements than 50,000 a broker does not take it."""
 MOST_BATCHES_OF_ONE = 10_000
@@ -136,7 +139,7 @@ class ShareStatePersister:
                 found = found or Batch(node_id, queue[0].api, key.group_id, calls)
                 calls[key] = join_changes(key, queue)
                 left -= batch_count(calls[key].asked)
-                if left < MOST_BATCHES_OF_ONE or len(calls) == MAX_CALLS:
+                if left < MOST_BATCHES_OF_ONE or len(calls) == most_calls(found.api):
                     break
         return found
 
@@ -196,6 +199,11 @@ def settle_all(ended: Iterable[Ended]) -> None:
 def is_creation(asked: Struct) -> bool:
     """Return whether a state is to be made without a place, as heartbeats of the group's members ask for."""
     return isinstance(asked, InitializePartition) and asked.start_offset < 0
+
+
+def most_calls(api: ApiKey) -> int:
+    """Return the most share partitions in one request of an API."""
+    return MAX_READS if api is ApiKey.READ_SHARE_GROUP_STATE else MAX_CALLS
 
 
 def batch_count(asked: Struct) -> int:

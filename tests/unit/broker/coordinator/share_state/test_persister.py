@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, results_of, write_partition, written_of
-from tidelog.broker.coordinator.share_state.persister import MAX_CALLS, TIMEOUT_MS, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.persister import (
+    MAX_CALLS,
+    MAX_READS,
+    MOST_BATCHES_OF_ONE,
+    TIMEOUT_MS,
+    Batch,
+    ShareStatePersister,
+)
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
 from tidelog.broker.coordinator.share_state.state import (
     NO_EPOCH,
@@ -31,6 +38,7 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages.initialize_share_group_state import PartitionData as InitializePartition
 from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
+from tidelog.protocol.types import MAX_ELEMENTS
 
 INITIALIZE = ApiKey.INITIALIZE_SHARE_GROUP_STATE
 READ, WRITE = ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE
@@ -199,7 +207,7 @@ def test_a_request_is_of_one_group_and_bounded() -> None:
         assert {key.group_id for key in batch.calls} == {batch.group_id}
         batches.append(len(batch.calls))
         world.answer(batch, ShareState(0))
-    assert batches == [MAX_CALLS, MAX_CALLS]
+    assert batches == [MAX_READS] * (2 * MAX_CALLS // MAX_READS)
     assert all(one.done for one in waits)
 
 
@@ -282,6 +290,20 @@ def test_a_request_has_no_more_batches_than_a_broker_takes() -> None:
         world.answer(batch)
     assert sum(sizes) == 60
     assert max(sizes) > 10
+
+
+def test_an_answer_has_no_more_batches_than_a_broker_reads() -> None:
+    """An asker cannot decode a longer answer, and would ask for the same again until the time is over."""
+    world = World()
+    for number in range(MAX_CALLS):
+        world.read(StateKey("g", TOPIC, number))
+    sizes = []
+    while (batch := world.persister.next_batch(0.0)) is not None:
+        sizes.append(len(batch.calls))
+        assert 1 + len(batch.calls) * (1 + MOST_BATCHES_OF_ONE) <= MAX_ELEMENTS
+        world.answer(batch)
+    assert sum(sizes) == MAX_CALLS
+    assert max(sizes) > 50
 
 
 @pytest.mark.parametrize("seed", range(50))
