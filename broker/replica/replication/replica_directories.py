@@ -1,18 +1,19 @@
 """Log directories of a broker's replicas, as the metadata should tell them (KIP-858).
 
 The controllers elect other leaders when a directory fails, so they have to know what lies in it. A replica whose
-directory the image does not name, or names wrongly, is assigned; one that the controller refuses is tried again.
-Sans-io, not thread-safe.
+directory the image does not name, or names wrongly, is assigned; one that the controller refuses is tried again, after
+the others. A request whose answer was lost may be taken after a newer one: so each change of a replica in the metadata
+is compared with where its log is. Sans-io, not thread-safe.
 
 Source: AssignmentsManager of Kafka 4.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
-from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -33,6 +34,7 @@ class ReplicaDirectories:
         self._node_id = node_id
         self._directory_id_of = directory_id_of
         self._unassigned: dict[TopicPartition, None] = {}
+        self._compared = EMPTY_IMAGE
 
     def note(self, partitions: Iterable[TopicPartition]) -> None:
         """Note logs that were made, or that lie here from before."""
@@ -40,12 +42,14 @@ class ReplicaDirectories:
 
     def next_request(self, image: MetadataImage, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
         """Return what to tell the controller by this image, None where it says all."""
+        self.note(changed_partitions(self._compared, image))
+        self._compared = image
         wanted: dict[bytes, dict[bytes, list[int]]] = {}
         for partition in list(islice(self._unassigned, MAX_ASSIGNMENTS)):
+            del self._unassigned[partition]
             assignment = self._assignment(image, partition)
-            if assignment is None:
-                del self._unassigned[partition]
-            else:
+            if assignment is not None:
+                self._unassigned[partition] = None
                 directory_id, topic_id = assignment
                 wanted.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition.partition)
         if not wanted:
@@ -62,6 +66,18 @@ class ReplicaDirectories:
         if (self._node_id, directory_id) in zip(state.replicas, state.directories, strict=False):
             return None
         return (directory_id, topic.topic_id) if self._node_id in state.replicas else None
+
+
+def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[TopicPartition]:
+    """Yield the partitions that an image has, and that an older one had otherwise. Unchanged parts are shared."""
+    if before.topics is after.topics:
+        return
+    for topic_id, topic in after.topics.items():
+        known = before.topics.get(topic_id)
+        if known is not None and known is not topic:
+            for number, (old, new) in enumerate(zip(known.partitions, topic.partitions, strict=False)):
+                if old is not new:
+                    yield TopicPartition(topic.name, number)
 
 
 def assigned_topics(topics: Mapping[bytes, Iterable[int]]) -> list[TopicData]:

@@ -1,8 +1,10 @@
-"""Log directories of replicas: which the controller is told of, until the metadata say so."""
+"""Log directories of replicas: which the controller is told of, until the metadata say so, and whenever they do not."""
 
 from __future__ import annotations
 
 import random
+
+import pytest
 
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionState, TopicState
 from tidelog.broker.replica.replication.replica_directories import MAX_ASSIGNMENTS, ReplicaDirectories
@@ -48,7 +50,7 @@ def test_what_the_metadata_lack_is_told_until_they_say_it() -> None:
     for _ in range(2):
         assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}
     assert told(replicas.next_request(image([FIRST, SECOND]), 9)) == {}
-    assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {}, "no news by itself"
+    assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}, "an older request came after it"
 
 
 def test_what_is_not_here_or_not_ours_is_not_told() -> None:
@@ -73,3 +75,39 @@ def test_one_request_is_bounded_and_all_are_told() -> None:
             if rng.random() < 0.8:  # the others were refused, or the answer was lost
                 known[number] = directory_id
     assert known == list(wanted.values())
+
+
+def test_what_is_refused_holds_nothing_else_up() -> None:
+    replicas = ReplicaDirectories(OWN, lambda _: FIRST)
+    replicas.note(partitions(MAX_ASSIGNMENTS + 1))
+    known = image([THEIRS] * (MAX_ASSIGNMENTS + 1))
+    assert set(told(replicas.next_request(known, 9))) == set(range(MAX_ASSIGNMENTS))
+    assert MAX_ASSIGNMENTS in told(replicas.next_request(known, 9))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_metadata_end_as_the_logs_lie_when_requests_overtake_one_another(seed: int) -> None:
+    """Logs move between directories while requests are lost, refused, or taken late, after newer ones."""
+    rng = random.Random(seed)
+    places = {partition: rng.choice([FIRST, SECOND]) for partition in partitions(5)}
+    known = [rng.choice([FIRST, SECOND]) for _ in places]
+    replicas = ReplicaDirectories(OWN, places.get)
+    replicas.note(places)
+    under_way: list[Told] = []
+    for _ in range(60):
+        if rng.random() < 0.3:
+            moved = rng.choice(list(places))
+            places[moved] = rng.choice([FIRST, SECOND])
+            replicas.note([moved])
+        if rng.random() < 0.6:
+            under_way.append(told(replicas.next_request(image(known), 9)))
+        if under_way and rng.random() < 0.5:
+            for number, directory_id in under_way.pop(rng.randrange(len(under_way))).items():
+                known[number] = directory_id
+    for late in under_way:
+        for number, directory_id in late.items():
+            known[number] = directory_id
+    while request := told(replicas.next_request(image(known), 9)):
+        for number, directory_id in request.items():
+            known[number] = directory_id
+    assert known == list(places.values())
