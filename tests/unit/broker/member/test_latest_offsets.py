@@ -112,7 +112,7 @@ def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
 
 
 async def find(of_leaders: tuple[int, ...], *indices: int) -> dict[int, Any]:
-    """What is found of partitions: an offset, or the name of an error."""
+    """Find the offsets of partitions, or the names of the errors in their places."""
     tasks = []
     offsets = PeerOffsets(
         RemoteController(image(*of_leaders), OWN),
