@@ -251,7 +251,8 @@ def test_kafka_python_group(broker: BrokerProcess) -> None:
             deadline = time.monotonic() + SECONDS
             while len(seen) < expected:
                 assert time.monotonic() < deadline, f"{len(seen)} of {expected} records"
-                for records in consumer.poll(timeout_ms=100).values():
+                # One poll is as long as any rebalance: see `take_up_join`.
+                for records in consumer.poll(timeout_ms=int(SECONDS * 1000)).values():
                     seen += [(record.partition, record.offset) for record in records]
             consumer.commit()
         finally:

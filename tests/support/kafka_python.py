@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     import kafka.admin
     import kafka.errors
 
-__all__ = ["kafka", "read_to_end"]
+__all__ = ["kafka", "read_to_end", "take_up_join"]
 
 READ_LIMIT_S = 60.0
 POLL_MS = 200
@@ -36,3 +36,15 @@ def read_to_end(bootstrap: str, topic: str, isolation: str = "read_committed") -
         return found
     finally:
         consumer.close()
+
+
+def take_up_join(consumer: Any) -> None:
+    """Make the next poll finish a rebalance in which the last poll's time ended; for members that poll briefly.
+
+    A leader of kafka-python 3.0.12 that rejoins because its topic's metadata has changed forgets that reason as soon as
+    it has assigned partitions. If a poll ends between then and SyncGroup's answer, no later poll takes up the answer:
+    the consumer has no partitions and sends no heartbeats from then on, whatever the broker is.
+    """
+    coordinator = consumer._coordinator
+    if coordinator.rejoining:
+        coordinator.request_rejoin()

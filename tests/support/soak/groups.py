@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from tests.support.admin import Admin
-from tests.support.kafka_python import kafka
+from tests.support.kafka_python import kafka, take_up_join
 from tests.support.readers import Place
 from tests.support.soak.party import Party, World
 from tests.support.soak.patience import Patience
@@ -81,6 +81,7 @@ class KafkaPythonMember:
     def poll(self) -> list[Place]:
         """The places of the records that came."""
         found = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=200)
+        take_up_join(self.consumer)
         return [(each.partition, each.offset) for records in found.values() for each in records]
 
     def commit(self) -> str:
