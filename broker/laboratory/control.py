@@ -1,10 +1,12 @@
 """The control of a laboratory: one line of JSON for each command and for each answer, over a socket pair.
 
+``http.py`` takes the same commands from tests in other languages.
+
     {"command": "advance", "ms": 45000}              -> {"result": null}
     {"command": "restore", "snapshot": 7}            -> {"error": "snapshot 7 is not known"}
 
 The socket is inherited from the process that started the broker; its end is the end of the control, not of the broker.
-Commands are done one after the other. Loop thread only.
+Commands are done one after the other, whatever way they came. Loop thread only.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import logging
 import socket
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from tidelog.broker.laboratory.faults import Fault
@@ -31,6 +34,7 @@ class Control:
 
     def __init__(self, laboratory: LaboratoryServer) -> None:
         self._laboratory = laboratory
+        self._turn = asyncio.Lock()
 
     async def serve(self, connection: socket.socket) -> None:
         """Answer commands until the other end closes."""
@@ -47,7 +51,8 @@ class Control:
     async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
         """Do one command; returns its result, or its error as a text."""
         try:
-            return {"result": await self._do(command)}
+            async with self._turn:
+                return {"result": await self._do(command)}
         except (ValueError, KafkaError, OSError) as error:
             return {"error": str(error)}
 
@@ -89,6 +94,7 @@ class Control:
 
 def parse_fault(command: Mapping[str, Any]) -> Fault:
     """Return the fault of a command. Raises ValueError."""
+    refuse_types(command)
     error, delay_ms, drops = command.get("error"), command.get("delay_ms", 0), command.get("drops", False)
     if not (error or delay_ms > 0 or drops):
         raise ValueError("a fault is an error, a delay or a dropped connection")
@@ -102,6 +108,23 @@ def parse_fault(command: Mapping[str, Any]) -> Fault:
         drops=drops,
         is_handled=command.get("is_handled", False),
     )
+
+
+FAULT_TYPES: dict[str, tuple[type, ...]] = {
+    "api": (str,), "error": (str, NoneType), "topic": (str, NoneType), "times": (int,), "after": (int,),
+    "delay_ms": (int, float), "drops": (bool,), "is_handled": (bool,), "command": (str,),
+}  # fmt: skip
+
+
+def refuse_types(command: Mapping[str, Any]) -> None:
+    """Raises ValueError for a word that a fault does not have, and for a value of another type: a fault is first
+    compared with numbers when a request comes."""
+    for word, value in command.items():
+        types = FAULT_TYPES.get(word)
+        if types is None:
+            raise ValueError(f"{word!r} is no word of a fault: {', '.join(FAULT_TYPES)}")
+        if type(value) not in types:
+            raise ValueError(f"{word}: {value!r} is no {' or '.join(one.__name__ for one in types)}")
 
 
 def parse_api(name: str) -> ApiKey:

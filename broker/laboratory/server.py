@@ -80,7 +80,8 @@ class LaboratoryServer:
         self._ports: list[socket.socket] = []
         self._snapshots: list[Snapshot] = []
         self._place = tempfile.TemporaryDirectory(prefix="tidelog-laboratory-")
-        self._control: asyncio.Task[None] | None = None
+        self._controls: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._serving: list[asyncio.Task[None]] = []
         self._server = self._new_server(config)
 
     @property
@@ -98,9 +99,9 @@ class LaboratoryServer:
         """The reason why the broker cannot go on."""
         return self._server.failure
 
-    def begin_control(self, control: Coroutine[Any, Any, None]) -> None:
-        """Serve the control from now on, until the broker stops."""
-        self._control = asyncio.create_task(control)
+    def add_control(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Serve a control from the start of the broker until it stops."""
+        self._controls.append(serve)
 
     def abandon_start(self) -> None:
         """Do nothing: a lone node waits for no other."""
@@ -116,11 +117,13 @@ class LaboratoryServer:
             if not endpoint.port:
                 listeners[index] = self._keep_port(endpoint)
         await self._server.start()
+        self._serving += [asyncio.create_task(serve()) for serve in self._controls]
 
     async def stop(self) -> None:
         """Stop, and remove the snapshots."""
-        if self._control is not None:
-            self._control.cancel()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         await self._stop_broker()
         for port in self._ports:
             port.close()

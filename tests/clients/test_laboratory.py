@@ -8,13 +8,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import confluent_kafka
 import pytest
 
 import tidelog
 from tests.support.power.waiting import wait_until
+from tests.support.requirements import require_tool
+from tests.support.session import masked, run_steps, steps_of
 from tidelog.broker_process import clean_environment
 from tidelog.client.admin.configs import Resource, alter_configs, describe_configs
 from tidelog.client.admin.offsets import log_ends, partitions_of
@@ -58,6 +62,47 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     examples = sum(block.count("def test_") for block in blocks)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{examples + 1} passed" in done.stdout, "one example has two parameters"
+
+
+LABORATORY = "127.0.0.1:9645"
+
+
+@contextmanager
+def serving(command: str) -> Iterator[dict[str, str]]:
+    """Run a broker by its command line; yield the addresses that it prints, by the word before each."""
+    environment = {**clean_environment(), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        command.split(), env=environment, text=True, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            lines = [process.stdout.readline().rpartition(" ") for _ in range(3)]
+            yield {words.partition(" ")[0]: address.strip() for words, _, address in lines}
+            process.stdin.close()
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_the_session_over_http_prints_what_stands_in_the_page(tmp_path: Path) -> None:
+    require_tool("curl", install="apt-get install curl")
+    start, *steps = steps_of(PAGE)
+    with serving(start.command.replace("--data-dir data", f"--data-dir {tmp_path / 'data'}")) as addresses:
+        assert [line.split()[0] for line in start.output.splitlines()] == list(addresses)
+        address = addresses["laboratory"].removeprefix("http://")
+        moved = [step._replace(command=step.command.replace(LABORATORY, address)) for step in steps]
+        found = run_steps(moved, addresses["tidelog"])
+    assert [step.output for step in masked(found)] == [step.output for step in masked(steps)]
+
+
+def test_controls_are_not_offered_to_other_machines(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tidelog", "serve", "--data-dir", str(tmp_path), "--laboratory-listener"]
+    done = subprocess.run([*command, "0.0.0.0:0"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert "loopback address" in done.stderr
 
 
 Model = dict[str, tuple[int, str]]

@@ -47,6 +47,7 @@ def test_what_is_read_is_what_click_reads(words: list[str]) -> None:
         ["--data-dir", "/d", "--port", "0"],
         ["--config", "f", "--override", "a=b", "--override", "c=d", "--until-stdin-closes"],
         ["--log-level=debug", "--host=::1", "--strict"],
+        ["--laboratory-listener", "127.0.0.1:0"],
     ],
 )
 def test_usual_options_need_no_click(words: list[str]) -> None:

@@ -39,6 +39,11 @@ from tidelog.commands.running.serve_process import LOG_LEVELS, ServeWords, envir
     help="the descriptor of a socket through which tests control the broker (docs/laboratory.md)",
 )
 @click.option(
+    "--laboratory-listener",
+    metavar="HOST:PORT",
+    help="for tests alone: the loopback address where they move the clock and inject faults (docs/laboratory.md)",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
     default=environment_level,

@@ -1,7 +1,8 @@
 """The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
 
 Standard output carries two lines: ``tidelog ready on HOST:PORT``, written once the broker answers, and then, where it
-has an admin interface, ``console http://HOST:PORT``. Logs go to standard error. Signals are caught from the first
+has an admin interface, ``console http://HOST:PORT``; before both, where tests control it so, ``laboratory
+http://HOST:PORT``. Logs go to standard error. Signals are caught from the first
 moment, because process 1 of a container gets no default action for SIGTERM: one that comes before the broker runs ends
 the process, a later one stops it cleanly. Both exit with 0.
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
+    import socket
     from asyncio import AbstractEventLoop
 
     from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
@@ -57,6 +59,12 @@ class ServeWords(NamedTuple):
     strict: bool = False
     log_level: str | None = None
     laboratory: int | None = None
+    laboratory_listener: str | None = None
+
+    @property
+    def has_laboratory(self) -> bool:
+        """Return whether tests control the broker."""
+        return self.laboratory is not None or self.laboratory_listener is not None
 
 
 VALUES = {
@@ -67,6 +75,7 @@ VALUES = {
     "--override": "overrides",
     "--log-level": "log_level",
     "--laboratory": "laboratory",
+    "--laboratory-listener": "laboratory_listener",
 }
 NUMBERS = ("port", "laboratory")
 FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
@@ -125,12 +134,13 @@ def run(options: ServeWords) -> int:
         if options.until_stdin_closes and not can_close(0):
             raise ConfigError("--until-stdin-closes: expected a pipe as standard input, not a file or /dev/null")
         places = ServeOptions(options.data_dir, options.host, options.port)
-        config = BrokerConfig.load(options.config_file, os.environ, options.overrides, places)
+        overrides = (*laboratory_overrides(options), *options.overrides)
+        config = BrokerConfig.load(options.config_file, os.environ, overrides, places)
         config.log_unknown_keys()
         if options.strict:
             refuse_weaknesses(config)
         try:
-            return serve(config, until_stdin_closes=options.until_stdin_closes, laboratory=options.laboratory)
+            return serve(config, options)
         except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
             raise ConfigError(config.resolved.hide(error.message)) from None
     except ConfigError as error:
@@ -177,7 +187,7 @@ def configure_logging(level: str) -> None:
     )
 
 
-def serve(config: BrokerConfig, *, until_stdin_closes: bool = False, laboratory: int | None = None) -> int:
+def serve(config: BrokerConfig, options: ServeWords) -> int:
     """Run the broker until a signal. Returns the exit code."""
     import asyncio
 
@@ -187,20 +197,15 @@ def serve(config: BrokerConfig, *, until_stdin_closes: bool = False, laboratory:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_until_asked_to_stop(config, until_stdin_closes, laboratory))
+            runner.run(serve_until_asked_to_stop(config, options))
     except (StartError, OSError) as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
 
-async def serve_until_asked_to_stop(
-    config: BrokerConfig, until_stdin_closes: bool, laboratory: int | None = None
-) -> None:
-    """Start, print the ready line, wait for a signal (or the end of standard input), and stop.
-
-    ``laboratory`` is the descriptor of the socket through which tests control the broker.
-    """
+async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -> None:
+    """Start, print the ready line, wait for a signal (or the end of standard input), and stop."""
     import asyncio
     import logging
 
@@ -217,13 +222,13 @@ async def serve_until_asked_to_stop(
             stop_asked.set()
             server.abandon_start()
 
-    if laboratory is None:
-        server: Server | LaboratoryServer = Server(config, on_failure=stop_asked.set)
+    if options.has_laboratory:
+        server: Server | LaboratoryServer = open_laboratory(config, options, on_failure=stop_asked.set)
     else:
-        server = open_laboratory(config, laboratory, on_failure=stop_asked.set)
+        server = Server(config, on_failure=stop_asked.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    if until_stdin_closes:
+    if options.until_stdin_closes:
         loop.add_reader(0, lambda: None if os.read(0, 1024) else stop("standard input was closed"))
     try:
         await server.start()
@@ -260,21 +265,48 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
             manager.close()
 
 
-def open_laboratory(config: BrokerConfig, descriptor: int, on_failure: Callable[[], object]) -> LaboratoryServer:
-    """Build a broker with laboratory controls, which come through a socket. Raises ConfigError."""
-    import socket
+def laboratory_overrides(options: ServeWords) -> list[str]:
+    """The keys of a broker for tests, where the tests cannot give them by ``tidelog.Broker``."""
+    if options.laboratory_listener is None:
+        return []
+    from tidelog.broker_process import TEST_DEFAULTS
+    from tidelog.laboratory import LABORATORY_DEFAULTS
+
+    return [f"{key}={text}" for key, text in (TEST_DEFAULTS | LABORATORY_DEFAULTS).items()]
+
+
+def open_laboratory(config: BrokerConfig, options: ServeWords, on_failure: Callable[[], object]) -> LaboratoryServer:
+    """Build a broker with laboratory controls, through a socket or over HTTP. Raises ConfigError, OSError."""
+    from functools import partial
 
     from tidelog.broker.laboratory.control import Control
     from tidelog.broker.laboratory.server import LaboratoryServer
+
+    laboratory = LaboratoryServer(config, on_failure=on_failure)
+    control = Control(laboratory)
+    if options.laboratory is not None:
+        laboratory.add_control(partial(control.serve, open_control(options.laboratory)))
+    if options.laboratory_listener is not None:
+        from tidelog.broker.admin.guard import Hosts
+        from tidelog.broker.laboratory.http import open_listener, serve_http
+
+        listener = open_listener(options.laboratory_listener)
+        host, port = listener.getsockname()[:2]
+        laboratory.add_control(partial(serve_http, control, Hosts(config), listener))
+        print(f"laboratory http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    return laboratory
+
+
+def open_control(descriptor: int) -> socket.socket:
+    """Return the socket of a descriptor that the starter passed. Raises ConfigError."""
+    import socket
+
     from tidelog.protocol.config_def import ConfigError
 
     try:
-        connection = socket.socket(fileno=descriptor)
+        return socket.socket(fileno=descriptor)
     except OSError:
         raise ConfigError(f"--laboratory {descriptor}: expected the descriptor of a socket") from None
-    laboratory = LaboratoryServer(config, on_failure=on_failure)
-    laboratory.begin_control(Control(laboratory).serve(connection))
-    return laboratory
 
 
 def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.laboratory.control import Control, parse_api, parse_error, parse_fault
+from tidelog.broker.laboratory.faults import Faults
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, error_classes
@@ -48,11 +51,33 @@ def test_each_error_is_known_by_its_class_and_by_the_name_in_the_table_of_kafka(
         ({"drops": True}, "'None' is no API of Kafka"),
         ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is no error of Kafka"),
         ({"api": "Produce"}, "a fault is an error, a delay or a dropped connection"),
+        ({"api": "Produce", "drops": True, "times": "3"}, "times: '3' is no int"),
+        ({"api": "Produce", "drops": True, "tmies": 3}, "'tmies' is no word of a fault"),
     ],
 )
 def test_a_fault_that_means_nothing_is_refused(command: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_fault(command)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3
+)
+WORDS = st.sampled_from(["api", "error", "topic", "times", "after", "delay_ms", "drops", "is_handled", "colour"])
+
+
+@given(st.dictionaries(WORDS, JSON, max_size=4), st.booleans())
+def test_a_fault_that_is_taken_can_be_met(words: dict[str, Any], drops: bool) -> None:
+    """Any words are refused with a reason, or are a fault that requests can be compared with."""
+    command = {"command": "fault", "api": "Produce", "drops": drops, **words}
+    try:
+        fault = parse_fault(command)
+    except ValueError:
+        return
+    faults = Faults()
+    faults.add(fault)
+    for _ in range(3):
+        faults.take(ApiKey.PRODUCE, set)
 
 
 def test_a_fault_has_what_the_command_says() -> None:
