@@ -12,8 +12,10 @@ cdef class LogSegment:
     @cython.locals(size=longlong, since=longlong, position=longlong)
     cpdef long long append(self, records, long long last_offset, long long max_timestamp, long long offset_of_max) except -1
 
-    @cython.locals(own_size=longlong, waited=longlong)
+    @cython.locals(own_size=longlong)
     cpdef bint should_roll(self, long long segment_bytes, long long segment_ms, long long size, long long max_timestamp,
                            long long last_offset) except -1
+
+    cdef long long _waited_for_roll(self, long long max_timestamp) except -1
 
 cdef bint _append_entries(LogSegment segment, long long last_offset, long long position, largest) except -1

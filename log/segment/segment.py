@@ -223,16 +223,17 @@ class LogSegment:
             return True
         if own_size == 0:
             return False
-        first = self._rolling_timestamp
-        waited = self.time_waited_for_roll(max_timestamp) if first is None or first < 0 else max_timestamp - first
-        return waited > segment_ms - self.roll_jitter_ms
+        return self._waited_for_roll(max_timestamp) > segment_ms - self.roll_jitter_ms
 
-    def time_waited_for_roll(self, max_timestamp: int) -> int:
+    def _waited_for_roll(self, max_timestamp: int) -> int:
         """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""
         first = self._rolling_timestamp
         if first is None:
             first = self._rolling_timestamp = _first_timestamp(self)
-        return max_timestamp - first if first >= 0 else int(self._time.monotonic_ms() - self._created_ms)
+        if first < 0:
+            return int(self._time.monotonic_ms() - self._created_ms)
+        # A difference to -2^63 does not fit into 64 bits; a record from before the first one makes no segment old.
+        return max_timestamp - first if max_timestamp > first else 0
 
     @property
     def first_batch_timestamp(self) -> int:

@@ -68,6 +68,17 @@ class TestAppend:
         assert len(leader) > 2
         assert follower == leader
 
+    def test_any_timestamp_is_taken_over_and_none_makes_a_segment_for_itself(self, pair: Pair) -> None:
+        log = pair.follower
+        for number, timestamp in enumerate([NOW_MS, -(2**63), -1, NOW_MS, 2 - 2**63, -(2**62), 0] * 3):
+            received = batch(1, timestamp=timestamp)
+            received[:8] = number.to_bytes(8, "big")
+            assert append_as_follower(log, memoryview(received), FOREVER) is not None
+        assert len(list(log.segments)) == 1
+        log = pair.reopen_follower(clean=False)
+        assert (log.log_end_offset, len(list(log.segments))) == (21, 1)
+        assert check_directory(pair.benches[1].file_system, pair.benches[1].directory) == []
+
     def test_indices_are_those_of_a_rebuild(self, pair: Pair) -> None:
         fill(pair.leader, 60)
         pair.copy()
