@@ -104,7 +104,7 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
 class StepRunner:
     """Advances the long requests of one loop in turn. Loop thread only."""
 
-    __slots__ = ("_call_soon", "_is_scheduled", "_jobs", "clock", "long_waits")
+    __slots__ = ("_call_soon", "_is_in_turn", "_is_scheduled", "_jobs", "clock", "long_waits")
 
     def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
         """``clock`` is in milliseconds and monotonic."""
@@ -112,7 +112,7 @@ class StepRunner:
         self._jobs: deque[Job] = deque()
         self.long_waits: set[Job] = set()
         """Jobs that took a slice or more and now wait, most for a thread, with all the objects they made."""
-        self._is_scheduled = False
+        self._is_scheduled = self._is_in_turn = False
         self.clock = clock
 
     def run(self, steps: Steps[T]) -> T | Job:
@@ -125,8 +125,9 @@ class StepRunner:
         return job.done.result() if job.done.done else job
 
     def is_busy(self) -> bool:
-        """Return whether a job waits for its next slice, or a long one for something else. Any thread."""
-        return bool(self._jobs or self.long_waits)
+        """Return whether a job has its next slice or waits for it, or a long one waits for something else. Any
+        thread, so what becomes true is set before what becomes false."""
+        return self._is_in_turn or bool(self._jobs or self.long_waits)
 
     def add(self, job: Job) -> None:
         """Give this job slices from the next turn on."""
@@ -141,7 +142,7 @@ class StepRunner:
     def _turn(self) -> None:
         """Advance the first job whose result is still waited for. What goes wrong around its slice ends that job, so
         that no connection waits for it."""
-        self._is_scheduled = False
+        self._is_scheduled, self._is_in_turn = False, True
         job: Job | None = None
         try:
             while self._jobs:
@@ -154,6 +155,7 @@ class StepRunner:
             if job is not None:
                 job.refuse(error)
         finally:
+            self._is_in_turn = False
             if self._jobs:
                 self._schedule()
 
@@ -224,9 +226,9 @@ class Job:
 
     def _resume(self, _: Deferred[Any]) -> None:
         self._waiting = None
-        self._runner.long_waits.discard(self)
         if not self.done.abandoned:
             self._runner.add(self)
+        self._runner.long_waits.discard(self)
 
     def _hurry(self) -> None:
         if self._waiting is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
@@ -74,6 +76,37 @@ def test_a_turn_advances_one_job_and_jobs_take_turns(world: World) -> None:
     assert world.done[3:] == ["a1", "b1", "c1"]
     world.turns()
     assert len(world.done) == 9
+
+
+def test_a_long_request_is_busy_at_every_line(world: World) -> None:
+    """Another thread asks, and may be given the interpreter between any two lines of the loop's."""
+    waited_for: Deferred[int] = Deferred()
+    idle: list[str] = []
+
+    def steps() -> Steps[None]:
+        yield from world.steps("before", 3)
+        yield waited_for
+        yield from world.steps("after", 3)
+
+    def look(frame: FrameType, event: str, _: object) -> object:
+        if frame.f_code.co_filename.endswith("steps.py"):
+            if not (world.runner.is_busy() or job.done.done):
+                idle.append(f"{frame.f_code.co_name}, line {frame.f_lineno}, {event}")
+            return look
+        return None
+
+    job = job_of(world.runner.run(steps()))
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        world.turns()
+        waited_for.complete(0)
+        world.turns()
+    finally:
+        sys.settrace(before)
+    assert idle == []
+    assert job.done.done
+    assert not world.runner.is_busy()
 
 
 @pytest.mark.parametrize("end", ["settled", "failed", "gone", "refused"])
