@@ -11,7 +11,6 @@ Only the last batch of a producer is kept; a last offset of -1 says there was no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ _VERSION = 1
 _HEAD = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
+HEAD_SIZE, ENTRY_SIZE = _HEAD.size + _COUNT.size, _ENTRY.size
 
 
 class SnapshotEntry(NamedTuple):
@@ -37,16 +37,15 @@ class SnapshotEntry(NamedTuple):
     current_txn_first_offset: int
 
 
-def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The bytes of a snapshot file."""
-    packed = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
-    return _HEAD.pack(_VERSION, crc32c(body)) + body
+def seal_snapshot(data: bytearray) -> None:
+    """Write the head of a snapshot file, whose entries stand in ``data`` from byte HEAD_SIZE on."""
+    _COUNT.pack_into(data, _HEAD.size, (len(data) - HEAD_SIZE) // ENTRY_SIZE)
+    _HEAD.pack_into(data, 0, _VERSION, crc32c(memoryview(data)[_HEAD.size :]))
 
 
 def decode_snapshot(data: bytes, path: str) -> list[SnapshotEntry]:
     """The entries of a snapshot file. Raises CheckpointCorruptError."""
-    if len(data) < _HEAD.size + _COUNT.size:
+    if len(data) < HEAD_SIZE:
         raise CheckpointCorruptError(f"{path} is too short for a producer snapshot: {len(data)} bytes")
     version, crc = _HEAD.unpack_from(data)
     if version != _VERSION:
@@ -54,7 +53,7 @@ def decode_snapshot(data: bytes, path: str) -> list[SnapshotEntry]:
     if crc != crc32c(memoryview(data)[_HEAD.size :]):
         raise CheckpointCorruptError(f"{path} fails its checksum")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
-    body = memoryview(data)[_HEAD.size + _COUNT.size :]
+    body = memoryview(data)[HEAD_SIZE:]
     if count < 0 or len(body) != count * _ENTRY.size:
         raise CheckpointCorruptError(f"{path} promises {count} producers in {len(body)} bytes")
     return [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(body)]

@@ -1,4 +1,5 @@
 cimport cython
+cimport tidelog.protocol.compiled.words as words
 
 cdef class BatchMetadata:
     cdef readonly long long last_sequence, last_offset, offset_delta, timestamp
@@ -7,6 +8,9 @@ cdef class ProducerEntry:
     cdef public long long producer_id, producer_epoch, coordinator_epoch, current_txn_first_offset, last_timestamp
     cdef public object batches
     cdef public double touched_ms
+
+    @cython.locals(last=BatchMetadata, last_sequence=longlong, last_offset=longlong, offset_delta=longlong)
+    cdef store(self, unsigned char* data, long long at)
 
 cdef class ProducerStateManager:
     cdef object _file_system, _directory, _time
@@ -24,3 +28,6 @@ cdef class ProducerStateManager:
                   long long timestamp)
 
     cpdef bint on_high_watermark(self, long long offset) except -1
+
+    @cython.locals(entry=ProducerEntry, at=longlong, data=bytearray)
+    cdef bytearray _snapshot(self)

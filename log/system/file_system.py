@@ -134,7 +134,7 @@ class FileSystem(ReadableFiles, Protocol):
 
     def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile: ...
 
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None: ...
 
     def rename(self, old: str, new: str) -> None: ...
 
@@ -294,7 +294,7 @@ class OsFileSystem:
         finally:
             file.close()
 
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         """Put ``data`` in the place of ``path`` by way of ``path.tmp``: a crash leaves the old or the new content.
 
         With ``sync=False`` only a crash of the process is survived that way, not one of the machine.

@@ -225,7 +225,7 @@ class FaultyFileSystem:
         self.read("read", path)
         return self._os.read_file(path)
 
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.open_file(temporary, create=True)
         try:

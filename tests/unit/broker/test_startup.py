@@ -82,7 +82,7 @@ class BrokenBelow(OsFileSystem):
             raise LogStorageError("lock", path, errno.EIO)
         return super().lock_file(path, shared=shared)
 
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         if self.operation == "write" and path.startswith(self.broken):
             raise LogStorageError("write", path, errno.EROFS)
         super().replace_file(path, data, sync=sync)

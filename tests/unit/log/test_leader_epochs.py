@@ -85,7 +85,7 @@ class Between(OsFileSystem):
     def __init__(self) -> None:
         self.between: Callable[[], object] = bool
 
-    def replace_file(self, path: str, data: bytes, *, sync: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         between, self.between = self.between, bool
         between()
         super().replace_file(path, data, sync=sync)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_long_request_is_busy_at_every_line(world: World) -> None:
         yield waited_for
         yield from world.steps("after", 3)
 
-    def look(frame: FrameType, event: str, _: object) -> object:
+    def look(frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code.co_filename.endswith("steps.py"):
             if not (world.runner.is_busy() or job.done.done):
                 idle.append(f"{frame.f_code.co_name}, line {frame.f_lineno}, {event}")

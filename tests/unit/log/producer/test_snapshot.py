@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.log.files.checkpoints import CheckpointCorruptError
-from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.log.producer.snapshot import ENTRY_SIZE, HEAD_SIZE, SnapshotEntry, decode_snapshot, seal_snapshot
 from tidelog.protocol.record.crc import crc32c
 
 ENTRY = SnapshotEntry(7, 2, 41, 1000, 4, 1_700_000_000_000, -1, 996)
@@ -18,10 +18,17 @@ ints = st.integers(-1, 2**31 - 1)
 entries = st.builds(SnapshotEntry, longs, st.integers(-1, 2**15 - 1), ints, longs, ints, longs, ints, longs)
 
 
+def encode_snapshot(items: list[SnapshotEntry]) -> bytes:
+    """The bytes of a snapshot file with these entries."""
+    data = bytearray(HEAD_SIZE) + b"".join(struct.pack(">qhiqiqiq", *item) for item in items)
+    seal_snapshot(data)
+    return bytes(data)
+
+
 def test_bytes() -> None:
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", *ENTRY)
     assert encode_snapshot([ENTRY]) == struct.pack(">hI", 1, crc32c(body)) + body
-    assert len(encode_snapshot([ENTRY])) == 10 + 46
+    assert len(encode_snapshot([ENTRY])) == HEAD_SIZE + ENTRY_SIZE == 10 + 46
 
 
 @given(st.lists(entries, max_size=20))

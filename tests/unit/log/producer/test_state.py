@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot
 from tidelog.log.producer.state import (
     DEFAULT_PRODUCER_ID_EXPIRATION_MS,
     MAX_SEQUENCE,
     Marker,
     ProducerBatch,
+    ProducerEntry,
     ProducerStateManager,
     producers_in_parts,
 )
+from tidelog.log.records.engine import IS_COMPILED
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
@@ -34,6 +40,8 @@ STEPS = st.lists(
     ),
     max_size=30,
 )
+LONGS, INTS = st.integers(-1, 2**63 - 1), st.integers(-1, 2**31 - 1)
+SAVED = st.builds(SnapshotEntry, LONGS, st.integers(-1, 2**15 - 1), INTS, LONGS, INTS, LONGS, INTS, LONGS)
 
 
 def state() -> ProducerStateManager:
@@ -186,3 +194,36 @@ def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
             assert known.producers[7].current_txn_first_offset >= 0, "still open"
         on_the_way.append(epoch + 1)
         assert end(known, epoch + 1, 2, is_abort=decisions[epoch + 1]) == "ended"
+
+
+@given(st.lists(SAVED, max_size=5, unique_by=lambda item: item.producer_id))
+def test_a_snapshot_says_what_each_producer_was_read_from(saved: list[SnapshotEntry]) -> None:
+    with TemporaryDirectory() as directory:
+        manager = ProducerStateManager(OsFileSystem(), directory, ManualTime())
+        manager.producers = {item.producer_id: ProducerEntry.from_snapshot(item) for item in saved}
+        manager.end_offset = 1
+        manager.take_snapshot()
+        path = Path(manager.snapshot_path(1))
+        told = decode_snapshot(path.read_bytes(), str(path))
+    assert told == [
+        item if item.last_offset >= 0 else item._replace(last_sequence=-1, offset_delta=0) for item in saved
+    ]
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="uncompiled each field is an object and a call")
+def test_a_snapshot_makes_no_call_of_python_for_a_producer(tmp_path: Path) -> None:
+    """Appends of the log, and with them the loop, wait for it at each roll."""
+    calls = []
+    for count in (10, 5000):
+        world = ProducerStateManager(OsFileSystem(), str(tmp_path), ManualTime())
+        for number in range(count):
+            world.update(ProducerBatch(number, 0, 0, 0, number, number, 0, is_transactional=False))
+        events: Counter[str] = Counter()
+        before = sys.getprofile()
+        sys.setprofile(lambda frame, event, _, events=events: events.update([event]))  # type: ignore[misc]
+        try:
+            world.take_snapshot()
+        finally:
+            sys.setprofile(before)
+        calls.append(events)
+    assert calls[0] == calls[1]

@@ -115,7 +115,11 @@ def recover(
             log = bench.open(recovery_point=recovery_point)
         except KafkaError as error:
             return Outcome({}, (type(error), str(error).replace(str(target), "")))
-    producers = [(entry.to_snapshot(), list(entry.batches)) for entry in log.producer_state.producers.values()]
+    producers = [
+        (entry.producer_id, entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp,
+         entry.current_txn_first_offset, list(entry.batches))
+        for entry in log.producer_state.producers.values()
+    ]  # fmt: skip
     state = (log.log_end_offset, log.last_stable_offset, log.leader_epochs.entries, producers)
     log.close()
     files = {name: Path(bench.directory, name).read_bytes() for name in sorted(os.listdir(bench.directory))}
