@@ -7,8 +7,8 @@
 
 A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
 counts once its manifest is there, which the plugin writes last. Of two that begin at one offset the one that ends
-later counts; of two that overlap the later one has what both have. Encrypted segments are refused. Indices are not
-looked at: batches are walked.
+later counts; of two that overlap the later one has what both have. Encrypted segments need ``pem=DIRECTORY`` with the
+private keys (``tier_keys``). Indices are not looked at: batches are walked.
 
 With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well, and instead of what the tier
 holds from the first local segment on.
@@ -24,7 +24,7 @@ import re
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -35,12 +35,14 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, LocalFileSystem, PyFileSystem
 
 from tidelog.pipeline.files.remote import LISTING_S, TIER_ROOT
+from tidelog.pipeline.files.tier_keys import SegmentEncryption, chunk_decrypter, parse_encryption
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 SCHEME = "tiered+"
 KEPT_CHUNKS = 4
+Decrypt = Callable[[bytes], bytes]
 _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
 _MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
 _SEEN_LOG = re.compile(r"(?P<base>\d{20})\.log")
@@ -60,23 +62,23 @@ class TieredSegment:
     chunk_size: int
     starts: tuple[int, ...]
     compressed: bool
+    encryption: SegmentEncryption | None = None
 
 
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
     """The segment of a manifest. Raises OSError for what cannot be read."""
     try:
         raw = json.loads(text)
-        if raw["version"] != "1" or raw.get("encryption") is not None:
-            what = "encrypted" if raw["version"] == "1" else f"of version {raw['version']}"
-            raise OSError(f"{key} is {what}: expected a manifest of version 1 without encryption")
+        if raw["version"] != "1":
+            raise OSError(f"{key} is of version {raw['version']}: expected a manifest of version 1")
         index = raw["chunkIndex"]
         starts = [0]
         for size in _transformed_sizes(index):
             starts.append(starts[-1] + size)
         end = raw.get("remoteLogSegmentMetadata", {}).get("endOffset", base)
-        return TieredSegment(
-            key, base, end, index["originalFileSize"], index["originalChunkSize"], tuple(starts), raw["compression"]
-        )
+        size, chunk_size = index["originalFileSize"], index["originalChunkSize"]
+        encryption = None if raw.get("encryption") is None else parse_encryption(raw["encryption"])
+        return TieredSegment(key, base, end, size, chunk_size, tuple(starts), raw["compression"], encryption)
     except (ValueError, KeyError, TypeError, struct.error, cramjam.DecompressionError) as error:
         raise OSError(f"{key} is no manifest of a segment: {error}") from error
 
@@ -102,10 +104,11 @@ def decode_sizes(data: bytes) -> list[int]:
 class SegmentReader(io.RawIOBase):
     """The bytes of a segment, from its chunks. One thread at a time, which pyarrow sees to."""
 
-    def __init__(self, source: Any, segment: TieredSegment) -> None:
+    def __init__(self, source: Any, segment: TieredSegment, decrypt: Decrypt | None) -> None:
         super().__init__()
         self._source = source
         self._segment = segment
+        self._decrypt = decrypt
         self._position = 0
         self._chunks: OrderedDict[int, bytes] = OrderedDict()
 
@@ -151,16 +154,18 @@ class SegmentReader(io.RawIOBase):
         known = self._chunks.get(number)
         if known is None:
             start, end = self._segment.starts[number : number + 2]
-            known = self._source.read_at(end - start, start)
-            if self._segment.compressed:
-                try:
-                    known = bytes(cramjam.zstd.decompress(known))
-                except cramjam.DecompressionError as error:
-                    raise OSError(f"{self._segment.key}, chunk {number}: {error}") from error
-            self._chunks[number] = known
+            known = self._chunks[number] = self._unpack(number, self._source.read_at(end - start, start))
             while len(self._chunks) > KEPT_CHUNKS:
                 self._chunks.popitem(last=False)
         return known
+
+    def _unpack(self, number: int, data: bytes) -> bytes:
+        try:
+            if self._decrypt is not None:
+                data = self._decrypt(data)
+            return bytes(cramjam.zstd.decompress(data)) if self._segment.compressed else data
+        except (cramjam.DecompressionError, OSError) as error:
+            raise OSError(f"{self._segment.key}, chunk {number}: {error}") from error
 
 
 def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
@@ -180,9 +185,11 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
 class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     """The view of a tier, for ``pyarrow.fs.PyFileSystem``. Only reading."""
 
-    def __init__(self, store: FileSystem, prefix: str, local: str | None) -> None:
-        """``prefix``: the plugin's ``key.prefix`` with the bucket before it, as the store's file system names it."""
+    def __init__(self, store: FileSystem, prefix: str, local: str | None, pem: str | None = None) -> None:
+        """``prefix``: the plugin's ``key.prefix`` with the bucket before it, as the store's file system names it.
+        ``pem``: the directory of the private keys."""
         self._store = store
+        self._pem = pem
         self._folder, _, self._name_prefix = prefix.rpartition("/")
         self._local = None if local is None else os.path.abspath(local)
         self._manifests: dict[str, TieredSegment] = {}
@@ -223,8 +230,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         match = _SEEN_LOG.fullmatch(name)
         for segment in self._segments(folder) if match is not None else ():
             if segment.base == int(name[:20]):
-                source = self._store.open_input_file(segment.key)
-                return pa.PythonFile(SegmentReader(source, segment), mode="r")
+                return pa.PythonFile(self._reader(segment), mode="r")
         raise FileNotFoundError(path)
 
     open_input_stream = open_input_file
@@ -303,9 +309,19 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         if segment.end < after:
             return segment
         if (segment.key, after) not in self._sizes:
-            with self._store.open_input_file(segment.key) as source:
-                self._sizes[segment.key, after] = _size_below(SegmentReader(source, segment), segment.size, after)
+            with self._reader(segment) as reader:
+                self._sizes[segment.key, after] = _size_below(reader, segment.size, after)
         return replace(segment, size=self._sizes[segment.key, after])
+
+    def _reader(self, segment: TieredSegment) -> SegmentReader:
+        """Open a segment. Raises OSError."""
+        decrypt = None
+        if segment.encryption is not None:
+            try:
+                decrypt = chunk_decrypter(segment.encryption, self._pem)
+            except OSError as error:
+                raise OSError(f"{segment.key}: {error}") from error
+        return SegmentReader(self._store.open_input_file(segment.key), segment, decrypt)
 
     def _manifest(self, path: str, base: int) -> TieredSegment:
         """The segment of a manifest, which never changes."""
@@ -355,13 +371,18 @@ def _renamed(info: FileInfo, path: str) -> FileInfo:
 
 
 def connect_tier(root: str) -> tuple[FileSystem, str]:
-    """The view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&...``; other options are the store's."""
+    """The view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&pem=DIRECTORY&...``; other options are the
+    store's."""
     from pyarrow.fs import FileSystem
 
     place, _, query = root.removeprefix(SCHEME).partition("?")
     options = dict(part.partition("=")[::2] for part in query.split("&") if part)
-    prefix, local = unquote(options.pop("prefix", "")), options.pop("local", None)
+    prefix, local, pem = (options.pop(name, None) for name in ("prefix", "local", "pem"))
     rest = "&".join(f"{name}={value}" for name, value in options.items())
     store, base = FileSystem.from_uri(f"{place}?{rest}" if rest else place)
-    handler = TieredHandler(store, f"{base.rstrip('/')}/{prefix}", None if local is None else unquote(local))
-    return PyFileSystem(handler), ""
+    known = f"{base.rstrip('/')}/{unquote(prefix or '')}"
+    return PyFileSystem(TieredHandler(store, known, _unquoted(local), _unquoted(pem))), ""
+
+
+def _unquoted(value: str | None) -> str | None:
+    return None if value is None else unquote(value)

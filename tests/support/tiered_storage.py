@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +13,46 @@ from pathlib import Path
 from typing import Any
 
 import cramjam
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tidelog.pipeline.files.tier_keys import IV_BYTES, generate_mask
 
 Put = Callable[[str, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """A key pair of the plugin's configuration, and the key of the segments."""
+
+    pair: str
+    private: RSAPrivateKey
+    data_key: bytes = b"k" * 32
+    aad: bytes = b"a" * 32
+
+    def encrypt(self, chunk: bytes) -> bytes:
+        """A chunk as it lies in the store."""
+        iv = os.urandom(IV_BYTES)
+        return iv + AESGCM(self.data_key).encrypt(iv, chunk, self.aad)
+
+    def metadata(self) -> dict[str, str]:
+        """The manifest's part."""
+        public = self.private.public_key().public_numbers()
+        size = (public.n.bit_length() + 7) // 8
+        block = pow(int.from_bytes(add_padding(self.data_key, size), "big"), public.e, public.n).to_bytes(size, "big")
+        return {
+            "dataKey": f"{self.pair}:{base64.b64encode(block).decode()}",
+            "aad": base64.b64encode(self.aad).decode(),
+        }
+
+
+def add_padding(message: bytes, size: int) -> bytes:
+    """A block of ``size`` bytes with OAEP padding, both hashes SHA3-512."""
+    seed, label = os.urandom(64), hashlib.sha3_512().digest()
+    data = label + b"\0" * (size - len(message) - 2 * 64 - 2) + b"\1" + message
+    masked = bytes(one ^ other for one, other in zip(data, generate_mask(seed, len(data)), strict=True))
+    masked_seed = bytes(one ^ other for one, other in zip(seed, generate_mask(masked, 64), strict=True))
+    return b"\0" + masked_seed + masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +62,7 @@ class TierWriter:
     put: Put
     chunk_bytes: int = 1000
     is_compressed: bool = True
+    encryption: Encryption | None = None
 
     def upload(self, segment: Path, topic_id: bytes, end_offset: int, segment_id: bytes = bytes(16)) -> None:
         """Upload a segment of a partition's directory; its manifest comes last."""
@@ -32,9 +73,13 @@ class TierWriter:
         pieces = [data[at : at + self.chunk_bytes] for at in range(0, len(data), self.chunk_bytes)]
         if self.is_compressed:
             pieces = [bytes(cramjam.zstd.compress(piece)) for piece in pieces]
+        if self.encryption is not None:
+            pieces = [self.encryption.encrypt(piece) for piece in pieces]
         self.put(f"{key}.log", b"".join(pieces))
         self.put(f"{key}.indexes", b"")
+        secret = {} if self.encryption is None else {"encryption": self.encryption.metadata()}
         manifest = {
+            **secret,
             "version": "1",
             "chunkIndex": self._chunk_index(len(data), [len(piece) for piece in pieces]),
             "segmentIndexes": {},
@@ -47,7 +92,7 @@ class TierWriter:
         index: dict[str, Any] = {"originalChunkSize": self.chunk_bytes, "originalFileSize": size}
         if not self.is_compressed:
             last = sizes[-1] if sizes else 0
-            return {"type": "fixed", **index, "transformedChunkSize": self.chunk_bytes,
+            return {"type": "fixed", **index, "transformedChunkSize": max(sizes, default=self.chunk_bytes),
                     "finalTransformedChunkSize": last}  # fmt: skip
         text = base64.b64encode(bytes(cramjam.zstd.compress(encode_sizes(sizes)))).decode()
         return {"type": "variable", **index, "transformedChunks": text}

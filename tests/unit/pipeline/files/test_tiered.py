@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 from collections.abc import Iterator
@@ -13,17 +14,24 @@ import pytest
 
 pytest.importorskip("moto")
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from pyarrow.fs import FileSelector, LocalFileSystem
 
 import tidelog
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
-from tests.support.tiered_storage import TierWriter, encode_sizes
+from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
+from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
 from tidelog.pipeline.files.tiered import TieredHandler, decode_sizes, parse_manifest
 
 PREFIX = "tier/"
+BOUNCY_CASTLE = Path(__file__).with_name("bouncy_castle.txt")
+"""A private key, and what Bouncy Castle 1.81 encrypted for it."""
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +60,16 @@ def address(store: MotoStore, prefix: str, **options: Any) -> str:
     return f"tiered+s3://{BUCKET}/{prefix}?{query}"
 
 
-def upload(store: MotoStore, data: DataDirectory, prefix: str, *, is_compressed: bool) -> list[Path]:
+def upload(
+    store: MotoStore, data: DataDirectory, prefix: str, *, is_compressed: bool, encryption: Encryption | None = None
+) -> list[Path]:
     """Upload all but the newest segment of each partition; those that were."""
 
     def put(key: str, content: bytes) -> None:
         with store.client().open_output_stream(f"{BUCKET}/{prefix}{key}") as stream:
             stream.write(content)
 
-    writer, done = TierWriter(put, is_compressed=is_compressed), []
+    writer, done = TierWriter(put, is_compressed=is_compressed, encryption=encryption), []
     for directory in sorted(data.path.glob("orders-*")):
         segments = sorted(directory.glob("*.log"))
         for segment, following in pairwise(segments):
@@ -135,21 +145,88 @@ def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDir
         rows(address(store, prefix, local=data.path))
 
 
-def test_what_cannot_be_read_is_told(store: MotoStore, data: DataDirectory, prefix: str) -> None:
-    upload(store, data, prefix, is_compressed=True)
-    name = min(one for one in store.names_below(prefix) if one.endswith("manifest")).removeprefix("s3://")
-    with store.client().open_output_stream(name) as stream:
-        stream.write(b'{"version": "1", "encryption": {}}')
-    with pytest.raises(PipelineError, match="is encrypted: expected a manifest of version 1 without encryption"):
-        rows(address(store, prefix))
-    with pytest.raises(OptionError, match=r"expected tiered\+s3"):
-        remote_path("tiered+s3:///x")
+@pytest.fixture(scope="module")
+def private() -> RSAPrivateKey:
+    return generate_private_key(65537, 2048)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}'])
+def write_key(directory: Path, key: PrivateKeyTypes) -> Path:
+    """A directory with the private key of the pair ``tier-1``."""
+    directory.mkdir()
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (directory / "tier-1.pem").write_bytes(text)
+    return directory
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_encrypted_segments_are_read_with_their_key(
+    store: MotoStore, data: DataDirectory, prefix: str, tmp_path: Path, private: RSAPrivateKey, is_compressed: bool
+) -> None:
+    expected = rows(str(data.path))
+    done = upload(store, data, prefix, is_compressed=is_compressed, encryption=Encryption("tier-1", private))
+    for segment in done:
+        segment.unlink()
+    keys = write_key(tmp_path / "keys", private)
+    assert rows(address(store, prefix, local=data.path, pem=keys)) == expected
+    with pytest.raises(PipelineError, match=r"encrypted: expected pem=DIRECTORY with the private key tier-1\.pem"):
+        rows(address(store, prefix, local=data.path))
+
+
+def test_other_keys_are_told(tmp_path: Path, private: RSAPrivateKey) -> None:
+    encryption = parse_encryption(Encryption("tier-1", private).metadata())
+    (tmp_path / "none").mkdir()
+    with pytest.raises(OSError, match=r"tier-1\.pem is missing"):
+        chunk_decrypter(encryption, str(tmp_path / "none"))
+    other = write_key(tmp_path / "other", generate_private_key(65537, 2048))
+    with pytest.raises(OSError, match=r"for another key than that of .*tier-1\.pem"):
+        chunk_decrypter(encryption, str(other))
+    elliptic = write_key(tmp_path / "elliptic", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(OSError, match="is no RSA key"):
+        chunk_decrypter(encryption, str(elliptic))
+    (other / "tier-1.pem").write_text("no key")
+    with pytest.raises(OSError, match="is no private key"):
+        chunk_decrypter(encryption, str(other))
+    with pytest.raises(ValueError, match="names no key pair"):
+        parse_encryption({"dataKey": "../tier-1:AAAA", "aad": ""})
+
+
+def test_a_changed_chunk_is_told(tmp_path: Path, private: RSAPrivateKey) -> None:
+    secret = Encryption("tier-1", private)
+    decrypt = chunk_decrypter(parse_encryption(secret.metadata()), str(write_key(tmp_path / "keys", private)))
+    chunk = bytearray(secret.encrypt(b"a chunk"))
+    assert decrypt(bytes(chunk)) == b"a chunk"
+    for at in range(len(chunk)):
+        chunk[at] ^= 1
+        with pytest.raises(OSError, match="not what was encrypted"):
+            decrypt(bytes(chunk))
+        chunk[at] ^= 1
+    with pytest.raises(OSError, match="not what was encrypted"):
+        decrypt(b"short")
+
+
+def test_chunks_of_bouncy_castle_are_decrypted(tmp_path: Path) -> None:
+    """The plugin encrypts through it, by ``RSA/NONE/OAEPWithSHA3-512AndMGF1Padding``."""
+    written = dict(line.split(": ", 1) for line in BOUNCY_CASTLE.read_text().splitlines() if ": " in line)
+    (tmp_path / "tier-1.pem").write_text(BOUNCY_CASTLE.read_text().partition("-----\nchunk")[0] + "-----\n")
+    encryption = parse_encryption({"dataKey": f"tier-1:{written['key']}", "aad": written["aad"]})
+    assert chunk_decrypter(encryption, str(tmp_path))(base64.b64decode(written["chunk"])) == b"a chunk of a segment"
+
+
+WITHOUT_KEY = (
+    b'{"version": "1", "chunkIndex": {"type": "fixed", "originalChunkSize": 9, "originalFileSize": 0,'
+    b' "transformedChunkSize": 9, "finalTransformedChunkSize": 0}, "compression": false, "encryption": {}}'
+)
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}', WITHOUT_KEY])
 def test_damaged_manifests_are_told(text: bytes) -> None:
     with pytest.raises(OSError, match=r"x\.rsm-manifest"):
         parse_manifest(text, "x.rsm-manifest", 0)
+
+
+def test_an_address_without_a_bucket_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"expected tiered\+s3"):
+        remote_path("tiered+s3:///x")
 
 
 def test_sizes_of_chunks_have_their_bytes() -> None:
