@@ -45,7 +45,7 @@ def reader_of(schema: RegisteredSchema) -> Reader:
 
 
 def _avro_type(schema: RegisteredSchema) -> pa.DataType:
-    return _avro(_parsed_avro(schema, {}, set(), expand=True), schema.id)
+    return _avro(parsed_avro(schema, {}, set(), expand=True), schema.id)
 
 
 def _avro(node: Any, number: int) -> pa.DataType:
@@ -97,32 +97,44 @@ def _simple(types: Mapping[str, str], name: str, number: int, otherwise: Any = N
     return pa.time64("us") if known == "time" else getattr(pa, known)()
 
 
-def _parsed_avro(schema: RegisteredSchema, named: dict[str, Any], known: set[int], *, expand: bool) -> Any:
-    """The schema with full names, after those it refers to. ``known``: ids of those that ``named`` has."""
+def parsed_avro(
+    schema: RegisteredSchema,
+    named: dict[str, Any],
+    known: set[int],
+    *,
+    expand: bool,
+    logical: tuple[str, ...] = _LOGICAL,
+) -> Any:
+    """The schema with full names, after those it refers to, and with these logical types alone.
+
+    ``known``: ids of those that ``named`` has. Raises BadRequestError.
+    """
     import fastavro
     from fastavro.schema import SchemaParseException
 
     for _, reference in schema.references:
         if reference.id not in known:
             known.add(reference.id)
-            _parsed_avro(reference, named, known, expand=expand)
+            parsed_avro(reference, named, known, expand=expand, logical=logical)
     try:
-        return fastavro.parse_schema(_without_logical(json.loads(schema.text)), named_schemas=named, expand=expand)
+        return fastavro.parse_schema(
+            _without_logical(json.loads(schema.text), logical), named_schemas=named, expand=expand
+        )
     except (SchemaParseException, ValueError) as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
 
 
-def _without_logical(node: Any) -> Any:
-    """The schema without the logical types that a column has no type for: their values are those of the plain type."""
+def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
+    """The schema without other logical types, and decimals too wide for a column: their values are the plain type's."""
     if isinstance(node, list):
-        return [_without_logical(one) for one in node]
+        return [_without_logical(one, kept) for one in node]
     if not isinstance(node, dict):
         return node
     logical = node.get("logicalType")
     is_wide = logical == "decimal" and node.get("precision", 0) > _MOST_DIGITS
-    gone = ("logicalType",) if logical not in _LOGICAL or is_wide else ()
+    gone = ("logicalType",) if logical not in kept or is_wide else ()
     return {
-        name: _without_logical(one) if name in ("type", "items", "values", "fields") else one
+        name: _without_logical(one, kept) if name in ("type", "items", "values", "fields") else one
         for name, one in node.items()
         if name not in gone
     }
@@ -131,7 +143,7 @@ def _without_logical(node: Any) -> Any:
 def _avro_reader(schema: RegisteredSchema) -> Reader:
     import fastavro
 
-    parsed = _parsed_avro(schema, {}, set(), expand=False)
+    parsed = parsed_avro(schema, {}, set(), expand=False)
 
     def read(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -248,10 +260,10 @@ def _protobuf_file(schema: RegisteredSchema) -> Any:
 
 
 def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
-    return _message_type(_message_at(schema, [0]), schema.id, ())
+    return _message_type(message_at(schema, [0]), schema.id, ())
 
 
-def _message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
+def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
     """The descriptor of a message by its place in the file. Raises UndecodableError."""
     from google.protobuf import descriptor_pb2
 
@@ -324,7 +336,7 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
         except DecodeError as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
 
-    message_class = GetMessageClass(_message_at(schema, [0]))
+    message_class = GetMessageClass(message_at(schema, [0]))
     return read
 
 

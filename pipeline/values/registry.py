@@ -65,6 +65,27 @@ class Registry:
             return []
         return [self.by_id(number) for number in numbers if number is not None]
 
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest schema of a subject. Raises UndecodableError where there is none, JobError."""
+        with _trouble(f"subject {subject}"):
+            number = _client(self.settings).get_latest_version(subject).schema_id
+        assert number is not None
+        return self.by_id(number)
+
+    def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
+        """Register a schema under a subject, unless it has it. Raises JobError."""
+        client = _client(self.settings)
+        from confluent_kafka.schema_registry import Schema
+
+        with _trouble(f"subject {subject}"):
+            return self.by_id(client.register_schema(subject, Schema(text, kind)))
+
+    def close(self) -> None:
+        """Close the client's connections, if it has any; all registries of these settings share them."""
+        if _client.cache_info().currsize:
+            _client(self.settings).close()
+            _client.cache_clear()
+
 
 def split_header(value: bytes) -> tuple[int, bytes]:
     """Schema id and payload of a value. Raises UndecodableError."""

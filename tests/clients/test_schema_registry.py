@@ -23,10 +23,12 @@ from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from tests.support.broker import TidelogProcess, free_port
+from tidelog.cli import main
+from tidelog.commands.frame.records import parse_json_record
 from tidelog.pipeline.values.columns import registered_type
 from tidelog.pipeline.values.formats import reader_of
 from tidelog.pipeline.values.registry import Registry as PipelineRegistry
-from tidelog.pipeline.values.registry import _client, split_header
+from tidelog.pipeline.values.registry import split_header
 
 AVRO = '{"type":"record","name":"Order","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
 JSON = '{"type":"object","title":"Order","properties":{"id":{"type":"integer"}},"additionalProperties":false}'
@@ -124,8 +126,55 @@ def test_exports_read_values_of_all_formats(registry: Registry) -> None:
         found_type = registered_type(reader, [f"export-{name}"], None)
         assert found_type is not None
         assert found_type.field(0).name == ("price" if name == "proto" else "id")
-    _client((("url", registry.url),)).close()
-    _client.cache_clear()
+    reader.close()
+
+
+def serialized(registry: Registry, value_format: str, topic: str) -> tuple[bytes, Any]:
+    """A value of Confluent's serializer, and its JSON; the schema is the topic's newest then."""
+    value: dict[str, Any] = {"id": 7}
+    if value_format == "avro":
+        data = AvroSerializer(registry.client, AVRO)(value, context(topic))
+    elif value_format == "json-schema":
+        data = JSONSerializer(JSON, registry.client)(value, context(topic))
+    else:
+        kind, value = message_class(), {"price": {"cents": "7"}}
+        data = ProtobufSerializer(kind, registry.client)(kind(price={"cents": 7}), context(topic))
+    assert data is not None
+    return data, value
+
+
+@pytest.mark.parametrize("value_format", ["avro", "json-schema", "protobuf"])
+def test_commands_read_and_write_values_as_the_serializers_do(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str], value_format: str
+) -> None:
+    topic, file, server = f"commands-{value_format}", tmp_path / "value", ["--bootstrap", registry.broker.bootstrap]
+    data, value = serialized(registry, value_format, topic)
+    file.write_bytes(data)
+    schemas = ["--registry", registry.url, "--value-format", value_format]
+    assert main(["produce", topic, str(file), "--format", "file", *server]) == 0
+    capsys.readouterr()
+    assert main(["consume", topic, "--json", *server, *schemas]) == 0
+    line = capsys.readouterr().out
+    assert json.loads(line)["value"] == value
+    file.write_text(line)
+    assert main(["produce", topic, str(file), "--format", "json", *server, *schemas]) == 0
+    capsys.readouterr()
+    assert main(["consume", topic, "--json", *server]) == 0
+    assert [parse_json_record(one).value for one in capsys.readouterr().out.splitlines()] == [data, data]
+
+
+def test_produce_registers_a_schema(registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema, lines = tmp_path / "order.avsc", tmp_path / "lines"
+    schema.write_text(AVRO)
+    lines.write_text('{"id": 7}\n')
+    words = ["--bootstrap", registry.broker.bootstrap, "--registry", registry.url, "--value-format", "avro"]
+    assert main(["produce", "registered", str(lines), *words]) == 1
+    assert "the registry has no subject registered-value" in capsys.readouterr().err
+    assert main(["produce", "registered", str(lines), *words, "--value-schema", str(schema)]) == 0
+    assert registry.ask("GET", "/subjects/registered-value/versions") == [1]
+    capsys.readouterr()
+    assert main(["consume", "registered", "--format", "value", *words]) == 0
+    assert capsys.readouterr().out == '{"id": 7}\n'
 
 
 def test_references_and_compatibility_by_the_client(registry: Registry) -> None:

@@ -27,6 +27,10 @@ def test_what_json_line_writes_is_parsed_again(
     assert parse_json_record(line) == (key, value, headers, 3, timestamp)
 
 
+def test_a_record_without_a_timestamp_is_parsed_again() -> None:
+    assert parse_json_record(json_line(FoundRecord("t", 0, 0, -1, None, b"v", ()))).timestamp is None
+
+
 def test_bytes_that_are_no_text_stand_in_base64() -> None:
     fields = json.loads(json_line(FoundRecord("t", 0, 0, 0, b"\xff", "ä".encode(), ())))
     assert fields["key_base64"] == "/w=="

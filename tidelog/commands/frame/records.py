@@ -34,10 +34,22 @@ class ParsedRecord(NamedTuple):
 
 FIELDS = {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
 """Keys of a record in JSON; topic and offset are printed, and not taken."""
+NO_TIMESTAMP = -1
+"""Timestamp of a record of the oldest form, which has none."""
 
 
 def json_line(record: FoundRecord) -> str:
     """Format one record as a JSON object in one line."""
+    return json.dumps(json_fields(record), ensure_ascii=False)
+
+
+def json_line_of(record: FoundRecord, value: Any) -> str:
+    """Format one record as a JSON object in one line, with its value as JSON in place of the value's bytes."""
+    return json.dumps({**json_fields(record._replace(value=None)), "value": value}, ensure_ascii=False)
+
+
+def json_fields(record: FoundRecord) -> dict[str, Any]:
+    """The fields of a record's JSON object."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -47,7 +59,7 @@ def json_line(record: FoundRecord) -> str:
     fields |= content_field("key", record.key)
     fields |= content_field("value", record.value)
     fields["headers"] = [{"name": name, **content_field("value", content)} for name, content in record.headers]
-    return json.dumps(fields, ensure_ascii=False)
+    return fields
 
 
 def text_line(record: FoundRecord) -> str:
@@ -60,8 +72,8 @@ def hex_line(record: FoundRecord) -> str:
     return "\t".join([_place(record), *("-" if one is None else one.hex() for one in (record.key, record.value))])
 
 
-def parse_json_record(line: str) -> ParsedRecord:
-    """Parse one line of JSON. Raises RecordFormatError."""
+def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecord:
+    """Parse one line of JSON. The value stays JSON where ``has_json_value``. Raises RecordFormatError."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -78,10 +90,10 @@ def parse_json_record(line: str) -> ParsedRecord:
         raise RecordFormatError('headers: expected a list such as [{"name": "a", "value": "b"}]')
     return ParsedRecord(
         _bytes(fields, "key"),
-        _bytes(fields, "value"),
+        _json_value(fields) if has_json_value else _bytes(fields, "value"),
         tuple((one["name"], _bytes(one, "value")) for one in headers),
         _number(fields, "partition"),
-        _number(fields, "timestamp"),
+        None if fields.get("timestamp") == NO_TIMESTAMP else _number(fields, "timestamp"),
     )
 
 
@@ -105,6 +117,11 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
     if text is None:
         return None
     return text.encode() if isinstance(text, str) else json.dumps(text, ensure_ascii=False).encode()
+
+
+def _json_value(fields: Mapping[str, Any]) -> bytes | None:
+    value = fields.get("value")
+    return None if value is None else json.dumps(value).encode()
 
 
 def _number(fields: Mapping[str, Any], name: str) -> int | None:

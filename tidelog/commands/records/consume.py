@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.client.connection import ClientError
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
-from tidelog.commands.frame.records import hex_line, json_line, text_line
+from tidelog.commands.frame.records import hex_line, json_line, json_line_of, text_line
+from tidelog.commands.records.registered import RegisteredValues, registry_options
 
 if TYPE_CHECKING:
     from tidelog.client.admin.offsets import TopicPartition
@@ -49,11 +52,13 @@ LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_
     show_default=True,
     help="read_committed leaves out records of open and aborted transactions",
 )
+@registry_options
 @json_option
 @client_options()
 def command(
     *,
     settings: ClientSettings,
+    values: RegisteredValues | None,
     topics: tuple[str, ...],
     offset: str | None,
     from_beginning: bool,
@@ -74,6 +79,8 @@ def command(
 
     if sum((offset is not None, from_beginning, begin is not None)) > 1:
         raise click.UsageError("expected one of --offset, --from-beginning and --from")
+    if values is not None and form == "hex":
+        raise click.UsageError("--value-format: values stand in JSON; expected no --format hex with it")
     if group is not None and partitions:
         raise click.UsageError("--partition: a group assigns the partitions; expected no --group with it")
     wanted = Range(
@@ -90,7 +97,7 @@ def command(
             records = read_partitions(cluster, chosen(cluster, topics, partitions), wanted)
         else:
             records = MemberReading(cluster, group, topics, wanted, tell).records()
-        show(records, "json" if as_json else form, most)
+        show(records, line_maker("json" if as_json else form, values), most)
 
 
 def checked_offset(text: str | None) -> str | None:
@@ -100,7 +107,31 @@ def checked_offset(text: str | None) -> str | None:
     return text
 
 
-def show(records: Iterator[FoundRecord | None], form: str, most: int | None) -> None:
+def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRecord], bytes]:
+    """Return the function from a record to its line; it raises ClientError for a value that cannot be decoded."""
+
+    def line(record: FoundRecord) -> bytes:
+        if form == "value":
+            return record.value or b""
+        # half a character, which JSON may name, is written as JSON names it
+        return LINES[form](record).encode("utf-8", "backslashreplace")
+
+    def decoded_line(record: FoundRecord) -> bytes:
+        assert values is not None
+        if record.value is None:
+            return line(record)
+        try:
+            value = values.read(record.value)
+        except ClientError as error:
+            raise ClientError(f"{record.topic}-{record.partition}@{record.offset}: the value: {error}") from error
+        if form == "json":
+            return json_line_of(record, value).encode("utf-8", "backslashreplace")
+        return line(record._replace(value=json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")))
+
+    return line if values is None else decoded_line
+
+
+def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], most: int | None) -> None:
     """Print records, up to ``most``; None says that no more are there for the moment."""
     shown = 0
     try:
@@ -108,10 +139,7 @@ def show(records: Iterator[FoundRecord | None], form: str, most: int | None) -> 
             if record is None:
                 sys.stdout.flush()
                 continue
-            if form == "value":
-                sys.stdout.buffer.write((record.value or b"") + b"\n")
-            else:
-                print(LINES[form](record))
+            sys.stdout.buffer.write(line(record) + b"\n")
             shown += 1
             if shown == most:
                 return

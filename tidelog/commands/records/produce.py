@@ -20,6 +20,7 @@ from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
 from tidelog.commands.frame.output import print_json
+from tidelog.commands.records.registered import RegisteredValues, registry_options
 
 if TYPE_CHECKING:
     from tidelog.client.records.producer import OutgoingRecord, Producer
@@ -40,6 +41,7 @@ class Fields(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
     partition: int | None
     tombstone: bool
+    values: RegisteredValues | None = None
 
 
 @click.command(cls=Command)
@@ -61,11 +63,19 @@ class Fields(NamedTuple):
     help="a record of each line; of each line's JSON object, as consume --json prints it; of each file",
 )
 @click.option("-Z", "--tombstone", is_flag=True, help="an empty value is sent as null")
+@registry_options
+@click.option("--value-schema", "schema_path", metavar="FILE", help="register this schema for TOPIC-value, and use it")
+@click.option(
+    "--value-schema-id", "schema_id", type=click.IntRange(1), metavar="N", help="default: the newest of TOPIC-value"
+)
 @json_option
 @client_options()
 def command(
     *,
     settings: ClientSettings,
+    values: RegisteredValues | None,
+    schema_path: str | None,
+    schema_id: int | None,
     topic: str,
     files: tuple[str, ...],
     key: str | None,
@@ -87,6 +97,7 @@ def command(
 
     if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
         raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
+    choose_schema(values, topic, schema_path, schema_id)
     given = tuple((name, value.encode()) for name, value in key_values(headers, "--header").items())
     fields = Fields(
         form,
@@ -95,6 +106,7 @@ def command(
         given,
         partition,
         tombstone,
+        values,
     )
     with Cluster.open(settings) as cluster:
         producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
@@ -104,6 +116,16 @@ def command(
             producer.flush()
         finally:
             report(topic, producer, as_json=as_json)
+
+
+def choose_schema(values: RegisteredValues | None, topic: str, path: str | None, number: int | None) -> None:
+    """Find the schema that values are written by. Raises ClientError, OSError, UsageError."""
+    if path is not None and number is not None:
+        raise click.UsageError("expected one of --value-schema and --value-schema-id")
+    if values is not None:
+        values.choose(topic, path, number)
+    elif path is not None or number is not None:
+        raise click.UsageError("--value-schema: expected --value-format with it")
 
 
 def produce_file(path: str, fields: Fields, producer: Producer) -> None:
@@ -130,9 +152,10 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
         return
     for number, line in enumerate(lines_of(file, producer, bar), 1):
         try:
-            producer.send(record_of(line, fields))
-        except RecordFormatError as error:
+            record = record_of(line, fields)
+        except (RecordFormatError, ClientError) as error:
             raise ClientError(f"{name} line {number}: {error}") from None
+        producer.send(record)
 
 
 def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
@@ -157,13 +180,21 @@ def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
 
 
 def record_of(line: bytes, fields: Fields) -> OutgoingRecord:
-    """Build the record of a line. Raises RecordFormatError."""
+    """Build the record of a line. Raises RecordFormatError, ClientError."""
+    record = plain_record_of(line, fields)
+    if fields.values is None or record.value is None:
+        return record
+    return record._replace(value=fields.values.write(record.value))
+
+
+def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
+    """Build the record of a line, with its value as it is given. Raises RecordFormatError."""
     from tidelog.client.records.producer import OutgoingRecord
     from tidelog.commands.frame.records import RecordFormatError, parse_json_record
 
     now_ms = round(time.time() * 1000)
     if fields.format == "json":
-        parsed = parse_json_record(line.decode("utf-8", "replace"))
+        parsed = parse_json_record(line.decode("utf-8", "replace"), has_json_value=fields.values is not None)
         key = fields.key if parsed.key is None else parsed.key
         partition = fields.partition if fields.partition is not None else parsed.partition
         timestamp = now_ms if parsed.timestamp is None else parsed.timestamp

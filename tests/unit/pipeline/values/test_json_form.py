@@ -1,0 +1,112 @@
+"""Values as JSON and back, by schemas of all formats."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.json_form import json_form, with_header
+from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError, split_header
+
+INNER = RegisteredSchema(
+    1, "AVRO", json.dumps({"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "long"}]})
+)
+FIELDS = [
+    {"name": "id", "type": "long"},
+    {"name": "note", "type": ["null", "string"], "default": None},
+    {"name": "raw", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "price", "type": "Money"},
+]
+AVRO = RegisteredSchema(
+    7, "AVRO", json.dumps({"type": "record", "name": "Order", "fields": FIELDS}), (("Money", INNER),)
+)
+ORDER = {"id": 5, "note": {"string": "a"}, "raw": "\xff\x00", "at": 2**62, "price": {"cents": 3}}
+JSON_INNER = RegisteredSchema(2, "JSON", '{"type": "integer"}')
+JSON = RegisteredSchema(
+    8,
+    "JSON",
+    '{"type": "object", "properties": {"n": {"$ref": "n.json"}}, "additionalProperties": false}',
+    (("n.json", JSON_INNER),),
+)
+
+
+def protobuf() -> RegisteredSchema:
+    """A file whose first message has a number and a list of its own kind."""
+    file = descriptor_pb2.FileDescriptorProto(name="o.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="First").field.add(name="whole_number", number=1, type=5, label=1)
+    second = file.message_type.add(name="Second")
+    second.nested_type.add(name="Inside").field.add(name="text", number=1, type=9, label=1)
+    return RegisteredSchema(9, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode())
+
+
+CASES = [
+    pytest.param(AVRO, ORDER, id="avro"),
+    pytest.param(AVRO, {**ORDER, "note": None}, id="null of a union"),
+    pytest.param(RegisteredSchema(3, "AVRO", '"string"'), "a", id="avro text"),
+    pytest.param(RegisteredSchema(4, "AVRO", '["null", "long"]'), {"long": 4}, id="avro union"),
+    pytest.param(JSON, {"n": 4}, id="json"),
+    pytest.param(protobuf(), {"whole_number": 4}, id="protobuf"),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), CASES)
+def test_what_is_written_is_read_again(schema: RegisteredSchema, value: Any) -> None:
+    form = json_form(schema)
+    number, payload = split_header(with_header(schema, form.write(value)))
+    assert number == schema.id
+    assert form.read(payload) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (AVRO, {**ORDER, "id": "five"}),
+        (AVRO, {**ORDER, "note": "a"}),
+        (AVRO, {**ORDER, "nothing": 1}),
+        (AVRO, {"id": 5}),
+        (AVRO, []),
+        (AVRO, 3),
+        (JSON, {"n": "a"}),
+        (JSON, {"m": 1}),
+        (protobuf(), {"whole_number": "a"}),
+        (protobuf(), {"nothing": 1}),
+        (protobuf(), 3),
+    ],
+)
+def test_what_is_not_of_the_schema_is_not_written(schema: RegisteredSchema, value: Any) -> None:
+    with pytest.raises(UndecodableError, match=f"schema {schema.id}"):
+        json_form(schema).write(value)
+
+
+@pytest.mark.parametrize("schema", [AVRO, JSON, protobuf()])
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"\xff" * 40])
+def test_what_is_not_of_the_schema_is_not_read(schema: RegisteredSchema, payload: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        json_form(schema).read(payload)
+
+
+def test_bytes_after_a_value_are_an_error() -> None:
+    form = json_form(AVRO)
+    with pytest.raises(UndecodableError, match="bytes follow"):
+        form.read(form.write(ORDER) + b"\0")
+
+
+def test_a_message_is_found_by_its_indices() -> None:
+    body = b"\x0a\x01x"
+    assert json_form(protobuf()).read(b"\x04\x02\x00" + body) == {"text": "x"}
+    with pytest.raises(UndecodableError, match="no message"):
+        json_form(protobuf()).read(b"\x02\x0c" + body)
+
+
+@pytest.mark.parametrize(
+    "schema", [RegisteredSchema(1, "AVRO", '{"type": "nothing"}'), RegisteredSchema(2, "THRIFT", "")]
+)
+def test_what_is_no_schema_is_refused(schema: RegisteredSchema) -> None:
+    with pytest.raises(BadRequestError, match=f"schema {schema.id}"):
+        json_form(schema)

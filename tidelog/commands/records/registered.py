@@ -1,0 +1,138 @@
+"""Values that name a schema of a registry, as ``consume`` prints them and ``produce`` takes them: in JSON.
+
+Only a command that is given ``--value-format`` imports a registry's client and the libraries of formats.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from tidelog.client import ClientError
+from tidelog.commands.frame.options import key_values
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.values.json_form import JsonForm
+    from tidelog.pipeline.values.registry import RegisteredSchema, Registry
+
+KINDS = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF"}
+REGISTRY_VARIABLE = "TIDELOG_REGISTRY"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class RegisteredValues:
+    """Values of one format, by the schemas of a registry; ``schema`` is that of values to write."""
+
+    def __init__(self, registry: Registry, kind: str) -> None:
+        """``kind`` is a registry's name of the format."""
+        self._registry = registry
+        self._kind = kind
+        self.schema: RegisteredSchema | None = None
+
+    def __enter__(self) -> RegisteredValues:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close the client's connections."""
+        with told_as_client_error():
+            self._registry.close()
+
+    def choose(self, topic: str, path: str | None, number: int | None) -> None:
+        """Find the schema of values to write: that of a file, of an id, or the topic's newest. Raises ClientError,
+        OSError."""
+        subject = f"{topic}-value"
+        with told_as_client_error():
+            if path is not None:
+                with open(path, encoding="utf-8") as file:
+                    self.schema = self._registry.register(subject, self._kind, file.read())
+            else:
+                self.schema = self._registry.latest(subject) if number is None else self._registry.by_id(number)
+            self._form_of(self.schema)
+
+    def read(self, value: bytes) -> Any:
+        """The value as JSON has it. Raises ClientError."""
+        from tidelog.pipeline.values.registry import split_header
+
+        with told_as_client_error():
+            number, payload = split_header(value)
+            return self._form_of(self._registry.by_id(number)).read(payload)
+
+    def write(self, text: bytes) -> bytes:
+        """The bytes of a value that is given as JSON. Raises ClientError."""
+        from tidelog.pipeline.values.json_form import with_header
+
+        assert self.schema is not None, "choose comes before write"
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ClientError(f"the value is no JSON: {error}") from None
+        with told_as_client_error():
+            return with_header(self.schema, self._form_of(self.schema).write(value))
+
+    def _form_of(self, schema: RegisteredSchema) -> JsonForm:
+        from tidelog.pipeline.values.json_form import json_form
+
+        if schema.kind != self._kind:
+            raise ClientError(f"schema {schema.id} is {schema.kind}, expected {self._kind}")
+        return json_form(schema)
+
+
+@contextmanager
+def told_as_client_error() -> Iterator[None]:
+    """Raise ClientError for what a registry or a format raises, and for a package that is missing."""
+    from tidelog.pipeline.job_errors import REGISTRY_INSTALL, JobError
+    from tidelog.pipeline.values.registry import UndecodableError
+
+    try:
+        yield
+    except ImportError as error:
+        raise ClientError(f"{error.name} is not installed: {REGISTRY_INSTALL}") from error
+    except (JobError, UndecodableError) as error:
+        raise ClientError(str(error)) from error
+
+
+def registry_options(function: _Function) -> _Function:
+    """Add ``--value-format``, ``--registry`` and ``--registry-property``; the function gets them as ``values``."""
+
+    @functools.wraps(function)
+    def with_values(
+        *, value_format: str | None, registry: str | None, registry_property: tuple[str, ...], **given: Any
+    ) -> Any:
+        if value_format is None:
+            return function(values=None, **given)
+        if registry is None:
+            raise click.UsageError(f"--value-format {value_format}: expected --registry URL with it")
+        properties = key_values(registry_property, "--registry-property")
+        with open_values(registry, properties, value_format) as values:
+            return function(values=values, **given)
+
+    decorated = click.option(
+        "--registry-property",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="of the registry's client, as confluent-kafka names it; may be repeated",
+    )(with_values)
+    decorated = click.option(
+        "--registry",
+        metavar="URL",
+        envvar=REGISTRY_VARIABLE,
+        help=f"the schema registry of --value-format; default: ${REGISTRY_VARIABLE}",
+    )(decorated)
+    decorated = click.option(
+        "--value-format",
+        type=click.Choice(list(KINDS)),
+        help="values name a schema of --registry; here they stand in JSON",
+    )(decorated)
+    return cast(_Function, decorated)
+
+
+def open_values(url: str, properties: dict[str, str], value_format: str) -> RegisteredValues:
+    """Open a registry. Raises ClientError."""
+    from tidelog.pipeline.values.registry import Registry
+
+    return RegisteredValues(Registry((("url", url), *properties.items())), KINDS[value_format])
