@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import require_compiled
 from tests.support.questions import build
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
@@ -117,6 +118,7 @@ def measure_turn(sides: list[Side], frame: bytes, number: int) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
+    require_compiled()
     with tempfile.TemporaryDirectory() as directory:
         data = build_broker(Path(directory))
         sides = [Side(data, has_authorizer=has_authorizer) for has_authorizer in (False, False, True)]

@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, place
 from benchmarks.cleaner_latency import measure_latency
 from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
-from benchmarks.machine import commit, describe
+from benchmarks.machine import commit, describe, require_compiled
 from benchmarks.procfs import CpuTime, cpu_time
 from benchmarks.report import append_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
@@ -191,6 +191,7 @@ def measure(data: DataSet, options: argparse.Namespace) -> Comparison:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the chosen measurements."""
+    require_compiled()
     options = arguments(words)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if options.latency:

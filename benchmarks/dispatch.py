@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.machine import require_compiled
 from tests.unit.broker.data_broker import TIMESTAMP_MS, DataBroker
 from tidelog.broker.controller.topic_changes import NewTopic
 from tidelog.broker.requests.context import RequestContext
@@ -70,6 +71,7 @@ def microseconds(dispatcher: Dispatcher, frames: Sequence[bytes]) -> float:
 
 def main(directory: str | None = None) -> None:
     """Measure and print."""
+    require_compiled()
     with tempfile.TemporaryDirectory(dir=directory) as place:
         data = DataBroker(Path(place), {"log.segment.bytes": str(1 << 30)})
         for topic, partitions in (("one", 1), ("many", MANY), ("large", 1)):

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import prewarm_page_cache
+from benchmarks.machine import prewarm_page_cache, require_compiled
 from benchmarks.saving import Page, add_save
 from tidelog.broker_process import Broker
 from tidelog.find import Tidelog
@@ -305,6 +305,7 @@ def measure_full_scan(bootstrap: str, topic: str, records: int) -> float:
 
 
 def main() -> None:
+    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)

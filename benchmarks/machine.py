@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
+
+import tidelog
+from tidelog.log.records.engine import IS_COMPILED
 
 ROOT = Path(__file__).resolve().parents[1]
 CHUNK_BYTES = 1 << 20
 
 
 def describe() -> str:
-    """Processor, cores, memory, kernel and Python in one line."""
+    """Processor, cores, memory, kernel and Python in one line; a warning where Tidelog is measured uncompiled."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     models = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     model = models[0] if models else platform.machine()
     software = f"Linux {platform.release()}, Python {platform.python_version()}"
-    return f"{os.cpu_count()} x {model}, {memory_gb:.0f} GB, {software}"
+    warning = "" if IS_COMPILED else f"; **Tidelog uncompiled** ({Path(tidelog.__file__).parent})"
+    return f"{os.cpu_count()} x {model}, {memory_gb:.0f} GB, {software}{warning}"
+
+
+def require_compiled() -> None:
+    """End a program that measures in its own process where Tidelog is not compiled there: its figures would mislead."""
+    if not IS_COMPILED:
+        place = Path(tidelog.__file__).parent
+        sys.exit(f"{place} is not compiled: run make extensions, or measure a wheel as benchmarks/README.md says")
 
 
 def commit() -> str:

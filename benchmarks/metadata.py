@@ -21,6 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.histogram import Histogram
+from benchmarks.machine import require_compiled
 from benchmarks.process_rows import PARTITIONS_PER_TOPIC, produce_to_all
 from benchmarks.procfs import cpu_time, rss_bytes
 from benchmarks.rivals.process import BrokerProcess
@@ -198,6 +199,7 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
 
 def main() -> None:
     """Print the tables."""
+    require_compiled()
     parser = argparse.ArgumentParser(prog="benchmarks.metadata", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement (default 10)")
     parser.add_argument("--partitions", type=int, default=10_000, help="of the snapshot (default 10,000)")

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cleaner import LoggingKafka
+from benchmarks.machine import require_compiled
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
@@ -97,6 +98,7 @@ def recover_in_kafka(made: Path, directory: Path) -> float:
 
 def main() -> None:
     """Print a table."""
+    require_compiled()
     parser = argparse.ArgumentParser(prog="benchmarks.recovery", description=__doc__.partition("\n")[0])
     parser.add_argument("--mb", type=int, default=500, help="size of each log (default 500)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")

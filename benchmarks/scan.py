@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import tidelog
-from benchmarks.machine import describe
+from benchmarks.machine import describe, require_compiled
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 BATCH_BYTES = 900_000
@@ -78,6 +78,7 @@ def best_rate(read: Callable[[], int], rounds: int) -> float:
 
 
 def main() -> None:
+    require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=3_000_000, help="of 100 bytes; a sixth as many of 1 kB")
     parser.add_argument("--rounds", type=int, default=5)

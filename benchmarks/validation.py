@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import timeit
 
+from benchmarks.machine import require_compiled
 from benchmarks.saving import Page, add_save
 from tidelog.log.records import engine, reference, section_walk
+from tidelog.log.validation import validator
 from tidelog.log.validation.validator import AppendOrigin, LogValidator, ValidationParams
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -38,8 +40,15 @@ def nanoseconds_per_record(count: int) -> float:
     return min(timer.repeat(REPEATS, number)) / number / count * 1e9
 
 
+def choose(*, is_compiled: bool) -> None:
+    """Have batches checked by compiled modules or by the references: what the modules chose at their import."""
+    setattr(validator, "_IS_COMPILED", is_compiled)  # noqa: B010 - a name of another module
+    setattr(engine, "check_section", (section_walk if is_compiled else reference).check_section)  # noqa: B010
+
+
 def main() -> None:
     """Print a table."""
+    require_compiled()
     parser = argparse.ArgumentParser(prog="benchmarks.validation", description=__doc__.partition("\n")[0])
     add_save(parser)
     with Page(
@@ -54,8 +63,8 @@ def measure(page: Page) -> None:
     page.line("|---:|---:|---:|")
     for count in COUNTS:
         found = []
-        for check in (reference.check_section, section_walk.check_section):
-            setattr(engine, "check_section", check)  # noqa: B010 - what the module chose at its import
+        for is_compiled in (False, True):
+            choose(is_compiled=is_compiled)
             found.append(nanoseconds_per_record(count))
         page.line(f"| {count:,} | {found[0]:,.0f} | {found[1]:,.0f} |")
 

@@ -1,0 +1,121 @@
+"""Round trips of a record by two clients, Tidelog and Apache Kafka in turn: ``python -m benchmarks.round_trip``.
+
+One Produce request of one record of 100 B with acks=all is in flight; the next is sent when it is acknowledged. The
+clients are a blocking socket in plain Python, and librdkafka with ``linger.ms=0``, whose ``flush`` waits for the
+acknowledgement. Both brokers run all the while and are warmed up. They take turns, and another one begins each round.
+The table has the medians of the rounds. The C client is in ``python -m benchmarks.run --only round-trip``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from benchmarks.fsync import TOPIC, VALUE, request
+from benchmarks.histogram import Histogram
+from benchmarks.procfs import cpu_time
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.run import launch_kafka, launch_tidelog
+from benchmarks.saving import Page, add_save
+from benchmarks.topics import Topics
+
+PERCENTS = (50, 99)
+FLUSH_S = 30.0
+
+Client = Callable[[BrokerProcess, float], Histogram]
+
+
+def by_socket(broker: BrokerProcess, seconds: float) -> Histogram:
+    """Latencies of a blocking socket in plain Python."""
+    frame = request()
+    with socket.create_connection((broker.host, broker.port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def send() -> None:
+            connection.sendall(frame)
+            if not connection.recv(4096):  # small enough to come whole
+                raise ConnectionResetError
+
+        return repeat(send, seconds)
+
+
+def by_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
+    """Latencies of librdkafka, from ``produce`` to the end of ``flush``."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "socket.nagle.disable": True})
+
+    def send() -> None:
+        producer.produce(TOPIC, VALUE)
+        if producer.flush(FLUSH_S):
+            raise TimeoutError
+
+    send()  # it looks for the broker
+    with closing(producer):
+        return repeat(send, seconds)
+
+
+def repeat(send: Callable[[], None], seconds: float) -> Histogram:
+    """Latencies of one call after the other."""
+    latencies, deadline = Histogram(), time.perf_counter() + seconds
+    while (begin := time.perf_counter()) < deadline:
+        send()
+        latencies.record(int((time.perf_counter() - begin) * 1e9))
+    return latencies
+
+
+CLIENTS: Mapping[str, Client] = {"a socket in plain Python": by_socket, "librdkafka": by_librdkafka}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="benchmarks.round_trip", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=5, help="of each measurement (default 5)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
+    add_save(parser)
+    asked = parser.parse_args()
+    with Page("Round trips by client", "python -m benchmarks.round_trip", save=asked.save) as page:
+        measure(page, asked)
+
+
+def measure(page: Page, asked: argparse.Namespace) -> None:
+    """Start the brokers and print the table."""
+    root = Path(tempfile.mkdtemp(prefix="round-trip-"))
+    launches = (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka)
+    page.line("| client | who | p50 µs | p99 µs | CPU of the broker, µs |")
+    page.line("|---|---|---:|---:|---:|")
+    with ExitStack() as running:
+        brokers = [running.enter_context(launch(root / launch.__name__)) for launch in launches]
+        for broker in brokers:
+            Topics(broker.bootstrap).create(TOPIC)
+        for title, client in CLIENTS.items():
+            compare(page, title, client, brokers, asked)
+    shutil.rmtree(root)
+
+
+def compare(page: Page, title: str, client: Client, brokers: list[BrokerProcess], asked: argparse.Namespace) -> None:
+    """The rows of one client: medians of the rounds."""
+    found: dict[str, list[list[float]]] = {broker.name: [] for broker in brokers}
+    for broker in brokers:
+        client(broker, asked.seconds)  # the JVM compiles
+    for number in range(asked.rounds):
+        for broker in brokers if number % 2 == 0 else reversed(brokers):
+            before = cpu_time(broker.pid)
+            latencies = client(broker, asked.seconds)
+            spent = (cpu_time(broker.pid) - before).total_s / latencies.count * 1e6
+            found[broker.name].append([*map(latencies.percentile_us, PERCENTS), spent])
+    for name, rounds in found.items():
+        figures = [f"{statistics.median(values):,.0f}" for values in zip(*rounds, strict=True)]
+        page.line(f"| {title} | {name} | {' | '.join(figures)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The machine's description: what it says where Tidelog is measured uncompiled, and that some programs refuse to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import machine, validation
+
+
+def test_a_compiled_tidelog_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "IS_COMPILED", True)
+    assert "compiled" not in machine.describe()
+    machine.require_compiled()
+
+
+def test_results_say_that_tidelog_was_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "IS_COMPILED", False)
+    assert "**Tidelog uncompiled**" in machine.describe()
+
+
+@pytest.mark.parametrize("program", [machine.require_compiled, validation.main])
+def test_what_measures_in_its_own_process_refuses_plain_python(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
+    monkeypatch.setattr(machine, "IS_COMPILED", False)
+    with pytest.raises(SystemExit, match=r"not compiled: run make extensions"):
+        program()
