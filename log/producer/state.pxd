@@ -29,5 +29,5 @@ cdef class ProducerStateManager:
 
     cpdef bint on_high_watermark(self, long long offset) except -1
 
-    @cython.locals(entry=ProducerEntry, at=longlong, data=bytearray)
-    cdef bytearray _snapshot(self)
+@cython.locals(entry=ProducerEntry, at=longlong, data=bytearray)
+cdef bytearray _snapshot_of(ProducerStateManager state)

@@ -437,17 +437,8 @@ class ProducerStateManager:
         """
         if self.end_offset == self._last_snapshot_offset or self.end_offset == 0:
             return  # at offset 0 there is nothing to know: ten thousand empty logs close without a file each
-        self._file_system.replace_file(self.snapshot_path(self.end_offset), self._snapshot(), sync=sync)
+        self._file_system.replace_file(self.snapshot_path(self.end_offset), _snapshot_of(self), sync=sync)
         self._last_snapshot_offset = self.end_offset
-
-    def _snapshot(self) -> bytearray:
-        """The bytes of a snapshot file."""
-        data, at = bytearray(HEAD_SIZE + ENTRY_SIZE * len(self.producers)), HEAD_SIZE
-        for entry in self.producers.values():
-            entry.store(words.address_of(data), at)
-            at += ENTRY_SIZE
-        seal_snapshot(data)
-        return data
 
     def load(self, log_start_offset: int, log_end_offset: int, *, keep_later: bool = False) -> None:
         """Take the newest valid snapshot in (log start, log end]; without one, begin empty at the log start.
@@ -515,6 +506,16 @@ class ProducerStateManager:
         for offset in self.snapshot_offsets():
             if offset not in kept:
                 self.remove_snapshot(offset)
+
+
+def _snapshot_of(state: ProducerStateManager) -> bytearray:
+    """The bytes of a snapshot file."""
+    data, at = bytearray(HEAD_SIZE + ENTRY_SIZE * len(state.producers)), HEAD_SIZE
+    for entry in state.producers.values():
+        entry.store(words.address_of(data), at)
+        at += ENTRY_SIZE
+    seal_snapshot(data)
+    return data
 
 
 def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
