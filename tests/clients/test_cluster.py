@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.apache_kafka import CLUSTER_ID, STORAGE_TOOL
@@ -41,6 +41,8 @@ QUORUM_COMMAND = "org.apache.kafka.tools.MetadataQuorumCommand"
 MEMBER = 101
 PARTITIONS = 6
 WAIT_S = 60
+CREATION_S = (20, 21, 60)
+UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
 SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
 ONE_REPLICA = {
     "transaction.state.log.replication.factor": "1",
@@ -65,10 +67,22 @@ def admin_of(node: BrokerProcess) -> AdminClient:
 
 
 def create(node: BrokerProcess, name: str, partitions: int = PARTITIONS) -> None:
-    """A topic with one replica of each partition, that every broker knows."""
-    admin = admin_of(node)
-    (future,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
-    future.result()
+    """A topic with one replica of each partition, that every broker knows. A client that was told of no controller,
+    by a member that the controller has not heard of yet, waits for one in vain: others ask again."""
+    fine: tuple[int, ...] = ()
+    for limit_s in CREATION_S:
+        admin = admin_of(node)
+        (future,) = admin.create_topics([NewTopic(name, partitions, 1)], request_timeout=limit_s).values()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() in fine:
+                return
+            if error.args[0].code() not in UNANSWERED or limit_s == CREATION_S[-1]:
+                raise
+            fine = (KafkaError.TOPIC_ALREADY_EXISTS,)
+        else:
+            return
 
 
 def leaders(node: BrokerProcess, name: str) -> list[int]:
@@ -292,6 +306,7 @@ def test_stops_kills_and_a_controller_that_goes(tmp_path: Path) -> None:
     """A member is killed, stopped, and its controller stopped under it: what was acknowledged is there, in order."""
     ports = ports_of_controllers(1)
     controller, member = KraftNode(tmp_path, 1, ports, overrides=SHORT_SESSIONS), MemberNode(tmp_path, MEMBER, ports)
+    member.overrides["broker.heartbeat.interval.ms"] = "500"  # several in a session, also beside much other work
     with controller, member:
         create(member, "kept")
         written = [f"{number:04}" for number in range(4 * PARTITIONS)]

@@ -30,7 +30,10 @@ QUICK = {
     "socket.timeout.ms": 2000,
     "socket.connection.setup.timeout.ms": 1000,
 }
-WRITER = {**QUICK, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50, "request.timeout.ms": 1500}
+WRITER = {**QUICK, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50, "request.timeout.ms": 10_000}
+"""A leader that is cut off keeps a request for longer than ``socket.timeout.ms``, so that its connection is closed.
+librdkafka asks the broker it used last for metadata: one that answers REQUEST_TIMED_OUT in time is asked for ever, and
+tells for ever that it leads."""
 PAUSE_S = 0.004
 LATE_S = 8.0
 """A time to serve again that is told."""
