@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -104,6 +104,9 @@ login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong p
 
 tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is installed below build/
 	TIDELOG_TLS_SCAN=1 $(BIN)/pytest tests/clients/test_tls_scan.py -p no:randomly
+
+manifests: $(VENV)/.test $(EXTENSIONS) ## Compose files and Kubernetes manifests, read by Compose and by the schemas of Kubernetes
+	TIDELOG_MANIFESTS=1 $(BIN)/pytest tests/clients/test_manifests.py -p no:randomly
 
 monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Prometheus (Debian's package, 100 MB)
 	TIDELOG_MONITORING=1 $(BIN)/pytest tests/clients/test_monitoring.py -p no:randomly
