@@ -59,6 +59,21 @@ def test_problems_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == f"problem: {tmp_path / 'nowhere'} does not exist\nnothing was taken over\n"
 
 
+@pytest.mark.parametrize("user", [0, 1000])
+def test_root_is_told_who_may_serve_what_it_adopts(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    user: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    data = tmp_path / "data"
+    told = f"note: root alone may serve {data} then; for a broker of another user: chown -R USER {data}\n"
+    for option in ("--dry-run", "--copy"):
+        assert main(["adopt", str(source.path), "--data-dir", str(data), option]) == 0
+        assert (told in capsys.readouterr().out) == (user == 0)
+    assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "other"), "--json", "--dry-run"]) == 0
+    assert ("chown -R" in "".join(json.loads(capsys.readouterr().out)["notes"])) == (user == 0)
+
+
 def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "topics.txt"
     words = ["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--topic-configs", str(file), "--dry-run"]

@@ -74,6 +74,7 @@ def command(
             topic_configs=None if topic_configs is None else read_topic_configs(topic_configs),
         )
         plan = make_plan(file_system, time, options)
+        plan.notes.extend(ownership_notes(data_dir))
         try:
             if not as_json:
                 report(plan)
@@ -90,6 +91,13 @@ def command(
     else:
         conclude(plan, dry_run=dry_run)
     return 1 if plan.problems else 0
+
+
+def ownership_notes(data_dir: str) -> list[str]:
+    """Return what root has to know: files of mode 0600 that belong to it serve no broker of another user."""
+    if os.geteuid() != 0:
+        return []
+    return [f"root alone may serve {data_dir} then; for a broker of another user: chown -R USER {data_dir}"]
 
 
 def tell(line: str) -> None:
