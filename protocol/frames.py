@@ -67,6 +67,15 @@ class FrameReader:
         return self._end - self._start
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes that the next frame still needs; 0 where it is whole, or has not told its length."""
+        waiting = self._end - self._start
+        if waiting < 4:
+            return 0
+        length: int = _unpack_length(self._view, self._start)[0]
+        return max(0, length + 4 - waiting)
+
+    @property
     def capacity_bytes(self) -> int:
         """Bytes of memory this reader holds."""
         return self._capacity

@@ -553,6 +553,8 @@ def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> 
     connection._last_active_ms = now_ms
     reader.buffer_updated(count)
     connection._turn()
+    if not connection.closed:
+        connection.sock.expect(reader.missing_bytes)
 
 
 def end_of_stream(connection: Connection) -> None:

@@ -36,6 +36,10 @@ class Transport(Protocol):
         """Receive into the buffer; 0 at the end of the stream."""
         ...
 
+    def expect(self, missing: int, /) -> None:
+        """Take note that so many bytes are missing of a frame; a transport may tell of few bytes later then."""
+        ...
+
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
         """Send what can be sent now; MSG_MORE in ``flags`` says that more follows at once."""
         ...
@@ -82,6 +86,9 @@ class PlainSocket(socket.socket):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
         self.setblocking(False)
+
+    def expect(self, missing: int, /) -> None:
+        """Do nothing: few receives of a plain socket find little."""
 
     def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
         """Send by ``sendfile``. Raises OSError, SliceCutShortError."""

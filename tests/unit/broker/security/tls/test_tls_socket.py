@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import select
 import socket
 import ssl
 import struct
@@ -19,7 +20,8 @@ from tests.support.certificates import Certificates
 from tests.support.tls import TlsPair, client_context, server_context
 from tests.unit.broker.network.test_connection import SocketLoop
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
-from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TURN_BYTES, TlsSocket
+from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, MOST_AWAITED_BYTES, TURN_BYTES, TlsSocket
+from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.transferable import SliceCutShortError, TransferableRecords
 
 CONTENT = os.urandom(1_500_000)
@@ -143,6 +145,82 @@ def test_a_paused_reader_gets_what_was_decrypted_when_it_reads_on(pair: TlsPair)
     pair.tls.add_reader(loop, lambda: calls.append("second"))
     loop.run_soon()
     assert calls == ["second"]
+
+
+@pytest.fixture(params=["1.3", "1.2"])
+def tcp_pair(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[TlsPair]:
+    """A connection whose readiness is the kernel's."""
+    client = client_context(certificates.authority.certificate, tls12=request.param == "1.2")
+    pair = TlsPair(server_context(certificates), client, is_tcp=True)
+    yield pair
+    pair.close()
+
+
+def is_told(tls: TlsSocket, limit_s: float) -> bool:
+    """Return whether a loop that watches the socket would call back."""
+    return bool(select.select([tls.fileno()], [], [], limit_s)[0])
+
+
+def take(pair: TlsPair, reader: FrameReader, frames: list[bytes]) -> None:
+    """Receive once and take the frames, as a connection does when it is told of something."""
+    with contextlib.suppress(BlockingIOError):
+        reader.buffer_updated(pair.tls.recv_into(reader.get_buffer()))
+    while (frame := reader.next_frame()) is not None:
+        frames.append(bytes(frame))
+    pair.tls.expect(reader.missing_bytes)
+
+
+def turn_of(loop: SocketLoop) -> None:
+    """The turns that one event brings: those for what is decrypted already, too."""
+    loop.turn()
+    while loop.soon:
+        loop.run_soon()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_frames_are_told_of_however_their_records_come(tcp_pair: TlsPair, seed: int) -> None:
+    """A part of a record that OpenSSL holds already must not be waited for."""
+    rng, loop, reader = random.Random(seed), SocketLoop(), FrameReader(1 << 20)
+    received: list[bytes] = []
+    tcp_pair.tls.add_reader(cast(Any, loop), lambda: take(tcp_pair, reader, received))
+    sent = [os.urandom(rng.choice([0, 10, 1_000, 33_000, 50_000, 200_000])) for _ in range(8)]
+    stream = memoryview(b"".join(struct.pack(">i", len(frame)) + frame for frame in sent))
+    wire = b""
+    while stream:
+        size = rng.choice([9, 1_000, 16_384, 70_000])
+        wire += tcp_pair.encrypt(bytes(stream[:size]))
+        stream = stream[size:]
+    while wire:
+        size = rng.randrange(1, 60_000)
+        tcp_pair.raw.setblocking(True)
+        tcp_pair.raw.sendall(wire[:size])
+        wire = wire[size:]
+        while is_told(tcp_pair.tls, 0):
+            turn_of(loop)
+    while len(received) < len(sent):
+        assert is_told(tcp_pair.tls, 20), "what is here completes a frame, and no event tells of it"
+        turn_of(loop)
+    assert received == sent
+
+
+def test_little_of_a_large_frame_is_not_told_of_until_much_has_come(tcp_pair: TlsPair) -> None:
+    tcp_pair.tls.expect(300_000)
+    tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(1_000)))
+    assert not is_told(tcp_pair.tls, 0)
+    tcp_pair.raw.setblocking(True)
+    tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(MOST_AWAITED_BYTES)))
+    assert is_told(tcp_pair.tls, 60)
+    receive_all(tcp_pair.tls)
+    tcp_pair.tls.expect(0)
+    tcp_pair.raw.sendall(tcp_pair.encrypt(b"x"))
+    assert is_told(tcp_pair.tls, 60)
+
+
+def test_the_end_of_a_stream_is_told_of_in_the_midst_of_a_large_frame(tcp_pair: TlsPair) -> None:
+    tcp_pair.tls.expect(300_000)
+    tcp_pair.raw.shutdown(socket.SHUT_WR)
+    assert is_told(tcp_pair.tls, 60)
+    assert tcp_pair.tls.recv_into(bytearray(10)) == 0
 
 
 @pytest.mark.parametrize("says_goodbye", [True, False])
