@@ -8,6 +8,7 @@
     POST /logs/retry             no      ALTER C                  403
     GET  /console, its clients   no      DESCRIBE C               403
     GET  records of its topics   no      READ T                   403; 404 without DESCRIBE
+    ...  decoded by a schema     no      READ _schemas            as any other bytes
     GET  its other pages         no      what each Kafka request behind them needs, of the same user
 
 A sender without a login gets 401. Without an authorizer every user may do everything, but for tokens that only
@@ -133,6 +134,14 @@ class Permissions:
 def may_describe(broker: Broker, request: web.Request, topic: str) -> bool:
     """Return whether a request's sender may know a topic."""
     return broker.authorizer is None or broker.authorizer.may_describe(context_of(request), topic)
+
+
+def may_read(broker: Broker, request: web.Request, topic: str) -> bool:
+    """Return whether a request's sender may read the records of a topic."""
+    authorizer = broker.authorizer
+    if authorizer is None:
+        return True
+    return authorizer.authorize(context_of(request), AclOperation.READ, ResourceType.TOPIC, topic)
 
 
 def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Callable[[T], str]) -> list[T]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.avro_bounds import AvroBounds
 from tidelog.pipeline.values.formats import message_at, parsed_avro
 from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, read_indices
 
@@ -21,10 +22,14 @@ FIRST_MESSAGE = b"\0"
 
 
 class JsonForm(NamedTuple):
-    """The two ways between a payload and JSON. Both raise UndecodableError for what is not of the schema."""
+    """The two ways between a payload and JSON. Both raise UndecodableError for what is not of the schema.
+
+    Where ``is_recursive``, reading a hostile payload may need more stack than a thread has.
+    """
 
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
+    is_recursive: bool = False
 
 
 @lru_cache(maxsize=100)
@@ -44,7 +49,11 @@ def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
     import fastavro
 
-    parsed = parsed_avro(schema, {}, set(), expand=False, logical=())
+    named: dict[str, Any] = {}
+    parsed = parsed_avro(schema, named, set(), expand=False, logical=())
+    bounds = AvroBounds(parsed, named)
+    if bounds.has_free_items:
+        raise BadRequestError(f"schema {schema.id}: an array of items without bytes may have any length")
 
     def read(payload: bytes) -> Any:
         stream, text = io.BytesIO(payload), io.StringIO()
@@ -68,7 +77,7 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
             raise UndecodableError(f'{reason} (a value of a union names its type, as {{"string": "a"}})') from error
         return stream.getvalue()
 
-    return JsonForm(read, write)
+    return JsonForm(read, write, bounds.is_recursive)
 
 
 _MISFITS = (

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from tidelog.broker.admin.parameters import read_parameters
-from tidelog.broker.admin.permissions import CALLER, may_describe
+from tidelog.broker.admin.permissions import CALLER, may_describe, may_read
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.client.connection import ClientError
 from tidelog.console import pages
 from tidelog.console.history import History, Sampler
 from tidelog.console.local_client import Asker, LocalCluster
 from tidelog.console.rendering import STATIC, render
+from tidelog.console.schemas import SCHEMAS_TOPIC, Schemas, as_bytes
 from tidelog.console.view import Page, View
 from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,
@@ -65,12 +66,14 @@ class Site:
         self._broker = broker
         self._dispatcher = Dispatcher(broker)
         self._history = History()
+        self._schemas = Schemas(broker)
         self._sampler = Sampler(broker, self._history)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
 
     async def close(self) -> None:
         """End threads and samples."""
         await self._sampler.close()
+        self._schemas.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -101,6 +104,7 @@ class Site:
     def _view(self, request: web.Request) -> Callable[[Asker, tuple[str, ...]], View]:
         """The maker of the page's view, for its thread. It raises ValueError, ClientError."""
         query, path = list(request.query.items()), dict(request.match_info)
+        reads_schemas = may_read(self._broker, request, SCHEMAS_TOPIC)
 
         def make(asker: Asker, known: tuple[str, ...]) -> View:
             return View(
@@ -110,6 +114,7 @@ class Site:
                 path=path,
                 parameters=read_parameters(query, known),
                 may_describe=partial(may_describe, self._broker, request),
+                decode=self._schemas.decoder() if reads_schemas else as_bytes,
             )
 
         return make

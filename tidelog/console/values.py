@@ -4,6 +4,7 @@
     text   UTF-8, with U+FFFD in place of other bytes
     json   indented; text where it is no JSON
     hex    16 bytes a line, with their places and characters
+    schema by the schema that a value names, where this broker is its registry; ``auto`` does so, too
 
 A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a letter of another script up to four.
 """
@@ -11,10 +12,10 @@ A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a le
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-AUTO, TEXT, JSON, HEX = "auto", "text", "json", "hex"
-FORMATS = (AUTO, TEXT, JSON, HEX)
+AUTO, TEXT, JSON, HEX, SCHEMA = "auto", "text", "json", "hex", "schema"
+FORMATS = (AUTO, TEXT, JSON, HEX, SCHEMA)
 HEX_COLUMNS = 16
 MAX_JSON_BYTES = 64 * 1024
 """A larger value is not parsed: it would be shown in part alone."""
@@ -41,9 +42,16 @@ def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None =
     """Format bytes; ``limit`` is in bytes of HTML. JSON stands in one line where ``indent`` is None."""
     if content is None:
         return Shown(None, TEXT, 0, False)
-    format_used, text = _formatted(content, wanted, limit, indent)
+    format_used, text = _formatted(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
     cut = clip(text, limit)
     return Shown(cut, format_used, len(content), len(cut) < len(text) or _is_in_part(content, format_used, limit))
+
+
+def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
+    """Format a value that was decoded by its schema; ``name`` says by which, ``size`` counts its bytes."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    cut = clip(text, limit)
+    return Shown(cut, name, size, len(cut) < len(text))
 
 
 def clip(text: str, limit: int) -> str:

@@ -14,6 +14,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.connection import ClientError
 from tidelog.console.history import History
 from tidelog.console.local_client import Asker
+from tidelog.console.schemas import Decode, as_bytes
 from tidelog.protocol.errors import KafkaError
 
 MAX_ROWS = 100
@@ -50,6 +51,8 @@ class View:
     parameters: Mapping[str, str] = field(default_factory=dict)
     may_describe: Callable[[str], bool] = lambda _topic: True
     """Return whether the caller may know a topic. Loop thread."""
+    decode: Decode = as_bytes
+    """Return a value that names a schema of the registry, None for other bytes."""
 
     def text(self, name: str) -> str:
         """A parameter without the spaces around it; empty where it is not there."""

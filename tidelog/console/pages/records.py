@@ -16,7 +16,8 @@ from tidelog.client.admin.offsets import READ_COMMITTED, list_offsets, log_ends,
 from tidelog.client.admin.topics import Topic, describe_topics
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console.local_client import wait_for
-from tidelog.console.values import AUTO, FORMATS, Shown, check_format, show
+from tidelog.console.schemas import Decode, as_bytes
+from tidelog.console.values import AUTO, FORMATS, SCHEMA, Shown, check_format, show, show_decoded
 from tidelog.console.view import Page, View, parse_number
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
 from tidelog.log.find.times import parse_time
@@ -90,7 +91,7 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
         records, following = fetch_from(view, place, begin, end, isolation)
     except OffsetOutOfRangeError:  # retention came meanwhile
         records, following = [], end
-    rows = [row_of(place[1], record, wanted) for record in records]
+    rows = [row_of(place[1], record, wanted, view.decode) for record in records]
     return Found(
         rows,
         older=str(max(start, begin - MAX_RECORDS)) if begin > start else None,
@@ -134,7 +135,7 @@ def find_records(view: View, topic: str, wanted: str) -> Found:
     wait_for(asyncio.run_coroutine_threadsafe(open_logs(broker, topic), broker.loop))
     try:
         answer = view.asker.in_loop(lambda: plan(broker, request))
-        rows = [row_of(found.partition, found.record, wanted) for found in answer]
+        rows = [row_of(found.partition, found.record, wanted, view.decode) for found in answer]
     except (NotIndexedError, IndexBehindError) as error:
         return Found([], problem=str(error))
     return Found(rows, older=answer.next)
@@ -155,12 +156,20 @@ def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Find
     )
 
 
-def row_of(partition: int, record: Record, wanted: str) -> RecordRow:
+def row_of(partition: int, record: Record, wanted: str, decode: Decode = as_bytes) -> RecordRow:
     """A record as a row."""
     return RecordRow(
         partition, record.offset, record.timestamp, show(record.key, wanted, KEY_LIMIT, indent=None),
-        show(record.value, wanted, VALUE_LIMIT, indent=None), len(record.headers),
+        show_value(decode, record.value, wanted, VALUE_LIMIT, indent=None), len(record.headers),
     )  # fmt: skip
+
+
+def show_value(decode: Decode, content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
+    """Format a value, by the schema that it names unless another format was asked for."""
+    decoded = decode(bytes(content)) if content is not None and wanted in (AUTO, SCHEMA) else None
+    if content is None or decoded is None:
+        return show(content, wanted, limit, indent=indent)
+    return show_decoded(decoded.value, decoded.schema, len(content), limit, indent=indent)
 
 
 def one_record(view: View) -> Page:
@@ -178,7 +187,7 @@ def one_record(view: View) -> Page:
         values |= {
             "record": record,
             "key": show(record.key, wanted, WHOLE_KEY_LIMIT),
-            "value": show(record.value, wanted, WHOLE_VALUE_LIMIT),
+            "value": show_value(view.decode, record.value, wanted, WHOLE_VALUE_LIMIT),
             "headers": [
                 (name, show(content, AUTO, HEADER_LIMIT)) for name, content in record.headers[:MAX_HEADERS]
             ],

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.topics import create_topic
 from tests.unit.broker.admin.login.test_logins import AUTHORIZER, SASL, allow, basic, site
 from tests.unit.broker.admin.test_guard import Answer, Site
 from tidelog.broker.admin.permissions import CONSOLE_NEEDS
 from tidelog.broker.loop.log_openings import opening_expected
+from tidelog.broker.schema_registry.records import RegisteredSchema, encode_key, schema_record, to_bytes
 from tidelog.console.pages import TABLE
 from tidelog.console.pages.records import MAX_RECORDS
 from tidelog.log.files.topic_partition import TopicPartition
@@ -97,6 +99,57 @@ async def test_each_page_shows_what_its_user_may_know(tmp_path: Path) -> None:
         assert (await get(asked, "/topics/orders/records", ANN)).status == 200
         assert b"secrets" not in (await get(asked, "/compaction", ANN)).body
         assert b"secrets" in (await get(asked, "/topics", basic("root", "root"))).body
+
+
+ORDER = '{"type": "record", "name": "Order", "fields": [{"name": "note", "type": "string"}]}'
+LIST = '{"type": "record", "name": "List", "fields": [{"name": "rest", "type": ["null", "List"]}]}'
+REGISTRY = {"schema.registry.listener": "127.0.0.1:1"}
+
+
+def fill_with_schemas(asked: Site) -> None:
+    """Records of the registry, and values: of a schema, of none, of one that contains itself, of an unknown one."""
+    with opening_expected():
+        create_topic(asked.parts, "_schemas", 1, 1, {"cleanup.policy": "compact"})
+    schemas = [
+        schema_record(RegisteredSchema(f"s{number}", 1, number, text)) for number, text in ((7, ORDER), (8, LIST))
+    ]
+    stored = [Record(place, 0, encode_key(one.key), to_bytes(one.value)) for place, one in enumerate(schemas)]
+    values = [b"\0\0\0\0\x07\x08<b>x", b"\0\0\0\0\x07\xff", b"\0\0\0\0\x08\x00", b"\0\0\0\0\x09\x00", b"\0"]
+    with opening_expected():
+        for topic, records in (
+            ("_schemas", stored),
+            ("orders", [Record(place, 0, b"k", value) for place, value in enumerate(values)]),
+        ):
+            asked.parts.replica_manager.partition(topic, 0).append_records(memoryview(build_batch(records)))
+
+
+async def test_values_are_decoded_by_the_schemas_that_they_name(tmp_path: Path) -> None:
+    async with console(tmp_path, REGISTRY) as asked:
+        fill_with_schemas(asked)
+        for form in ("", "&format=schema"):
+            page = (await get(asked, f"/topics/orders/records?offset=0{form}")).body.decode()
+            assert page.count("{&#34;note&#34;: &#34;&lt;b&gt;x&#34;}") == 1
+            assert "00 00 00 00 08 00" in page, "a type that contains itself is not decoded in the broker"
+            assert "00 00 00 00 09 00" in page
+        whole = (await get(asked, "/topics/orders/records/0/0")).body.decode()
+        assert "avro, schema 7" in whole
+        assert "avro" not in (await get(asked, "/topics/orders/records/0/0?format=hex")).body.decode()
+
+
+@pytest.mark.parametrize("reads_schemas", [False, True])
+async def test_schemas_are_for_those_who_may_read_them(tmp_path: Path, reads_schemas: bool) -> None:
+    async with console(tmp_path, {**SASL, **AUTHORIZER, **REGISTRY}) as asked:
+        fill_with_schemas(asked)
+        for topic in ("orders", "_schemas") if reads_schemas else ("orders",):
+            allow(asked, "ann", AclOperation.READ, ResourceType.TOPIC, topic)
+        page = (await get(asked, "/topics/orders/records/0/0", ANN)).body.decode()
+        assert ("avro, schema 7" in page) == reads_schemas
+
+
+async def test_without_a_registry_values_are_bytes(tmp_path: Path) -> None:
+    async with console(tmp_path) as asked:
+        fill_with_schemas(asked)
+        assert "avro" not in (await get(asked, "/topics/orders/records/0/0")).body.decode()
 
 
 async def test_records_are_read_by_offset_and_time_a_page_at_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Values that name a schema of this broker's registry, as JSON.
+
+    page's thread   decode: the id in a value's first bytes -> its schema -> the value
+    loop thread     the registry's state, which is read from ``_schemas`` with the first value
+
+What is not of its schema is shown as any other bytes. So is a value of a type that contains itself: a hostile one could
+need more stack than a thread has, and take the broker with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.broker.config.keys.admin import SCHEMA_REGISTRY_LISTENER
+from tidelog.console.local_client import wait_for
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, split_header
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.schema_registry import records
+    from tidelog.broker.schema_registry.service import Registry
+    from tidelog.broker.schema_registry.state import State
+    from tidelog.pipeline.values.json_form import JsonForm
+
+SCHEMAS_TOPIC = "_schemas"
+MAX_BYTES = 64 * 1024
+"""A larger value is not decoded: it would be shown in part alone."""
+
+
+class Decoded(NamedTuple):
+    """A value as JSON has it, and the name of its schema for people."""
+
+    value: Any
+    schema: str
+
+
+Decode = Callable[[bytes], Decoded | None]
+
+
+def as_bytes(_content: bytes) -> Decoded | None:
+    """Decode nothing."""
+    return None
+
+
+class Schemas:
+    """The registry as the console's pages ask it; ``close`` in the loop thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._registry: Registry | None = None
+
+    def decoder(self) -> Decode:
+        """Return the decoder of one page, which asks for each schema once. It answers None for other bytes."""
+        if not self._broker.config.get_str(SCHEMA_REGISTRY_LISTENER):
+            return as_bytes
+        schema_of = cache(self._ask)
+        return lambda content: decode(content, schema_of)
+
+    def close(self) -> None:
+        """End the registry's thread."""
+        if self._registry is not None:
+            self._registry.close()
+
+    def _ask(self, number: int) -> RegisteredSchema | None:
+        """Return a schema. A page's thread. Raises ClientError."""
+        return wait_for(asyncio.run_coroutine_threadsafe(self._find(number), self._broker.loop))
+
+    async def _find(self, number: int) -> RegisteredSchema | None:
+        from tidelog.broker.schema_registry.errors import RegistryError
+        from tidelog.broker.schema_registry.service import Registry
+
+        if self._registry is None:
+            self._registry = Registry(self._broker)
+        try:
+            state = await self._registry.state()
+            found = state.by_id(number)
+            return await self._described(state, found[0]) if found else None
+        except RegistryError:  # another broker leads the registry's topic, or a reference is gone
+            return None
+
+    async def _described(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema | None:
+        """Return a schema with all it refers to, as the decoder knows them; None where one of those is gone."""
+        assert self._registry is not None
+        references = []
+        for one in schema.references:
+            referred = state.version(one.subject, one.version)
+            described = None if referred is None else await self._described(state, referred)
+            if described is None:
+                return None
+            references.append((one.name, described))
+        text = schema.text
+        if schema.schema_type == "PROTOBUF":
+            text = str((await self._registry.parsed_version(schema)).model["serialized"])
+        return RegisteredSchema(schema.id, schema.schema_type, text, tuple(references))
+
+
+def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> Decoded | None:
+    """Return a value that names a schema; None for other bytes. Raises ClientError."""
+    if content[:1] != bytes([MAGIC]) or len(content) > MAX_BYTES:
+        return None
+    try:
+        number, payload = split_header(content)
+        schema = schema_of(number)
+        form = None if schema is None else form_of(schema)
+        if schema is None or form is None:
+            return None
+        return Decoded(form.read(payload), f"{schema.kind.lower()}, schema {number}")
+    except UndecodableError:
+        return None
+
+
+def form_of(schema: RegisteredSchema) -> JsonForm | None:
+    """Return the JSON form of a schema; None where there is none that the broker may use."""
+    try:
+        from tidelog.pipeline.values.json_form import json_form
+
+        form = json_form(schema)
+    except (BadRequestError, ImportError):
+        return None
+    return None if form.is_recursive else form
