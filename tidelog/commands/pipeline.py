@@ -1,7 +1,7 @@
 """``tidelog pipeline JOB``: export, audit, index, compact, replay and backfill over logs, on Spark or in this process.
 
-The jobs themselves are functions of ``tidelog.pipeline.jobs``; here are their options, their progress and what they
-print.
+The jobs themselves are functions of ``tidelog.pipeline.jobs``; here are their progress and what they print, and in
+``pipeline_options`` their options.
 
 Exit codes: 0 done; 1 the job failed, an audit found something, or a table is not complete; 2 the command line is wrong.
 """
@@ -21,6 +21,15 @@ import click
 from tidelog.commands.frame.commands import Command, Group
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_USAGE
 from tidelog.commands.frame.output import print_json
+from tidelog.commands.pipeline_options import (
+    CODECS,
+    audit_options,
+    backfill_options,
+    compact_options,
+    export_options,
+    index_options,
+    replay_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,209 +61,11 @@ FLAGS = {
 """Options of ``format("tidelog")`` that errors of reading name, with their command-line flags."""
 _OPTION = "|".join(map(re.escape, sorted(FLAGS, key=len, reverse=True)))
 _NAMED = re.compile(rf"^(?P<first>{_OPTION})(?:=|(?=[: ]))|(?<=\()(?P<inside>{_OPTION})(?=\))")
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @click.group(cls=Group)
 def command() -> None:
     """Export, audit, index, compact, replay and backfill logs."""
-
-
-def source_options(*, is_written: bool = False) -> list[click.Parameter]:
-    """Build the options that choose logs; logs that a job writes lie in directories."""
-    copies = "" if is_written else ", or their copies in an object store: s3://BUCKET/PREFIX"
-    return [
-        click.Option(
-            ["--path"], required=True, metavar="DIR[,DIR]", help=f"the broker's data directories (log.dirs){copies}"
-        ),
-        click.Option(["--topic"], metavar="NAME[,NAME]", help="topics; default: all but the broker's own"),
-        click.Option(["--pattern"], metavar="REGEX", help="topics whose whole name matches"),
-        click.Option(["--assign"], metavar="JSON", help='partitions, such as {"orders":[0,1]}'),
-    ]
-
-
-def profile_option() -> click.Option:
-    """Build the option that names the properties of clients of the broker."""
-    return click.Option(
-        ["--profile", "--command-config", "profile"],
-        metavar="FILE",
-        help="client properties for it; default: $TIDELOG_PROFILE, or tidelog/profile.properties in ~/.config",
-    )
-
-
-def committed_source_options() -> list[click.Parameter]:
-    """Build the options that choose logs and the records of them that count."""
-    return [
-        *source_options(),
-        click.Option(["--bootstrap"], metavar="HOST:PORT", help="ask this broker where the logs end, not the files"),
-        profile_option(),
-        click.Option(
-            ["--isolation"],
-            type=click.Choice(["read_committed", "read_uncommitted"]),
-            default="read_committed",
-            show_default=True,
-            help="whether records of open and aborted transactions are left out",
-        ),
-    ]
-
-
-def export_options() -> list[click.Parameter]:
-    """Build the options of ``export``."""
-    return [
-        *committed_source_options(),
-        click.Argument(["table"], metavar="TABLE"),
-        click.Option(
-            ["--format"],
-            type=click.Choice(["parquet", "delta"]),
-            default="parquet",
-            show_default=True,
-            help="of a table that is a directory",
-        ),
-        click.Option(
-            ["--mode"],
-            type=click.Choice(["append", "upsert"]),
-            default="append",
-            show_default=True,
-            help="a row for each record, or (Iceberg, Delta) for the latest of each key, which no value deletes",
-        ),
-        click.Option(
-            ["--values"],
-            type=click.Choice(["json", "registry"]),
-            help="columns for the fields of values: plain JSON, or as the schemas of --registry say",
-        ),
-        click.Option(["--registry"], metavar="URL", help="schema registry, for --values registry"),
-        click.Option(
-            ["--registry-property"],
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="of the registry's client, as confluent-kafka names it; may be repeated",
-        ),
-        *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
-        click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
-        click.Option(
-            ["--partition-by"],
-            metavar="FIELDS",
-            help="Iceberg: partitions of a new table: topic, partition, hour(timestamp) or day(timestamp)",
-        ),
-        click.Option(
-            ["--complete-before"],
-            metavar="TIME",
-            help="say whether the table has every record before this time (ms or ISO 8601); exit code 1 when not",
-        ),
-        click.Option(["--file-bytes"], metavar="SIZE", default="256m", show_default=True, help="log bytes per file"),
-        click.Option(
-            ["--commit-files"], metavar="N", type=int, default=64, show_default=True, help="commit after every N files"
-        ),
-        click.Option(
-            ["--commit-minutes"], metavar="N", type=float, default=10, show_default=True, help="or after N minutes"
-        ),
-        click.Option(["--follow"], is_flag=True, help="go on until SIGTERM or SIGINT, with a run every --interval"),
-        click.Option(
-            ["--interval"], metavar="SECONDS", type=float, default=60, show_default=True, help="with --follow"
-        ),
-        click.Option(
-            ["--metrics"],
-            metavar="FILE",
-            help="with --follow: write commits, failures, rows, bytes and lag there after each run, for Prometheus",
-        ),
-        click.Option(["--no-headers"], is_flag=True, help="leave the headers column out"),
-        click.Option(
-            ["--restart-recreated"], is_flag=True, help="export a re-created topic from its start; its old rows stay"
-        ),
-        click.Option(
-            ["--accept-data-loss"], is_flag=True, help="go on when retention took records before they were exported"
-        ),
-        click.Option(
-            ["--fail-on-damage"], is_flag=True, help="stop at a damaged batch; default: put it into dead-letter"
-        ),
-    ]
-
-
-def catalog_options(what: str) -> list[click.Parameter]:
-    """Build the options that name an Iceberg catalog."""
-    return [
-        click.Option(["--catalog"], metavar="URI|NAME", help=what),
-        click.Option(
-            ["--catalog-name"],
-            metavar="NAME",
-            help="with a URI: the name under which its database keeps the tables; default: tidelog",
-        ),
-        click.Option(
-            ["--catalog-property"],
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="of the catalog, as pyiceberg names it, such as type=rest or token=...; may be repeated",
-        ),
-    ]
-
-
-def audit_options() -> list[click.Parameter]:
-    """Build the options of ``audit``."""
-    return [
-        *source_options(),
-        click.Option(
-            ["--table"],
-            metavar="TABLE",
-            help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
-        ),
-        *catalog_options("TABLE is Iceberg's, of this catalog, or of the one of this name in .pyiceberg.yaml"),
-        click.Option(["--report"], metavar="DIR", help="write report.md, report.html, report.json and pictures there"),
-        click.Option(["--quick"], is_flag=True, help="batches only: no records per ten minutes, no checksums"),
-    ]
-
-
-def config_option() -> click.Parameter:
-    """Build the option that gives topic configurations."""
-    return click.Option(
-        ["--config"],
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="a topic configuration, over what the broker's metadata says; may be repeated",
-    )
-
-
-def target_options() -> list[click.Parameter]:
-    """Build the options that say which topic is written, and how."""
-    return [
-        click.Option(["--to"], required=True, metavar="TOPIC", help="the topic to write to"),
-        click.Option(["--bootstrap"], required=True, metavar="HOST:PORT", help="the broker to write to"),
-        profile_option(),
-        click.Option(
-            ["--name"], metavar="NAME", help="name of the run: a stopped run goes on under its name; default: TOPIC"
-        ),
-        click.Option(["--rate"], type=float, metavar="N", help="records per second, all tasks together"),
-        click.Option(
-            ["--compression"], type=click.Choice(CODECS), default="none", show_default=True, help="codec of the batches"
-        ),
-    ]
-
-
-def index_options() -> list[click.Parameter]:
-    """Build the options of ``index``."""
-    rebuild = click.Option(["--rebuild"], is_flag=True, help="build all indices again, even those in order")
-    return [*source_options(is_written=True), config_option(), rebuild]
-
-
-def compact_options() -> list[click.Parameter]:
-    """Build the options of ``compact``."""
-    dry_run = click.Option(["--dry-run"], is_flag=True, help="print what would be removed; change nothing")
-    return [*source_options(is_written=True), config_option(), dry_run]
-
-
-def replay_options() -> list[click.Parameter]:
-    """Build the options of ``replay``."""
-    return [
-        *source_options(),
-        *target_options(),
-        click.Option(["--from", "begin"], metavar="WHERE", help="earliest, a time in ms or ISO 8601, or JSON"),
-        click.Option(["--until", "end"], metavar="WHERE", help="latest, a time, or JSON {topic:{partition:N}}"),
-        click.Option(["--by-key"], is_flag=True, help="partitions by key; default: those the records come from"),
-    ]
-
-
-def backfill_options() -> list[click.Parameter]:
-    """Build the options of ``backfill``."""
-    return [click.Argument(["files"], nargs=-1, required=True, metavar="PATH..."), *target_options()]
 
 
 def add_job(name: str, help_text: str, parameters: list[click.Parameter]) -> None:
