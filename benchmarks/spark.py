@@ -25,6 +25,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -241,24 +242,26 @@ def list_offsets_table(bench: Bench, rounds: int, topic: str) -> str:
 def measure(bench: Bench, arguments: argparse.Namespace) -> str:
     """The chosen sections, printed as they come."""
     rounds, rows, chosen = arguments.rounds, arguments.rows, arguments.only or SECTIONS
+    contents = arguments.content or [SAME]
     if SIDE_BY_SIDE.intersection(chosen):
-        for size, value_bytes in SIZES.items():
-            place = topic_of(size, arguments.content)
-            CONTENTS[arguments.content](place, rows_of(size, rows), value_bytes, [bench.tidelog, bench.kafka])
-    works: dict[str, Callable[[], str]] = {
-        "source": lambda: source_table(bench, rows, rounds, arguments.content),
-        "sink": lambda: sink_table(bench, rows, rounds),
-        "sink-parts": lambda: sink_parts_table(bench, rows, rounds),
-        "export": lambda: export_table(bench, rows, rounds, arguments.content),
-        "upsert": lambda: upsert_table(bench, rows, rounds),
-        "audit": lambda: audit_table(bench, rows, rounds),
-        "point": lambda: point_table(bench, arguments.point_gb),
-        "list-offsets": lambda: list_offsets_table(bench, rounds, topic_of("100 B", arguments.content)),
+        for content, (size, value_bytes) in product(contents, SIZES.items()):
+            CONTENTS[content](topic_of(size, content), rows_of(size, rows), value_bytes, [bench.tidelog, bench.kafka])
+    sized = (bench, rows, rounds)
+    works: dict[str, Sequence[Callable[[], str]]] = {
+        "source": [partial(source_table, *sized, content) for content in contents],
+        "sink": [partial(sink_table, *sized)],
+        "sink-parts": [partial(sink_parts_table, *sized)],
+        "export": [partial(export_table, *sized, content) for content in contents],
+        "upsert": [partial(upsert_table, *sized)],
+        "audit": [partial(audit_table, *sized)],
+        "point": [partial(point_table, bench, arguments.point_gb)],
+        "list-offsets": [partial(list_offsets_table, bench, rounds, topic_of("100 B", contents[0]))],
     }
     tables = []
     for name in chosen:
-        tables.append(works[name]())
-        print(f"\n{name}\n\n{tables[-1]}", flush=True)
+        for work in works[name]:
+            tables.append(work())
+            print(f"\n{name}\n\n{tables[-1]}", flush=True)
     return "\n\n".join(tables)
 
 
@@ -270,7 +273,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--rows", type=int, default=3_000_000, help="records of 100 B (default: %(default)s)")
     found.add_argument("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
     found.add_argument("--point-gb", type=float, default=10.0, help="size of the log of point (default: %(default)s)")
-    found.add_argument("--content", choices=CONTENTS, default=SAME, help="of source and export (default: %(default)s)")
+    found.add_argument(
+        "--content", action="append", choices=CONTENTS, help="of source and export; may be repeated (default: same)"
+    )
     found.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be repeated")
     found.add_argument("--save", action="store_true", help="put the tables on top of benchmarks/RESULTS.md")
     return found
