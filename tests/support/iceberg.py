@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.pipelines import DataDirectory
 from tidelog.pipeline.jobs import iceberg as iceberg_job
-from tidelog.pipeline.jobs.iceberg import IcebergTarget
+from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
+from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 NAME = "lake.events"
 
 
-def target_below(directory: Path) -> IcebergTarget:
+def target_below(directory: Path, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
     """A table of a new catalog and warehouse."""
-    (directory / "warehouse").mkdir()
-    return IcebergTarget(f"sqlite:///{directory / 'catalog.db'}", NAME, str(directory / "warehouse"))
+    warehouse = directory / "warehouse"
+    warehouse.mkdir()
+    return IcebergTarget(f"sqlite:///{directory / 'catalog.db'}", NAME, str(warehouse), partition_by=partition_by)
 
 
 @contextmanager
@@ -45,3 +48,14 @@ def table_of(target: IcebergTarget, name: str = NAME) -> Table:
     """The table as it is now."""
     table: Table = iceberg_job._catalog(target).load_table(name)
     return table
+
+
+def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
+    """Export the new records of a data directory, without Spark."""
+    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
+
+
+def offsets(target: IcebergTarget) -> list[int]:
+    """The offsets of the table's rows, in order."""
+    found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
+    return found

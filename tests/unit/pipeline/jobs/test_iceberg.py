@@ -14,15 +14,14 @@ from pyiceberg.exceptions import NoSuchTableError, ServerError
 from pyiceberg.table import Transaction
 from sqlalchemy.exc import OperationalError
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
 from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
-from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.exporting.areas import MountedArea
-from tidelog.pipeline.jobs.iceberg import STATE_KEY, IcebergTarget, export_to_iceberg, state_of
+from tidelog.pipeline.jobs.iceberg import STATE_KEY, IcebergTarget, state_of
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 
@@ -40,15 +39,6 @@ def target(tmp_path: Path) -> IcebergTarget:
 def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with closed_catalogs(monkeypatch):
         yield
-
-
-def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
-    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
-
-
-def offsets(target: IcebergTarget) -> list[int]:
-    found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
-    return found
 
 
 def test_each_run_is_one_snapshot_with_the_offsets(data: DataDirectory, target: IcebergTarget) -> None:

@@ -6,18 +6,16 @@ import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.iceberg_rest import IcebergRest, iceberg_rest
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
-from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
-from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
 
 @pytest.fixture
@@ -39,15 +37,6 @@ def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def at(rest: IcebergRest, **properties: str) -> IcebergTarget:
     return IcebergTarget(rest.uri, NAME, properties=(("token", properties.get("token", rest.token)), ("type", "rest")))
-
-
-def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
-    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
-
-
-def offsets(target: IcebergTarget) -> list[int]:
-    found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
-    return found
 
 
 def files(target: IcebergTarget) -> tuple[set[str], set[str]]:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
 from tests.support.pipelines import DataDirectory, fill, write
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
-from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.partitioning import parse_fields
-from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tidelog.pipeline.jobs.iceberg import IcebergTarget
 from tidelog.protocol.record.record_batch import Record
 
 HOUR_MS = 3_600_000
@@ -37,10 +36,6 @@ def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def target_by(tmp_path: Path, *fields: str) -> IcebergTarget:
     plain = target_below(tmp_path)
     return IcebergTarget(plain.catalog, NAME, plain.warehouse, partition_by=fields)
-
-
-def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
-    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
 
 
 Row = tuple[str, int, int, int]

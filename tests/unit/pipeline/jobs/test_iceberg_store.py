@@ -15,15 +15,14 @@ pytest.importorskip("moto")
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Transaction
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.job_errors import ConflictError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
-from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits
-from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
+from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +42,6 @@ def target(tmp_path: Path, store: MotoStore, monkeypatch: pytest.MonkeyPatch) ->
     warehouse = f"s3://{BUCKET}/{tmp_path.name}"
     with closed_catalogs(monkeypatch):
         yield replace(target_below(tmp_path), warehouse=warehouse, properties=store.properties)
-
-
-def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResult:
-    return export_to_iceberg(None, ExportRequest(data.source(), "", **fields), target)
-
-
-def offsets(target: IcebergTarget) -> list[int]:
-    found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
-    return found
 
 
 def left_over(store: MotoStore, target: IcebergTarget) -> set[str]:
