@@ -169,6 +169,10 @@ def test_steps_may_end_with_an_answer_that_is_encoded_already(wire: LongWire, mo
     assert wire.ask(keys(1), FindCoordinatorResponse, 6).throttle_time_ms == 7
 
 
+WIDE = 300
+"""Partitions whose fetch is answered in steps: it takes more than `ONE_TURN_BYTES`."""
+
+
 def fetch(count: int, wait_ms: int) -> FetchRequest:
     partitions = [FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=100) for number in range(count)]
     return FetchRequest(
@@ -200,10 +204,10 @@ def test_no_file_stays_open_for_a_fetch_that_is_given_up(
     wire: LongWire, slices: list[TransferableRecords], later: int
 ) -> None:
     data = wire.data
-    create_topic(data, "wide", 600)
-    for partition in range(0, 600, 50):
+    create_topic(data, "wide", WIDE)
+    for partition in range(0, WIDE, 25):
         data.append("wide", b"value" * 10, partition=partition)
-    request = fetch(600, 0)
+    request = fetch(WIDE, 0)
     request.topics[0].topic = "wide"
     answer = wire.send(request, 11)
     assert isinstance(answer, Pending)
@@ -222,8 +226,8 @@ def test_no_file_stays_open_for_a_fetch_that_is_given_up(
 
 
 def test_a_long_fetch_waits_and_is_hurried(wire: LongWire) -> None:
-    create_topic(wire.data, "wide", 600)
-    request = fetch(600, 60_000)
+    create_topic(wire.data, "wide", WIDE)
+    request = fetch(WIDE, 60_000)
     request.topics[0].topic = "wide"
     answer = wire.send(request, 11)
     assert isinstance(answer, Pending)
@@ -236,20 +240,20 @@ def test_a_long_fetch_waits_and_is_hurried(wire: LongWire) -> None:
     while wire.data.loop.soon:
         wire.data.loop.run_soon()
     response = wire.decoded(frames[0], FetchResponse, 11)
-    assert len(response.responses[0].partitions) == 600
+    assert len(response.responses[0].partitions) == WIDE
 
 
 def test_a_long_fetch_is_answered_when_there_is_enough(wire: LongWire) -> None:
     data = wire.data
-    create_topic(data, "wide", 600)
-    request = fetch(600, 60_000)
+    create_topic(data, "wide", WIDE)
+    request = fetch(WIDE, 60_000)
     request.topics[0].topic = "wide"
     request.min_bytes = 150
     answer = wire.send(request, 11)
     assert isinstance(answer, Pending)
     frames: list[Any] = []
     answer.on_answer(frames.append)
-    for partition in (599, 300):
+    for partition in (WIDE - 1, 150):
         while data.loop.soon:
             data.loop.run_soon()
         assert not frames
@@ -258,14 +262,14 @@ def test_a_long_fetch_is_answered_when_there_is_enough(wire: LongWire) -> None:
         data.loop.run_soon()
     response = wire.decoded(frames[0], FetchResponse, 11)
     with_records = [found.partition_index for found in response.responses[0].partitions if found.records]
-    assert with_records == [300, 599]
+    assert with_records == [150, WIDE - 1]
     assert not len(data.purgatory)
 
 
 def test_a_long_fetch_is_answered_when_its_time_is_up(wire: LongWire) -> None:
     data = wire.data
-    create_topic(data, "wide", 600)
-    request = fetch(600, 500)
+    create_topic(data, "wide", WIDE)
+    request = fetch(WIDE, 500)
     request.topics[0].topic = "wide"
     frames: list[Any] = []
     answer = wire.send(request, 11)
@@ -278,13 +282,13 @@ def test_a_long_fetch_is_answered_when_its_time_is_up(wire: LongWire) -> None:
     data.loop.advance(2)
     while data.loop.soon:
         data.loop.run_soon()
-    assert len(wire.decoded(frames[0], FetchResponse, 11).responses[0].partitions) == 600
+    assert len(wire.decoded(frames[0], FetchResponse, 11).responses[0].partitions) == WIDE
     assert not len(data.purgatory)
 
 
 def test_a_long_fetch_that_waits_is_given_up(wire: LongWire) -> None:
-    create_topic(wire.data, "wide", 600)
-    request = fetch(600, 500)
+    create_topic(wire.data, "wide", WIDE)
+    request = fetch(WIDE, 500)
     request.topics[0].topic = "wide"
     answer = wire.send(request, 11)
     assert isinstance(answer, Pending)
