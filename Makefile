@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -114,6 +114,16 @@ monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Pro
 console: $(VENV)/.test $(EXTENSIONS) ## the console in headless Chromium (Debian's package, 300 MB); RECORD=1 writes docs/images
 	$(BIN)/python -m pip install --quiet 'playwright>=1.49'
 	TIDELOG_CONSOLE=1 TIDELOG_RECORD=$(RECORD) $(BIN)/pytest tests/clients/test_console.py -p no:randomly
+
+# Quix Streams asks for an older confluent-kafka than the tests, so these have an environment of their own.
+FRAMEWORKS := build/frameworks
+$(FRAMEWORKS)/.installed: Makefile
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet quixstreams celery confluent-kafka
+	@touch $@
+
+frameworks: $(VENV)/.test $(EXTENSIONS) $(FRAMEWORKS)/.installed ## every example of docs/frameworks.md; needs rsyslog-kafka, Maven, Java
+	TIDELOG_FRAMEWORKS=$(abspath $(FRAMEWORKS)/bin/python) $(BIN)/pytest tests/clients/test_frameworks.py -p no:randomly
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000
