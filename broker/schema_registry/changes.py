@@ -18,6 +18,7 @@ from tidelog.broker.schema_registry.records import (
     StoredRecord,
     config_record,
     deletion_record,
+    last_id_record,
     mode_record,
     schema_record,
     tombstone,
@@ -213,7 +214,7 @@ def delete_version(
     if permanent:
         if not found.deleted:
             raise errors.version_not_soft_deleted(subject, found.version)
-        return found, [tombstone(subject, found.version)]
+        return found, [tombstone(subject, found.version), last_id_record(state.last_id)]
     if found.deleted:
         raise errors.version_soft_deleted(subject, found.version)
     records = [schema_record(replace(found, deleted=True))]
@@ -232,7 +233,8 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
     if permanent:
         if live:
             raise errors.subject_not_soft_deleted(subject)
-        return [one.version for one in every], [tombstone(subject, one.version) for one in every]
+        gone = [tombstone(subject, one.version) for one in every]
+        return [one.version for one in every], [*gone, last_id_record(state.last_id)]
     if not live:
         raise errors.subject_soft_deleted(subject)
     records = [deletion_record(subject, live[-1].version), *_settings_gone(state, subject)]

@@ -5,10 +5,11 @@
     CONFIG          keytype, subject or null, magic 0       subject, compatibilityLevel             not set
     MODE            keytype, subject or null, magic 0       subject, mode                           not set
     DELETE_SUBJECT  keytype, subject, magic 0               subject, version                        -
-    NOOP            keytype, magic 0                        none                                    -
+    NOOP            keytype, magic 0                        none, or lastId                         -
 
 Compaction compares bytes of keys: the order of their fields is Confluent's. Fields of a value that are not
-understood (``metadata``, ``ruleSet``) are kept. Source: Confluent's SchemaRegistryKey and its values.
+understood (``metadata``, ``ruleSet``) are kept. ``lastId`` is ours: the greatest id that was given, which tombstones
+would take along. Confluent's registry reads no value of a NOOP. Source: Confluent's SchemaRegistryKey and its values.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
 """In the order in which Confluent's registry tells them."""
+
+LAST_ID = "lastId"
 
 
 class Reference(NamedTuple):
@@ -187,6 +190,11 @@ def _setting(subject: str | None, name: str, value: str | None) -> Mapping[str, 
 def tombstone(subject: str, version: int) -> StoredRecord:
     """Return the record after which a version is gone for good."""
     return StoredRecord(Key(KeyType.SCHEMA, subject, version), None)
+
+
+def last_id_record(number: int) -> StoredRecord:
+    """Return the record that keeps the greatest id that was given, once its schema is gone for good."""
+    return StoredRecord(Key(KeyType.NOOP), {LAST_ID: number})
 
 
 def deletion_record(subject: str, version: int) -> StoredRecord:

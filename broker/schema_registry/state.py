@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidelog.broker.schema_registry.records import (
+    LAST_ID,
     Key,
     KeyType,
     MalformedRecordError,
@@ -29,7 +30,8 @@ Place = tuple[str, int]
 class State:
     """All that the records so far say."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_id: int = 0) -> None:
+        """``last_id`` is the greatest id that was given before."""
         self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
         self._ids: dict[int, dict[Place, None]] = {}
         self._contents: dict[tuple[object, ...], dict[Place, None]] = {}
@@ -37,7 +39,7 @@ class State:
         self.levels: dict[str | None, str] = {}
         """Compatibility levels that were set, by subject; None is the registry's own."""
         self.modes: dict[str | None, str] = {}
-        self.last_id = 0
+        self.last_id = last_id
         """The greatest id that was ever given."""
         self.changes = 0
         """Records that were replayed."""
@@ -56,6 +58,13 @@ class State:
             _set(self.levels, key.subject, value, "compatibilityLevel")
         elif key.kind is KeyType.MODE:
             _set(self.modes, key.subject, value, "mode")
+        elif value is not None:
+            self._keep_last_id(value.get(LAST_ID, 0))
+
+    def _keep_last_id(self, number: Any) -> None:
+        if type(number) is not int:
+            raise MalformedRecordError(f"{LAST_ID} is {number!r}")
+        self.last_id = max(self.last_id, number)
 
     def _delete_up_to(self, key: Key, value: Mapping[str, Any] | None) -> None:
         last = (value or {}).get("version", 0)

@@ -71,6 +71,7 @@ class SchemasTopic:
         self._topic_id = b""
         self._position = 0
         self.state = State()
+        """What the topic says; ids go on where another topic of this name, or a log that was cut, had left off."""
 
     async def current(self) -> State:
         """Return the state with all that is committed. Raises RegistryError."""
@@ -122,7 +123,7 @@ class SchemasTopic:
         if leader != self._broker.node_id:
             raise errors.not_leader(f"broker {leader}" if leader >= 0 else "none")
         if image.topic_id != self._topic_id:
-            self._topic_id, self._position, self.state = image.topic_id, 0, State()
+            self._topic_id, self._position, self.state = image.topic_id, 0, State(self.state.last_id)
         return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _check_policy(self) -> None:
@@ -191,7 +192,7 @@ class SchemasTopic:
             topic_id = self._topic_id
             self._position = max(self._position, self._guarded(lambda: found.log_start_offset))
             if self._guarded(lambda: found.log_end_offset) < self._position:  # cut off, as by an unclean election
-                self._position, self.state = 0, State()
+                self._position, self.state = 0, State(self.state.last_id)
             while self._position < (end := found.high_watermark):
                 read = partial(read_chunk, found, self._position)
                 try:

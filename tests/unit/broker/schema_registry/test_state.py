@@ -256,6 +256,12 @@ operations = st.lists(
 )
 
 
+def test_a_last_id_that_another_program_wrote_is_checked() -> None:
+    with pytest.raises(MalformedRecordError):
+        replayed(StoredRecord(Key(KeyType.NOOP), {"lastId": "7"}))
+    assert replayed(StoredRecord(Key(KeyType.NOOP), {"other": 1})).last_id == 0
+
+
 @settings(max_examples=60)
 @given(operations)
 def test_any_changes_keep_ids_unique_and_a_replay_gives_the_same(given_operations: list[tuple[str, str, int]]) -> None:
@@ -280,3 +286,6 @@ def test_any_changes_keep_ids_unique_and_a_replay_gives_the_same(given_operation
     for subject in "ab":
         assert again.versions(subject, deleted=True) == state.versions(subject, deleted=True)
     assert again.last_id == state.last_id
+    kept = {encode_key(one.key): one for one in log}.values()
+    compacted = replayed(*(one for one in kept if one.value is not None))
+    assert compacted.last_id == state.last_id, "compaction has taken tombstones, too: an id would be given again"
