@@ -38,8 +38,9 @@ def test_the_time_is_the_processors(request: pytest.FixtureRequest) -> None:
 def test_a_module_costs_what_its_tests_and_fixtures_do() -> None:
     def phase(name: str, begin: float, duration: float, noted: list[float]) -> pytest.TestReport:
         properties: list[tuple[str, object]] = [("cpu_s", seconds) for seconds in noted]
-        times = {"duration": duration, "start": begin, "stop": begin + duration}
-        return pytest.TestReport(name, ("", 0, ""), {}, "passed", None, "call", user_properties=properties, **times)
+        return pytest.TestReport(
+            name, ("", 0, ""), {}, "passed", None, "call", (), duration, begin, begin + duration, properties
+        )
 
     reports = [
         phase("tests/clients/a.py::test_one", 100, 2, [0.5]),
