@@ -46,6 +46,19 @@ def create(shell: Shell, topic: str, *words: str) -> None:
     shell.until(True, "topic", "list", of=lambda found: topic in names(found))
 
 
+def test_the_status_of_a_broker_in_order(shell: Shell) -> None:
+    create(shell, "looked-at", "-p", "2")
+
+    def is_in_order(found: dict[str, Any]) -> bool:
+        has_logs = [one["partitions"] >= 2 for one in found["log_dirs"]] == [True]
+        return has_logs and found["partitions"] >= 2 and not found["leaderless"] and not found["under_replicated"]
+
+    shell.until(True, "status", of=is_in_order)
+    text, found = shell.text("status"), shell.json("status")
+    assert [one["id"] for one in found["brokers"]] == [found["controller"]]
+    assert text.startswith(f"cluster: {found['cluster']}, controller {found['controller']}\n")
+
+
 def test_a_topic_comes_changes_and_goes(shell: Shell) -> None:
     made = shell.json("topic", "create", "life", "-p", "2", "-r", "1", "-c", "retention.ms=1000")
     assert made == [{"name": "life", "created": True, "partitions": 2, "replicas": 1}]

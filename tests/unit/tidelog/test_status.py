@@ -1,0 +1,57 @@
+"""``tidelog status``: what it counts, and what it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.client.admin.groups import Group, ListedGroup, Member, PartitionLag
+from tidelog.client.admin.nodes import LogDir, LogDirPartition
+from tidelog.client.admin.topics import Partition, Topic
+from tidelog.commands.manage.status import SHOWN_ROWS, directories_in, groups_in, partitions_in, shortened, show
+
+TOPICS = [
+    Topic("fine", "", False, [Partition(0, 1, 0, [1, 2], [1, 2], [])]),
+    Topic("ill", "", False, [Partition(0, -1, 0, [1], [], [1]), Partition(1, 1, 0, [1, 2], [1], [2])]),
+]
+
+
+def group(name: str, *lags: int | None) -> Group:
+    places = [PartitionLag("t", number, 0, 0, lag, None) for number, lag in enumerate(lags)]
+    return Group(name, "classic", "Stable", "", [Member("m", "c", "h", [])], places)
+
+
+def test_partitions_that_are_not_in_order_are_named() -> None:
+    assert partitions_in(TOPICS) == {
+        "topics": 2, "partitions": 3, "leaderless": ["ill-0"], "under_replicated": ["ill-1"],
+    }  # fmt: skip
+
+
+def test_groups_that_lag_come_with_the_farthest_first() -> None:
+    listed = [ListedGroup(name, "classic", "", "") for name in "abcd"]
+    found = groups_in(listed, [group("a", 1, None), group("b", 5, 5), group("c", 0)])
+    assert (found["groups"], found["states"]) == (4, {"Stable": 3})
+    assert [(one["group"], one["lag"]) for one in found["lagging"]] == [("b", 10), ("a", 1)]
+
+
+def test_directories_have_the_bytes_of_their_partitions() -> None:
+    parts = [LogDirPartition(1, "/d", "t", number, 10, 0, False) for number in range(2)]
+    first, second = directories_in([LogDir(1, "/d", 100, 50, parts), LogDir(2, "/d", -1, -1, [])])
+    assert (first["partitions"], first["size"], first["free"]) == (2, 20, 50)
+    assert (second["size"], second["free"]) == (0, None)
+
+
+def test_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    show({
+        "cluster": "c", "controller": 1, "brokers": [{"id": 1, "host": "h", "port": 9}], **partitions_in(TOPICS),
+        **groups_in([], []), "log_dirs": directories_in([LogDir(1, "/d", 1, 1, [])]),
+    })  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == [
+        "cluster: c, controller 1", "brokers: 1 (h:9)", "topics: 2, 3 partitions", "leaderless: ill-0",
+        "under-replicated: ill-1", "groups: 0", "BROKER  DIRECTORY  PARTITIONS  SIZE  FREE",
+        "     1  /d                  0     0     1",
+    ]  # fmt: skip
+
+
+def test_many_names_are_shortened() -> None:
+    assert shortened(["a"]) == "a"
+    assert shortened(["a"] * (SHOWN_ROWS + 2)).endswith("a and 2 more")

@@ -1,0 +1,130 @@
+"""``tidelog status``: a cluster in one screen: brokers, partitions out of order, groups that lag, room on disks.
+
+Exit code 1 says that a partition has no leader or too few in-sync replicas. All is asked by Kafka's protocol, so any
+broker answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.exit_codes import EXIT_FAILED
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from tidelog.client.admin.groups import Group, ListedGroup
+    from tidelog.client.admin.nodes import LogDir
+    from tidelog.client.admin.topics import Topic
+    from tidelog.client.cluster import Cluster
+
+MOST_GROUPS = 50
+"""Groups whose lag is asked for: each takes three requests."""
+SHOWN_ROWS = 8
+"""Rows of a table of the screen; JSON has all."""
+
+
+@click.command(cls=Command)
+@json_option
+@client_options()
+def command(*, settings: ClientSettings, as_json: bool) -> int:
+    """Show in one screen what is in order and what is not."""
+    from tidelog.client.admin.groups import list_groups
+    from tidelog.client.admin.nodes import describe_cluster, describe_log_dirs
+    from tidelog.client.admin.topics import list_topics
+    from tidelog.client.cluster import Cluster
+
+    with Cluster.open(settings) as cluster:
+        found = describe_cluster(cluster)
+        listed = list_groups(cluster)
+        status = {
+            "cluster": found.id,
+            "controller": found.controller,
+            "brokers": [broker._asdict() for broker in found.brokers],
+            **partitions_in(list_topics(cluster)),
+            **groups_in(listed, described(cluster, listed)),
+            "log_dirs": directories_in(describe_log_dirs(cluster)),
+        }
+    if as_json:
+        print_json(status)
+    else:
+        show(status)
+    return EXIT_FAILED if status["leaderless"] or status["under_replicated"] else 0
+
+
+def described(cluster: Cluster, listed: Sequence[ListedGroup]) -> list[Group]:
+    """Describe up to MOST_GROUPS groups; one that went meanwhile is left out. Raises ClientError, KafkaError."""
+    from tidelog.client.admin.groups import describe_group
+    from tidelog.protocol.errors import GroupIdNotFoundError
+
+    found = []
+    for one in listed[:MOST_GROUPS]:
+        try:
+            found.append(describe_group(cluster, one.group))
+        except GroupIdNotFoundError:
+            continue
+    return found
+
+
+def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
+    """Count topics and partitions, and name the partitions that are not in order."""
+    places = [(f"{topic.name}-{one.partition}", one) for topic in topics for one in topic.partitions]
+    return {
+        "topics": len(topics),
+        "partitions": len(places),
+        "leaderless": [name for name, one in places if one.leader < 0],
+        "under_replicated": [name for name, one in places if one.leader >= 0 and len(one.isr) < len(one.replicas)],
+    }
+
+
+def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
+    """Count groups by their state, and list those that lag, the farthest first."""
+    lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
+    return {
+        "groups": len(listed),
+        "states": dict(sorted(Counter(one.state for one in groups).items())),
+        "lagging": [
+            {"group": one.group, "state": one.state, "members": len(one.members), "lag": one.lag} for one in lagging
+        ],
+    }
+
+
+def directories_in(directories: Sequence[LogDir]) -> list[dict[str, Any]]:
+    """List log directories with the bytes of their partitions; free bytes are None where a broker does not say."""
+    return [
+        {
+            "broker": one.broker,
+            "directory": one.directory,
+            "partitions": len(one.partitions),
+            "size": sum(part.size for part in one.partitions),
+            "free": None if one.usable < 0 else one.usable,
+        }
+        for one in directories
+    ]
+
+
+def show(status: dict[str, Any]) -> None:
+    """Print the screen."""
+    brokers = ", ".join(f"{one['id']} ({one['host']}:{one['port']})" for one in status["brokers"])
+    print(f"cluster: {status['cluster']}, controller {status['controller']}")
+    print(f"brokers: {brokers}")
+    print(f"topics: {status['topics']}, {status['partitions']} partitions")
+    for name in ("leaderless", "under_replicated"):
+        if status[name]:
+            print(f"{name.replace('_', '-')}: {shortened(status[name])}")
+    states = ", ".join(f"{count} {state}" for state, count in status["states"].items())
+    print(f"groups: {status['groups']}{f' ({states})' if states else ''}")
+    if status["lagging"]:
+        print_rows(["group", "state", "members", "lag"], status["lagging"][:SHOWN_ROWS])
+    print_rows(["broker", "directory", "partitions", "size", "free"], status["log_dirs"][:SHOWN_ROWS])
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Name the first ones, and say how many more there are."""
+    more = len(names) - SHOWN_ROWS
+    return ", ".join(names[:SHOWN_ROWS]) + (f" and {more} more" if more > 0 else "")
