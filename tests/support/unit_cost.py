@@ -73,7 +73,7 @@ def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
 
 
 def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
-    """What each module of a run cost, dearest first."""
+    """Add up the cost of each module of a run, the dearest first."""
     phases = [report for report in reports if isinstance(report, pytest.TestReport)]
     begin = min((phase.start for phase in phases), default=0.0)
     costs: dict[str, ModuleCost] = {}

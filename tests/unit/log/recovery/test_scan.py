@@ -65,7 +65,7 @@ def damage(chance: random.Random, data: bytearray) -> None:
 
 
 def walk(module: Any, chunk: bytes, start: int, base: int, interval: int, room: int) -> object:
-    """What one scan says of a chunk: its return, what it carries on, and all its tables."""
+    """Scan a chunk; return the answer of the scan, the state that it carries on, and all its tables."""
     found = module.SegmentScan(base, interval)
     found.offset_room, found.time_room = room, room
     is_full = found.scan(chunk, start, len(chunk), 7)
