@@ -5,7 +5,7 @@ What OpenSSL asks for differs from a socket in four ways, and all four stay in h
     receive   one SSL_read gives one record, so it is repeated until nothing more has come or the buffer is full.
               Bytes that are decrypted already are seen by no epoll: the next turn is scheduled (``_schedule_read``).
               Clients send large frames in many small records: while much of one is missing, the kernel tells of
-              much alone (``expect``). That took 2.5 s/GB in place of 2.8 of a produce by librdkafka.
+              much alone (``expect``): 2.5 s/GB in place of 2.8 (benchmarks/RESULTS.md, TLS and the floor).
     send      at most CHUNK_BYTES an SSL_write and TURN_BYTES a turn. A chunk that OpenSSL could not send whole is
               begun: the same bytes must be offered again, and nothing else before (``_begun``).
     MSG_MORE  means nothing to TLS: those bytes are held back and join the next ones in one record (``_held``).
