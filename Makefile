@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks site authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -124,6 +124,20 @@ $(FRAMEWORKS)/.installed: Makefile
 
 frameworks: $(VENV)/.test $(EXTENSIONS) $(FRAMEWORKS)/.installed ## every example of docs/frameworks.md; needs rsyslog-kafka, Maven, Java
 	TIDELOG_FRAMEWORKS=$(abspath $(FRAMEWORKS)/bin/python) $(BIN)/pytest tests/clients/test_frameworks.py -p no:randomly
+
+SITE := build/site
+$(SITE)/.installed: Makefile
+	$(PYTHON) -m venv $(SITE)/venv
+	$(SITE)/venv/bin/python -m pip install --quiet 'mkdocs-material>=9.5,<10' 'mkdocs<2'
+	@touch $@
+
+# Pages as they lie in the repository, so that links between them lead the same ways.
+site: $(SITE)/.installed ## the documentation as a site, in build/site/html; every page and link is checked
+	rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages/benchmarks/results
+	cp -r README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs $(SITE)/pages
+	cp benchmarks/*.md $(SITE)/pages/benchmarks
+	cp benchmarks/results/*.svg $(SITE)/pages/benchmarks/results
+	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/mkdocs build --strict --quiet
 
 STATES ?= 1000
 power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each workload: make power-loss STATES=5000

@@ -72,6 +72,12 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
         assert re.search(rf"^(?:async )?def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"
 
 
+def test_the_site_has_a_place_for_every_page() -> None:
+    """`make site` refuses a page without one; this finds it in every run."""
+    placed = re.findall(r"^ +- (?:[\w ]+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(placed) == sorted(str(path.relative_to(ROOT)) for path in PAGES)
+
+
 ROOMS = [
     path.parent
     for package in ("protocol", "log", "cleaner", "broker", "pipeline")
