@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.support.http_apps import serving
-from tests.support.topics import create_topic, delete_topic
+from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop.deferred import Deferred
@@ -239,17 +239,6 @@ async def test_deletions_are_soft_and_then_for_good(tmp_path: Path) -> None:
         assert await client.ask("DELETE", "/subjects/s?permanent=true") == (200, [2])
         assert await client.get("/subjects?deleted=true") == []
         assert await client.register("s", B) == 3
-
-
-async def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
-    async with registry(tmp_path) as client:
-        assert await client.register("s", A) == 1
-        with opening_expected():
-            delete_topic(client.parts, TOPIC)
-            create_topic(client.parts, TOPIC, 1, 1, {"cleanup.policy": "compact"})
-            client.partition.open()
-        assert await client.get("/subjects") == []
-        assert await client.register("s", B) == 2
 
 
 async def test_references_are_kept_and_hold_what_they_name(tmp_path: Path) -> None:
