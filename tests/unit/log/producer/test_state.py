@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot
@@ -196,6 +196,7 @@ def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
         assert end(known, epoch + 1, 2, is_abort=decisions[epoch + 1]) == "ended"
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(SAVED, max_size=5, unique_by=lambda item: item.producer_id))
 def test_a_snapshot_says_what_each_producer_was_read_from(saved: list[SnapshotEntry]) -> None:
     with TemporaryDirectory() as directory:
