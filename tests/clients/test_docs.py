@@ -100,6 +100,18 @@ def test_every_python_example_is_run_here() -> None:
     assert len(python_blocks(README)) == 2, "give a new example of README.md its test"
 
 
+def test_the_examples_of_a_broker_in_a_test_run(tmp_path: Path) -> None:
+    """Scripts of docs/testing.md print, and its fixtures serve a test as each of them says."""
+    blocks = python_blocks((ROOT / "docs" / "testing.md").read_text())
+    scripts = [block for block in blocks if "with tidelog.Broker(" in block]
+    fixtures = [block for block in blocks if block not in scripts]
+    assert len(scripts) == len(fixtures) == 2
+    for script in scripts:
+        assert "127.0.0.1:" in run([sys.executable, "-c", script])
+    (tmp_path / "test_page.py").write_text("\n".join(fixtures))
+    assert "1 passed" in run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)])
+
+
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = re.findall(r"^    make (\S+)", section("Two commands"), re.MULTILINE)
