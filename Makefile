@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(shell cat extensions.txt) $(shell find protocol log cleaner broker pipeline -name '*.pxd' -o -name '*.h')
 EXTENSIONS := build/.extensions
 
-.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks site authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills lint types imports fmt check bench load churn docs image kafka-jars clean help
+.PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks site authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills spark-tables lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -149,6 +149,11 @@ FOLLOW_MASTER ?= none
 follow-kills: $(VENV)/.test $(EXTENSIONS) ## export --follow while its process, broker and store go: make follow-kills FAULTS_EACH=20 FOLLOW_MASTER='local[2]'
 	TIDELOG_FOLLOW_FAULTS=$(FAULTS_EACH) TIDELOG_FOLLOW_SEED=$(FOLLOW_SEED) TIDELOG_FOLLOW_MASTER='$(FOLLOW_MASTER)' \
 	  $(BIN)/pytest tests/faults/test_follow_kills.py --timeout=1800 -p no:randomly
+
+spark-tables: $(VENV)/.test $(EXTENSIONS) ## Spark reads the exports' Iceberg tables (Spark 4.1 and Iceberg's runtime below build/, 500 MB)
+	test -x build/spark-4.1/bin/python || $(PYTHON) -m venv build/spark-4.1
+	build/spark-4.1/bin/python -m pip install --quiet 'pyspark==4.1.*'
+	TIDELOG_SPARK_TABLES=1 $(BIN)/pytest tests/spark/test_tables.py -p no:randomly
 
 SEEDS ?= 2000
 FIRST_SEED ?= 0
