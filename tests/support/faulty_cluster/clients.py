@@ -177,6 +177,7 @@ class Pairs(Worker):
             for partition in (0, 1):
                 self._producer.produce(self._topic, value, partition=partition)
             if self._number % 5 == 0:
+                self._producer.flush(WAIT_S)  # unsent records would leave nothing to abort
                 self._abort(value)
                 return
             repeat_until_answered(self._producer.commit_transaction)
