@@ -37,6 +37,8 @@ from tidelog.protocol.messages.list_offsets import (
 MAX_PARTITIONS = 1000
 """Most partitions in one request: what is decoded and encoded in one turn of the loop."""
 REQUEST_TIMEOUT_S = 5.0
+LIMIT_S = 10.0
+"""Time for one request: all its attempts, and its wait for those before it. Clients wait 30 s for the whole."""
 ATTEMPTS = 3
 RETRY_S = 0.1
 """The first attempt meets a connection that the leader's restart has closed."""
@@ -91,6 +93,14 @@ class PeerOffsets:
         return done
 
     async def _ask(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
+        """Ask one leader, no longer than its time."""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await self._attempt(leader, asked)
+        except TimeoutError:
+            return dict.fromkeys(asked, LeaderNotAvailableError(f"broker {leader} does not answer in time"))
+
+    async def _attempt(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
         """Ask one leader, and again where it cannot be reached."""
         channel, lock = self._channels.setdefault(leader, (Channel(REQUEST_TIMEOUT_S, self._security), asyncio.Lock()))
         reason = ""

@@ -63,6 +63,7 @@ class Leaders:
         self.failures: dict[int, int] = {}
         self.moved: set[int] = set()
         self.left_out: set[int] = set()
+        self.silent: set[int] = set()
         self.asked: list[tuple[int, int]] = []
         self.under_way: set[int] = set()
 
@@ -75,6 +76,8 @@ class Leaders:
         await asyncio.sleep(0)
         self.under_way.discard(address.port)
         self.asked.append((address.port, sum(len(topic.partitions) for topic in request.topics)))
+        if address.port in self.silent:
+            await asyncio.Event().wait()
         if self.failures.get(address.port, 0) > 0:
             self.failures[address.port] -= 1
             raise ChannelError("closed")
@@ -163,3 +166,13 @@ async def test_many_partitions_go_in_several_requests_one_after_the_other(leader
     count = 2 * MAX_PARTITIONS + 1
     assert await find((SECOND,) * count, *range(count)) == {index: 200 + index for index in range(count)}
     assert [number for _, number in leaders.asked] == [MAX_PARTITIONS, MAX_PARTITIONS, 1]
+
+
+async def test_requests_to_a_leader_that_never_answers_end_together(
+    leaders: Leaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for one another: one after the other took longer than clients wait for all partitions."""
+    monkeypatch.setattr(latest_offsets, "LIMIT_S", 0.01)
+    leaders.silent = {SECOND}
+    count = 3 * MAX_PARTITIONS
+    assert set((await find((SECOND,) * count, *range(count))).values()) == {"LeaderNotAvailableError"}
