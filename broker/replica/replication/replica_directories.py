@@ -69,14 +69,16 @@ class ReplicaDirectories:
 
 
 def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[TopicPartition]:
-    """Yield the partitions that an image has, and that an older one had otherwise. Unchanged parts are shared."""
+    """Yield the partitions that an image has with other replicas, or in other directories, than an older one.
+
+    Unchanged parts are shared. Elections are no news: they change all partitions of a cluster at once."""
     if before.topics is after.topics:
         return
     for topic_id, topic in after.topics.items():
         known = before.topics.get(topic_id)
         if known is not None and known is not topic:
             for number, (old, new) in enumerate(zip(known.partitions, topic.partitions, strict=False)):
-                if old is not new:
+                if old is not new and (old.directories != new.directories or old.replicas != new.replicas):
                     yield TopicPartition(topic.name, number)
 
 

@@ -85,6 +85,23 @@ def test_what_is_refused_holds_nothing_else_up() -> None:
     assert MAX_ASSIGNMENTS in told(replicas.next_request(known, 9))
 
 
+def test_elections_hold_no_new_log_up() -> None:
+    """The end of one broker may change each partition of a cluster."""
+    count = 2 * MAX_ASSIGNMENTS
+    places = dict.fromkeys(partitions(count), FIRST)
+    replicas = ReplicaDirectories(OWN, places.get)
+    before = image([FIRST] * count + [THEIRS])
+    assert told(replicas.next_request(before, 9)) == {}
+    topic = before.topics[TOPIC]
+    elected = topic._replace(partitions=tuple(one._replace(leader=OWN, isr=(OWN,)) for one in topic.partitions))
+    after = before._replace(topics={TOPIC: elected})
+    assert told(replicas.next_request(after, 9)) == {}
+    made = TopicPartition("t", count)
+    places[made] = SECOND
+    replicas.note([made])
+    assert told(replicas.next_request(after, 9)) == {count: SECOND}
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_metadata_end_as_the_logs_lie_when_requests_overtake_one_another(seed: int) -> None:
     """Logs move between directories while requests are lost, refused, or taken late, after newer ones."""
