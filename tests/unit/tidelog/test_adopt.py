@@ -74,6 +74,15 @@ def test_root_is_told_who_may_serve_what_it_adopts(
     assert ("chown -R" in "".join(json.loads(capsys.readouterr().out)["notes"])) == (user == 0)
 
 
+def test_root_is_told_that_a_shared_file_has_one_owner(
+    source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    for option, is_shared in (("--copy", False), ("--link", True)):
+        assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), option, "--dry-run"]) == 0
+        assert ("with --link Kafka's own record files change their owner, too" in capsys.readouterr().out) == is_shared
+
+
 def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "topics.txt"
     words = ["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), "--topic-configs", str(file), "--dry-run"]

@@ -74,7 +74,7 @@ def command(
             topic_configs=None if topic_configs is None else read_topic_configs(topic_configs),
         )
         plan = make_plan(file_system, time, options)
-        plan.notes.extend(ownership_notes(data_dir))
+        plan.notes.extend(ownership_notes(data_dir, is_shared=not copy))
         try:
             if not as_json:
                 report(plan)
@@ -93,11 +93,14 @@ def command(
     return 1 if plan.problems else 0
 
 
-def ownership_notes(data_dir: str) -> list[str]:
+def ownership_notes(data_dir: str, *, is_shared: bool) -> list[str]:
     """Return what root has to know: files of mode 0600 that belong to it serve no broker of another user."""
     if os.geteuid() != 0:
         return []
-    return [f"root alone may serve {data_dir} then; for a broker of another user: chown -R USER {data_dir}"]
+    notes = [f"root alone may serve {data_dir} then; for a broker of another user: chown -R USER {data_dir}"]
+    if is_shared:
+        notes.append("with --link Kafka's own record files change their owner, too: not while Kafka still needs them")
+    return notes
 
 
 def tell(line: str) -> None:
