@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
@@ -221,10 +222,12 @@ def test_a_snapshot_makes_no_call_of_python_for_a_producer(tmp_path: Path) -> No
             world.update(ProducerBatch(number, 0, 0, 0, number, number, 0, is_transactional=False))
         events: Counter[str] = Counter()
         before = sys.getprofile()
+        gc.disable()  # what other tests left may call Python when it goes
         sys.setprofile(lambda frame, event, _, events=events: events.update([event]))  # type: ignore[misc]
         try:
             world.take_snapshot()
         finally:
             sys.setprofile(before)
+            gc.enable()
         calls.append(events)
     assert calls[0] == calls[1]
