@@ -96,7 +96,7 @@ class TlsSocket:
                 total += count
                 if not count:
                     self._ended = True
-                elif count == total < RECORD_BYTES and is_one_frame(view, count):
+                elif count == total < RECORD_BYTES and count < size and is_one_frame(view, count):
                     return count  # a client that waits for each answer has sent nothing more: spares a look
         except ssl.SSLWantReadError:
             pass

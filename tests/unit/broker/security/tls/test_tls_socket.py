@@ -134,6 +134,15 @@ def test_bytes_decrypted_already_get_a_turn_of_their_own(pair: TlsPair, size: in
     assert received == data
 
 
+def test_a_frame_that_fills_the_buffer_hides_no_bytes_after_it(pair: TlsPair) -> None:
+    """One record holds both: the kernel tells of nothing more."""
+    loop, first = SocketLoop(), framed(500)
+    pair.tls.add_reader(cast(Any, loop), lambda: None)
+    pair.raw.sendall(pair.encrypt(first + framed(3)))
+    assert pair.tls.recv_into(bytearray(len(first))) == len(first)
+    assert loop.soon
+
+
 def test_a_paused_reader_gets_what_was_decrypted_when_it_reads_on(pair: TlsPair) -> None:
     loop, calls = cast(Any, SocketLoop()), []
     pair.tls.add_reader(loop, lambda: calls.append("first"))
