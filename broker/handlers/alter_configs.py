@@ -9,7 +9,7 @@ from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_configs
+from tidelog.broker.security.changes import Notes, note_configs
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.alter_configs import (
@@ -27,6 +27,20 @@ Request = AlterConfigsRequest
 
 def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Steps[AlterConfigsResponse]:
     """Change each resource by itself; what is set on it and not named is removed. Answered when all is durable."""
+    with Notes() as notes:
+        results = yield from replace_each(broker, context, request, notes)
+        yield from notes.write()
+    responses = []
+    for resource, result in results:
+        yield result if isinstance(result, Deferred) else None
+        responses.append(answer(resource, error_of(result)))
+    return AlterConfigsResponse(responses=responses)
+
+
+def replace_each(
+    broker: Broker, context: RequestContext, request: AlterConfigsRequest, notes: Notes
+) -> Steps[list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]]]:
+    """Begin the change of each resource."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
@@ -38,19 +52,15 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
                 request.validate_only,
             )
             topic = topic_of(resource.resource_type, resource.resource_name)
-            results.append((resource, broker.topics.changes.commit(topic, work)))
+            change = broker.topics.changes.commit(topic, work)
+            results.append((resource, change))
+            if not request.validate_only:
+                names = [config.name for config in resource.configs]
+                notes.add(change, note_configs(context, resource.resource_type, resource.resource_name, names))
         except KafkaError as error:
             results.append((resource, without_traceback(error)))
         yield None
-    responses = []
-    for resource, result in results:
-        yield result if isinstance(result, Deferred) else None
-        failure = error_of(result)
-        if failure is None and not request.validate_only:
-            names = [config.name for config in resource.configs]
-            note_configs(context, resource.resource_type, resource.resource_name, names)
-        responses.append(answer(resource, failure))
-    return AlterConfigsResponse(responses=responses)
+    return results
 
 
 def read_texts(resource: AlterConfigsResource) -> dict[str, str]:

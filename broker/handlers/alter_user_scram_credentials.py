@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials, mechanism_of
 from tidelog.broker.loop.deferred import error_of
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_change
+from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError
 from tidelog.protocol.messages.alter_user_scram_credentials import (
@@ -36,22 +36,23 @@ def handle(
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}
     made: list[ScramCredentialDeletion | ScramCredentialUpsertion] = []
-    for change in changes_of(request):
+    with Notes() as notes:
         try:
-            if named[change.name, change.mechanism] > 1:
-                raise DuplicateResourceError("A user credential cannot be altered twice in the same request")
-            apply_change(credentials, change)
-            errors.setdefault(change.name, None)
-            made.append(change)
-        except KafkaError as error:
-            errors[change.name] = errors.get(change.name) or without_traceback(error)
-        yield None
-    synced = broker.controller.when_synced()
-    yield synced
+            for change in changes_of(request):
+                try:
+                    if named[change.name, change.mechanism] > 1:
+                        raise DuplicateResourceError("A user credential cannot be altered twice in the same request")
+                    apply_change(credentials, change)
+                    errors.setdefault(change.name, None)
+                    made.append(change)
+                except KafkaError as error:
+                    errors[change.name] = errors.get(change.name) or without_traceback(error)
+                yield None
+        finally:
+            synced = broker.controller.when_synced()
+            notes.add(synced, note_credentials(context, made))
+        yield from notes.write()
     failure = error_of(synced)
-    for change in made if failure is None else ():
-        note_credential(context, change)
-        yield None
     return AlterUserScramCredentialsResponse(results=[answer(user, error or failure) for user, error in errors.items()])
 
 
@@ -70,6 +71,15 @@ def apply_change(credentials: ScramCredentials, change: ScramCredentialDeletion 
         credentials.delete(change.name, mechanism)
     else:
         credentials.put(change.name, mechanism, change.iterations, bytes(change.salt), bytes(change.salted_password))
+
+
+def note_credentials(
+    context: RequestContext, changes: Iterable[ScramCredentialDeletion | ScramCredentialUpsertion]
+) -> Lines:
+    """Write the audit lines of changes."""
+    for change in changes:
+        note_credential(context, change)
+        yield
 
 
 def note_credential(context: RequestContext, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> None:

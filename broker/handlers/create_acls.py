@@ -16,7 +16,7 @@ from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_acl
+from tidelog.broker.security.changes import Notes, note_acls
 from tidelog.protocol.acl import ResourceType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
@@ -57,10 +57,11 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
     created = new_rules(rules, authorizer.rules)
     records = plan_creation(created, authorizer.rules, lambda: random_uuid(generator))
     broker.controller.commit(records)
-    yield from settled(broker.controller.when_synced())
-    for rule in created:
-        note_acl("acl created", context, rule)
-        yield None
+    synced = broker.controller.when_synced()
+    with Notes() as notes:
+        notes.add(synced, note_acls("acl created", context, created))
+        yield from settled(synced)
+        yield from notes.write()
     return CreateAclsResponse(results=results)
 
 

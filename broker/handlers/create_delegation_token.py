@@ -12,7 +12,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_change
+from tidelog.broker.security.changes import Notes, note_token
 from tidelog.broker.security.principal import USER, Principal
 from tidelog.broker.security.token_requests import check_may_ask
 from tidelog.protocol.acl import AclOperation, ResourceType
@@ -63,8 +63,11 @@ def handle(
         in_thread(broker.loop, broker.executor, lambda: delegation_tokens.derive_credentials(secret))
     )
     tokens.create(token, credentials)
-    yield from settled(broker.controller.when_synced())
-    note_change("token created", context, token=token.token_id, owner=token.owner)
+    synced = broker.controller.when_synced()
+    with Notes() as notes:
+        notes.add(synced, note_token("token created", context, token=token.token_id, owner=token.owner))
+        yield from settled(synced)
+        yield from notes.write()
     response.issue_timestamp_ms, response.expiry_timestamp_ms = token.issued_ms, token.expires_ms
     response.max_timestamp_ms, response.token_id, response.hmac = token.max_ms, token.token_id, secret
     return response

@@ -14,7 +14,7 @@ from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_acl
+from tidelog.broker.security.changes import Notes, note_acls
 from tidelog.protocol.acl import PatternType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, SecurityDisabledError
@@ -53,10 +53,11 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
     records = found.removal_records(present)
     removed = [present[one] for one in found.ids if one in present]
     broker.controller.commit(records)
-    yield from settled(broker.controller.when_synced())
-    for rule in removed:
-        note_acl("acl deleted", context, rule)
-        yield None
+    synced = broker.controller.when_synced()
+    with Notes() as notes:
+        notes.add(synced, note_acls("acl deleted", context, removed))
+        yield from settled(synced)
+        yield from notes.write()
     results = []
     for outcome in outcomes:
         results.append(result_of(outcome if isinstance(outcome, KafkaError) else found.by_filter[outcome]))

@@ -11,7 +11,7 @@ from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import note_configs
+from tidelog.broker.security.changes import Notes, note_configs
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -31,6 +31,20 @@ def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:
     """Change each resource by itself. Answered when all is durable."""
+    with Notes() as notes:
+        results = yield from change_each(broker, context, request, notes)
+        yield from notes.write()
+    responses = []
+    for resource, result in results:
+        yield result if isinstance(result, Deferred) else None
+        responses.append(answer(resource, error_of(result)))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def change_each(
+    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest, notes: Notes
+) -> Steps[list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]]]:
+    """Begin the changes of each resource."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
@@ -45,19 +59,15 @@ def handle(
                 yield from settled(in_thread(broker.loop, broker.executor, check))
                 broker.loop.call_soon(broker.configs.stores.reload)
             topic = topic_of(resource.resource_type, resource.resource_name)
-            results.append((resource, broker.topics.changes.commit(topic, work)))
+            change = broker.topics.changes.commit(topic, work)
+            results.append((resource, change))
+            if not request.validate_only:
+                names = [config.name for config in resource.configs]
+                notes.add(change, note_configs(context, resource.resource_type, resource.resource_name, names))
         except KafkaError as error:
             results.append((resource, without_traceback(error)))
         yield None
-    responses = []
-    for resource, result in results:
-        yield result if isinstance(result, Deferred) else None
-        failure = error_of(result)
-        if failure is None and not request.validate_only:
-            names = [config.name for config in resource.configs]
-            note_configs(context, resource.resource_type, resource.resource_name, names)
-        responses.append(answer(resource, failure))
-    return IncrementalAlterConfigsResponse(responses=responses)
+    return results
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:

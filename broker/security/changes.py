@@ -1,17 +1,73 @@
-"""Audit lines of changes: ACLs, passwords and configs, with who made them, never with a secret."""
+"""Audit lines of changes: ACLs, passwords and configs, with who made them, never with a secret.
+
+A request's steps are closed where they stand when its client goes. What it has changed by then stands, and has its
+lines too (``Notes``): else a client that closes its connection at once would leave no trace. Loop thread only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.config.description import ResourceType as ConfigResource
+from tidelog.broker.loop.deferred import Deferred, error_of
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.audit import record
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
+
+
+Lines = Iterator[None]
+"""Each step of it writes a line."""
+
+
+class Notes:
+    """Audit lines of one request's changes, written once these are durable, also if its client has gone by then."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[Deferred[Any], Lines]] = deque()
+
+    def add(self, change: Deferred[Any], lines: Lines) -> None:
+        """Have lines written when a change is durable; none if it fails."""
+        self._left.append((change, lines))
+
+    def write(self) -> Steps[None]:
+        """Write the lines in the order of the changes, one in a step."""
+        while self._left:
+            change, lines = self._left[0]
+            if not change.done:
+                yield change
+            if error_of(change) is None:
+                for _ in lines:
+                    yield None
+            self._left.popleft()
+
+    def __enter__(self) -> Notes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Have the lines that are left written without the request's steps."""
+        for change, lines in self._left:
+            change.on_done(lambda change, lines=lines: write_now(change, lines))  # type: ignore[misc]
+
+
+def write_now(change: Deferred[Any], lines: Lines) -> None:
+    """Write the lines of a settled change, none if it failed."""
+    if error_of(change) is None:
+        deque(lines, maxlen=0)
+
+
+def note_acls(event: str, context: RequestContext, rules: Iterable[AccessRule]) -> Lines:
+    """Write that ACLs were made or removed."""
+    for rule in rules:
+        note_acl(event, context, rule)
+        yield
 
 
 def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
@@ -28,9 +84,16 @@ def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
     note_change(event, context, acl=acl)
 
 
-def note_configs(context: RequestContext, kind: int, name: str, keys: Iterable[str]) -> None:
+def note_configs(context: RequestContext, kind: int, name: str, keys: Iterable[str]) -> Lines:
     """Write which configs of a resource were changed. Their values may be secrets, and are left out."""
     note_change("config changed", context, resource=ConfigResource(kind).name, name=name, keys=sorted(set(keys)))
+    yield
+
+
+def note_token(event: str, context: RequestContext, **facts: object) -> Lines:
+    """Write that a delegation token was made, or that its end was changed."""
+    note_change(event, context, **facts)
+    yield
 
 
 def note_change(event: str, context: RequestContext, **facts: object) -> None:

@@ -1,0 +1,126 @@
+"""Audit lines of changes whose client goes, at any step of its request."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.topics import create_topic
+from tests.unit.broker.admin_broker import AdminBroker, context_of
+from tests.unit.broker.controller.test_topic_changes import Steps
+from tests.unit.broker.handlers.test_acls import ANY_FILTER, create, creation
+from tests.unit.broker.handlers.test_other_admin_handlers import upsert
+from tidelog.broker.config.changes import Operation
+from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.security.token_requests import change_end
+from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.messages import alter_configs, alter_user_scram_credentials, create_acls, delete_acls
+from tidelog.protocol.messages import incremental_alter_configs as incremental
+
+NAMES = ("a", "b", "c")
+SET = {"name": "flush.ms", "value": "9"}
+
+
+def resources(module: Any, config: Any) -> list[Any]:
+    """Each topic with one config to set."""
+    return [
+        module.AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configs=[config])
+        for name in NAMES
+    ]
+
+
+REQUESTS: dict[str, Any] = {
+    "create_acls": create_acls.CreateAclsRequest(creations=[creation(f"new-{name}") for name in NAMES]),
+    "delete_acls": delete_acls.DeleteAclsRequest(filters=[ANY_FILTER]),
+    "alter_user_scram_credentials": alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+        deletions=[], upsertions=[upsert(name) for name in NAMES]
+    ),
+    "alter_configs": alter_configs.AlterConfigsRequest(
+        resources=resources(alter_configs, alter_configs.AlterableConfig(**SET))
+    ),
+    "incremental_alter_configs": incremental.IncrementalAlterConfigsRequest(
+        resources=resources(incremental, incremental.AlterableConfig(**SET, config_operation=Operation.SET))
+    ),
+}
+
+
+def state_of(admin: AdminBroker) -> dict[object, object]:
+    """All that these requests change."""
+    image = admin.controller.image
+    configs = {name: admin.metadata.topics[name].configs.get("flush.ms") for name in NAMES}
+    parts: list[Mapping[Any, object]] = [image.acls, image.scram, configs]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def changes_and_lines(
+    admin: AdminBroker, api: str, steps_done: int, caplog: pytest.LogCaptureFixture
+) -> tuple[int, int, bool]:
+    """The number of things that a request changed whose client went after some steps, its lines, and its end."""
+    caplog.clear()
+    before, syncs, is_over = state_of(admin), Steps(), False
+    admin.set_listener(admin.listener, syncs, syncs.all)
+    steps = importlib.import_module(f"tidelog.broker.handlers.{api}").handle(admin.broker, context_of(1), REQUESTS[api])
+    for number in range(steps_done):
+        try:
+            waiting = next(steps)
+        except StopIteration:
+            is_over = True
+            break
+        if waiting is not None and number + 1 < steps_done:
+            syncs.all()
+    steps.close()
+    syncs.all()
+    after = state_of(admin)
+    changed = sum(before.get(key) != after.get(key) for key in before.keys() | after.keys())
+    lines = [line for record in caplog.records if record.name == "tidelog.audit" for line in [record.getMessage()]]
+    assert len({*lines}) == len(lines)
+    return changed, len(lines), is_over
+
+
+@pytest.mark.parametrize("api", sorted(REQUESTS))
+def test_each_change_has_its_line_wherever_its_client_goes(
+    tmp_path: Path, api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a client that closes its connection at once would leave no trace of what it changed."""
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    most, is_over = 0, False
+    for steps_done in range(1, 40):
+        admin = AdminBroker(tmp_path / str(steps_done), {"authorizer.class.name": STANDARD_AUTHORIZER})
+        for name in NAMES:
+            create_topic(admin, name, 1)
+        create(admin, *map(creation, NAMES))
+        changed, lines, is_over = changes_and_lines(admin, api, steps_done, caplog)
+        assert lines == changed, steps_done
+        most = max(most, changed)
+        if is_over:
+            break
+    assert (most, is_over) == (len(NAMES), True)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_durable(
+    caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    synced: Deferred[None] = Deferred()
+    services = SimpleNamespace(tokens=SimpleNamespace(get=lambda: None))
+    controller = SimpleNamespace(when_synced=lambda: synced)
+    listener = SimpleNamespace(listener_name="S", security_protocol="SASL_SSL")
+    config = SimpleNamespace(listeners=[listener])
+    broker = cast(Any, SimpleNamespace(config=config, services=services, controller=controller))
+    new_end: Callable[..., int] = lambda *_: 4711  # noqa: E731
+    steps = change_end(broker, context_of(1, listener_name="S"), "token renewed", new_end)
+    assert next(steps) is synced
+    steps.close()
+    assert not caplog.messages
+    synced.fail(KafkaStorageError()) if fails else synced.complete(None)
+    assert [json.loads(line)["until_ms"] for line in caplog.messages] == [4711] * (not fails)
