@@ -1,7 +1,8 @@
 """Avro schemas whose values may be larger or deeper than their bytes let expect.
 
-An array of items that take no byte, such as nulls, has as many as four bytes say: 2 GB of a value of 9 bytes. A type
-that contains itself is read by calls within calls, for which a thread's stack may be too small.
+An array of items that take no byte, such as nulls, has as many as four bytes say: 2 GB of a value of 9 bytes. So have
+records of two records, of two records each, down to nulls: thirty of them are 2^30 nulls without a byte. A type that
+contains itself is read by calls within calls, for which a thread's stack may be too small.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+RECORDS = ("record", "error")
+NODES_PER_BYTE = 16
+"""Nulls, empty and nested records that may come with each byte of a value."""
+NODES_OF_ALL = 1000
+"""Those that a value may have besides."""
 
 
 class AvroBounds:
@@ -18,8 +24,10 @@ class AvroBounds:
     def __init__(self, parsed: Any, named: Mapping[str, Any]) -> None:
         self._named = named
         self._done: set[str] = set()
-        self.has_free_items = False
+        self._excesses: dict[str, int] = {}
         self.is_recursive = False
+        self.is_inflated = self._excess(parsed) > NODES_OF_ALL
+        """Return whether few bytes may stand for any number of items or fields."""
         self._walk(parsed, ())
 
     def _walk(self, node: Any, around: tuple[str, ...]) -> None:
@@ -29,12 +37,14 @@ class AvroBounds:
         elif isinstance(node, str):
             if node not in PRIMITIVES:
                 self._walk_named(node, around)
-        elif node["type"] in ("record", "error"):
+        elif node["type"] in RECORDS:
             self._walk_named(node["name"], around)
-        elif node["type"] in ("array", "map"):
-            inner = node.get("items", node.get("values"))
-            self.has_free_items |= node["type"] == "array" and not self._takes_bytes(inner, ())
-            self._walk(inner, around)
+        elif node["type"] == "array":
+            self.is_inflated |= self._excess(node["items"]) > 0
+            self._walk(node["items"], around)
+        elif node["type"] == "map":
+            self.is_inflated |= self._excess(node["values"]) > NODES_PER_BYTE  # a key has a byte
+            self._walk(node["values"], around)
 
     def _walk_named(self, name: str, around: tuple[str, ...]) -> None:
         if name in around:
@@ -44,18 +54,20 @@ class AvroBounds:
                 self._walk(field["type"], (*around, name))
             self._done.add(name)
 
-    def _takes_bytes(self, node: Any, around: tuple[str, ...]) -> bool:
-        """Return whether each value has at least one byte."""
-        if isinstance(node, list):
-            return True  # the number of the branch
-        if isinstance(node, str):
-            if node in PRIMITIVES:
-                return node != "null"
+    def _excess(self, node: Any) -> int:
+        """Return by how many nodes without bytes a value may exceed NODES_PER_BYTE for each of its bytes."""
+        if isinstance(node, list):  # the number of the branch has a byte
+            return max(map(self._excess, node), default=0) - NODES_PER_BYTE
+        if isinstance(node, str) and node not in PRIMITIVES:
             node = self._named[node]
-        if node["type"] == "fixed":
-            return bool(node["size"])
-        if node["type"] not in ("record", "error"):
-            return bool(node["type"] != "null")
-        name = node["name"]
-        inside = (*around, name)
-        return name in around or any(self._takes_bytes(one["type"], inside) for one in self._named[name]["fields"])
+        kind = node if isinstance(node, str) else node["type"]
+        if kind in RECORDS:
+            return self._excess_of_record(node["name"])
+        return 1 if kind == "null" or (kind == "fixed" and not node["size"]) else -NODES_PER_BYTE
+
+    def _excess_of_record(self, name: str) -> int:
+        if name not in self._excesses:
+            self._excesses[name] = 0  # for a record that contains itself
+            fields = self._named[name]["fields"]
+            self._excesses[name] = 1 + sum(self._excess(field["type"]) for field in fields)
+        return self._excesses[name]

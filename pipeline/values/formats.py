@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.avro_bounds import AvroBounds
 from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError, read_indices
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def parsed_avro(
         return fastavro.parse_schema(
             _without_logical(json.loads(schema.text), logical), named_schemas=named, expand=expand
         )
-    except (SchemaParseException, ValueError) as error:
+    except (SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
 
 
@@ -140,10 +141,23 @@ def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
     }
 
 
+def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> AvroBounds:
+    """The bounds of a schema as ``parsed_avro`` gives it, with its ``named`` types.
+
+    Raises BadRequestError where few bytes may stand for any number of items or fields.
+    """
+    bounds = AvroBounds(parsed, named)
+    if bounds.is_inflated:
+        raise BadRequestError(f"schema {schema.id}: items or fields without bytes may be of any number")
+    return bounds
+
+
 def _avro_reader(schema: RegisteredSchema) -> Reader:
     import fastavro
 
-    parsed = parsed_avro(schema, {}, set(), expand=False)
+    named: dict[str, Any] = {}
+    parsed = parsed_avro(schema, named, set(), expand=False)
+    checked_bounds(schema, parsed, named)
 
     def read(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -242,12 +256,16 @@ def _protobuf_file(schema: RegisteredSchema) -> Any:
 
     pool = descriptor_pool.DescriptorPool()
     known = descriptor_pool.Default()
+    added = set[str]()
 
     def add(one: RegisteredSchema, name: str) -> Any:
         proto = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(one.text))
         proto.name = name
         given = dict(one.references)
         for dependency in proto.dependency:
+            if dependency in added:
+                continue
+            added.add(dependency)
             if dependency in given:
                 add(given[dependency], dependency)
             else:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidelog.pipeline.job_errors import BadRequestError
-from tidelog.pipeline.values.avro_bounds import AvroBounds
-from tidelog.pipeline.values.formats import message_at, parsed_avro
+from tidelog.pipeline.values.avro_json import AvroJson
+from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro
 from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, read_indices
 
 FIRST_MESSAGE = b"\0"
@@ -48,18 +49,18 @@ def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
 
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
     import fastavro
+    from fastavro._read_py import schemaless_reader
 
     named: dict[str, Any] = {}
     parsed = parsed_avro(schema, named, set(), expand=False, logical=())
-    bounds = AvroBounds(parsed, named)
-    if bounds.has_free_items:
-        raise BadRequestError(f"schema {schema.id}: an array of items without bytes may have any length")
+    bounds, form = checked_bounds(schema, parsed, named), AvroJson(named)
+    # The compiled one reads a type that contains itself by calls that no limit ends: 100 KB take the process with them.
+    decode = schemaless_reader if bounds.is_recursive else fastavro.schemaless_reader
 
     def read(payload: bytes) -> Any:
-        stream, text = io.BytesIO(payload), io.StringIO()
+        stream = io.BytesIO(payload)
         try:
-            fastavro.json_writer(text, parsed, [fastavro.schemaless_reader(stream, parsed, None)])
-            found = json.loads(text.getvalue())
+            found = form.json_of(parsed, decode(stream, parsed, None, return_named_type=True))
         except _MISFITS as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error or type(error).__name__}") from error
         if stream.tell() != len(payload):
@@ -67,14 +68,12 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
         return found
 
     def write(value: Any) -> bytes:
-        _refuse_unknown(value, parsed, schema.id)
         stream = io.BytesIO()
         try:
-            (one,) = fastavro.json_reader(io.StringIO(json.dumps(value)), parsed)
-            fastavro.schemaless_writer(stream, parsed, one)
+            fastavro.schemaless_writer(stream, parsed, form.datum_of(parsed, value))
         except _MISFITS as error:
             reason = f"it is not of schema {schema.id} in Avro's JSON form: {error or type(error).__name__}"
-            raise UndecodableError(f'{reason} (a value of a union names its type, as {{"string": "a"}})') from error
+            raise UndecodableError(reason) from error
         return stream.getvalue()
 
     return JsonForm(read, write, bounds.is_recursive)
@@ -85,25 +84,20 @@ _MISFITS = (
 )  # fmt: skip
 
 
-def _refuse_unknown(value: Any, parsed: Any, number: int) -> None:
-    """Raises UndecodableError for a field that the record has not, which would be left out."""
-    fields = parsed.get("fields") if isinstance(parsed, Mapping) else None
-    if fields is None or not isinstance(value, Mapping):
-        return
-    unknown = sorted(set(value) - {field["name"] for field in fields})
-    if unknown:
-        raise UndecodableError(f"schema {number} has no field {unknown[0]!r}")
-
-
 def _json_form(schema: RegisteredSchema) -> JsonForm:
-    from jsonschema import Draft7Validator, ValidationError
+    from jsonschema import Draft7Validator, SchemaError, ValidationError
+    from jsonschema.exceptions import UnknownType
     from jsonschema.validators import validator_for
     from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT7
 
-    known = {name: Resource.from_contents(json.loads(one.text), DRAFT7) for name, one in _all_references(schema)}
-    text = json.loads(schema.text)
-    validator = validator_for(text, Draft7Validator)(text, registry=Registry().with_resources(known.items()))
+    try:
+        known = {name: Resource.from_contents(json.loads(one.text), DRAFT7) for name, one in _all_references(schema)}
+        text = json.loads(schema.text)
+        validator = validator_for(text, Draft7Validator)(text, registry=Registry().with_resources(known.items()))
+    except _MISFITS as error:
+        raise BadRequestError(f"schema {schema.id}: {error}, expected a JSON schema") from error
 
     def read(payload: bytes) -> Any:
         try:
@@ -114,17 +108,24 @@ def _json_form(schema: RegisteredSchema) -> JsonForm:
     def write(value: Any) -> bytes:
         try:
             validator.validate(value)
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except ValidationError as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error.message}") from error
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        except (SchemaError, UnknownType, Unresolvable, re.error, *_MISFITS) as error:
+            raise UndecodableError(f"it cannot be checked by schema {schema.id}: {error}") from error
+        return text.encode("utf-8", "backslashreplace")
 
     return JsonForm(read, write)
 
 
-def _all_references(schema: RegisteredSchema) -> list[tuple[str, RegisteredSchema]]:
-    found = list(schema.references)
-    for _, one in schema.references:
-        found += _all_references(one)
+def _all_references(schema: RegisteredSchema) -> set[tuple[str, RegisteredSchema]]:
+    found: set[tuple[str, RegisteredSchema]] = set()
+    waiting = list(schema.references)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += one[1].references
     return found
 
 
@@ -138,7 +139,7 @@ def _protobuf_form(schema: RegisteredSchema) -> JsonForm:
         try:
             message = GetMessageClass(message_at(schema, indices)).FromString(body)
             return json_format.MessageToDict(message, preserving_proto_field_name=True)
-        except (DecodeError, json_format.Error) as error:
+        except (DecodeError, json_format.Error, *_MISFITS) as error:  # as an Any of no known type
             raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
 
     def write(value: Any) -> bytes:

@@ -25,6 +25,10 @@ HEADER = 5
 TIMEOUT_S = 30
 #: A registry's codes for a subject, a version and a schema that it has not.
 _NOT_FOUND = (40401, 40402, 40403)
+MOST_WAYS, MOST_DEPTH = 1000, 100
+"""Of references. Thirty schemas that refer to the next one twice have 2^30 ways."""
+_VARINT_BITS = 35
+"""Seven of each of five bytes, as 32 bits take."""
 _NUMBERS = (
     "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec",
 )  # fmt: skip
@@ -37,12 +41,26 @@ class UndecodableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a registry. ``references``: name by which it imports another one -> that one."""
+    """A schema of a registry. ``references``: name by which it imports another one -> that one.
+
+    Raises UndecodableError where references lead on in too many ways: each is followed when a schema is compared.
+    """
 
     id: int
     kind: str
     text: str
     references: tuple[tuple[str, RegisteredSchema], ...] = ()
+    ways: int = field(init=False, compare=False, repr=False)
+    """Ways along references, each of which leads to a schema."""
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        ways = 1 + sum(one.ways for _, one in self.references)
+        depth = 1 + max((one.depth for _, one in self.references), default=0)
+        if ways > MOST_WAYS or depth > MOST_DEPTH:
+            raise UndecodableError(f"schema {self.id} refers to others in over {MOST_WAYS} ways, or {MOST_DEPTH} deep")
+        object.__setattr__(self, "ways", ways)
+        object.__setattr__(self, "depth", depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +122,19 @@ def read_indices(payload: bytes) -> tuple[list[int], bytes]:
         found = [next(numbers) for _ in range(count)]
     except StopIteration:
         raise UndecodableError("the indices of its message are cut") from None
+    if count < 0 or any(index < 0 for index, _ in found):
+        raise UndecodableError("an index of its message is negative")
     return [index for index, _ in found], payload[found[-1][1] :]
 
 
 def _varints(data: bytes) -> Iterator[tuple[int, int]]:
-    """Zigzag varints and the position after each."""
+    """Zigzag varints and the position after each. Raises UndecodableError."""
     value = shift = 0
     for position, byte in enumerate(data):
         value |= (byte & 0x7F) << shift
         shift += 7
+        if shift > _VARINT_BITS:
+            raise UndecodableError("an index of its message is too large")
         if byte < 0x80:
             yield (value >> 1) ^ -(value & 1), position + 1
             value = shift = 0

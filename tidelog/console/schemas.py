@@ -79,23 +79,27 @@ class Schemas:
             state = await self._registry.state()
             found = state.by_id(number)
             return await self._described(state, found[0]) if found else None
-        except RegistryError:  # another broker leads the registry's topic, or a reference is gone
+        except (RegistryError, KeyError, UndecodableError):  # another broker leads the topic, or a reference is gone
             return None
 
-    async def _described(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema | None:
-        """Return a schema with all it refers to, as the decoder knows them; None where one of those is gone."""
+    async def _described(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema:
+        """Return a schema with all it refers to, as the decoder knows them. Each is described once.
+
+        Raises KeyError where one of those is gone, UndecodableError, RegistryError.
+        """
+        found: dict[tuple[str, int], RegisteredSchema] = {}
+        for one in (*(referred for _, referred in state.resolve(schema.references)), schema):
+            references = tuple((each.name, found[each.subject, each.version]) for each in one.references)
+            found[one.subject, one.version] = RegisteredSchema(
+                one.id, one.schema_type, await self._text(one), references
+            )
+        return found[schema.subject, schema.version]
+
+    async def _text(self, schema: records.RegisteredSchema) -> str:
+        if schema.schema_type != "PROTOBUF":
+            return schema.text
         assert self._registry is not None
-        references = []
-        for one in schema.references:
-            referred = state.version(one.subject, one.version)
-            described = None if referred is None else await self._described(state, referred)
-            if described is None:
-                return None
-            references.append((one.name, described))
-        text = schema.text
-        if schema.schema_type == "PROTOBUF":
-            text = str((await self._registry.parsed_version(schema)).model["serialized"])
-        return RegisteredSchema(schema.id, schema.schema_type, text, tuple(references))
+        return str((await self._registry.parsed_version(schema)).model["serialized"])
 
 
 def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> Decoded | None:

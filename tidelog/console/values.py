@@ -49,9 +49,27 @@ def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None =
 
 def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
     """Format a value that was decoded by its schema; ``name`` says by which, ``size`` counts its bytes."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text, is_whole = _beginning(value, indent, limit)
     cut = clip(text, limit)
-    return Shown(cut, name, size, len(cut) < len(text))
+    return Shown(cut, name, size, not is_whole or len(cut) < len(text))
+
+
+def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
+    """Return the beginning of a value as JSON, and whether that is all.
+
+    Not more is written than is shown: few bytes may stand for many long names of fields. Nor is what is nested deeper
+    than Python's calls go.
+    """
+    parts, length = list[str](), 0
+    try:
+        for part in json.JSONEncoder(indent=indent, ensure_ascii=False).iterencode(value):
+            parts.append(part)
+            length += len(part)
+            if length > limit:
+                return "".join(parts), False
+    except RecursionError:
+        return "".join(parts), False
+    return "".join(parts), True
 
 
 def clip(text: str, limit: int) -> str:

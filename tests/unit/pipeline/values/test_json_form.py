@@ -104,9 +104,36 @@ def test_a_message_is_found_by_its_indices() -> None:
         json_form(protobuf()).read(b"\x02\x0c" + body)
 
 
+def test_a_message_that_has_no_json_is_not_read() -> None:
+    file = descriptor_pb2.FileDescriptorProto(name="t.proto", package="shop", syntax="proto3")
+    file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/any.proto"])
+    message = file.message_type.add(name="First")
+    message.field.add(name="at", number=1, type=11, label=1, type_name=".google.protobuf.Timestamp")
+    message.field.add(name="any", number=2, type=11, label=1, type_name=".google.protobuf.Any")
+    form = json_form(RegisteredSchema(10, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
+    for body in (b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x7f", b"\x12\x05\x0a\x03a/b"):
+        with pytest.raises(UndecodableError, match="schema 10"):
+            form.read(b"\x00" + body)
+
+
 @pytest.mark.parametrize(
-    "schema", [RegisteredSchema(1, "AVRO", '{"type": "nothing"}'), RegisteredSchema(2, "THRIFT", "")]
+    ("text", "value"), [("{}", float("nan")), ('{"$ref": "http://none/x.json"}', 1), ('{"pattern": "("}', "a")]
 )
-def test_what_is_no_schema_is_refused(schema: RegisteredSchema) -> None:
-    with pytest.raises(BadRequestError, match=f"schema {schema.id}"):
-        json_form(schema)
+def test_what_cannot_be_checked_or_is_no_json_is_not_written(text: str, value: Any) -> None:
+    with pytest.raises(UndecodableError, match="schema 11"):
+        json_form(RegisteredSchema(11, "JSON", text)).write(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("AVRO", '{"type": "nothing"}'),
+        ("AVRO", '{"type": {"type": 1}}'),
+        ("AVRO", '{"type": "record"}'),
+        ("JSON", "{"),
+        ("THRIFT", ""),
+    ],
+)
+def test_what_is_no_schema_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(BadRequestError, match="schema 1"):
+        json_form(RegisteredSchema(1, kind, text))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
-from tidelog.console.schemas import MAX_BYTES, Decoded, decode
-from tidelog.pipeline.values.registry import RegisteredSchema
+from tidelog.broker.schema_registry import records
+from tidelog.broker.schema_registry.records import Reference, schema_record
+from tidelog.broker.schema_registry.state import State
+from tidelog.console.schemas import MAX_BYTES, Decoded, Schemas, decode
+from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError
 
 TEXT = RegisteredSchema(1, "AVRO", '"string"')
 NULLS = RegisteredSchema(2, "AVRO", '{"type": "array", "items": "null"}')
@@ -45,3 +50,28 @@ def value(number: int, payload: bytes) -> bytes:
 )  # fmt: skip
 def test_what_is_no_value_of_a_known_schema_stays_bytes(content: bytes, expected: Decoded | None) -> None:
     assert decode(content, KNOWN.get) == expected
+
+
+def test_schemas_that_refer_to_each_other_twice_keep_the_loop_free() -> None:
+    """Each refers to the one before by two names: 60 of them have 2^60 ways, and each is described once."""
+    state = State()
+    for number in range(1, 61):
+        names = ("a", "b") if number > 1 else ()
+        references = tuple(Reference(name, f"s{number - 1}", 1) for name in names)
+        state.replay(*schema_record(records.RegisteredSchema(f"s{number}", 1, number, '"int"', "AVRO", references)))
+    asked: list[int] = []
+
+    class Counted(State):
+        def version(self, subject: str, number: int) -> records.RegisteredSchema | None:
+            asked.append(number)
+            assert len(asked) < 1_000
+            return state.version(subject, number)
+
+    counted = Counted()
+    broker: Any = None
+    schemas = Schemas(broker)
+    (second,), (last,) = state.by_id(2), state.by_id(60)
+    found = asyncio.run(schemas._described(counted, second))
+    assert [name for name, _ in found.references] == ["a", "b"]
+    with pytest.raises(UndecodableError):
+        asyncio.run(schemas._described(counted, last))

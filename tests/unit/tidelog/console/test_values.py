@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
-from tidelog.console.values import AUTO, FORMATS, HEX, JSON, TEXT, check_format, clip, dump, show
+from tidelog.console.values import (
+    AUTO,
+    FORMATS,
+    HEX,
+    JSON,
+    TEXT,
+    check_format,
+    clip,
+    dump,
+    show,
+    show_decoded,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +78,34 @@ def test_a_dump_has_a_line_for_16_bytes() -> None:
 def test_an_unknown_format_is_named() -> None:
     with pytest.raises(ValueError, match="expected auto, text, json, hex"):
         check_format("xml")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_of_a_decoded_value_no_more_is_written_than_is_shown(indent: int | None) -> None:
+    read: list[int] = []
+
+    class Rows(list[dict[str, int]]):
+        """A million rows; each that is written is counted."""
+
+        def __iter__(self) -> Iterator[dict[str, int]]:
+            for number in range(1_000_000):
+                read.append(number)
+                yield {"a" * 10: number}
+
+    shown = show_decoded(Rows([{}]), "avro", 5, 500, indent=indent)
+    assert shown.is_cut
+    assert len(read) < 100
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_value_that_is_nested_too_deep_is_shown_in_part(indent: int | None) -> None:
+    value: object = 1
+    for _ in range(20_000):
+        value = [value]
+    shown = show_decoded(value, "json", 5, 64_000, indent=indent)
+    assert shown.is_cut
+    assert (shown.text or "").startswith("[")
+
+
+def test_a_decoded_value_is_shown_whole() -> None:
+    assert show_decoded({"a": "ä"}, "avro", 3, 100, indent=None) == ('{"a": "ä"}', "avro", 3, False)

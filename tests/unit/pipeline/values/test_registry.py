@@ -1,0 +1,38 @@
+"""Indices of messages in values, and schemas with those they refer to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.pipeline.values.registry import MOST_DEPTH, MOST_WAYS, RegisteredSchema, UndecodableError, read_indices
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"\x01", b"\x03\x00\x00", b"\x02\x01", b"\x04\x00\x05", b"\xff" * 6 + b"\x00", b"\x02" + b"\x80" * 60_000],
+)
+def test_indices_that_no_message_has_are_refused(payload: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        read_indices(payload)
+
+
+def test_indices_and_what_comes_after_them() -> None:
+    assert read_indices(b"\x00rest") == ([0], b"rest")
+    assert read_indices(b"\x04\x02\x80\x01rest") == ([1, 64], b"rest")
+
+
+def test_references_that_double_with_each_step_are_refused() -> None:
+    schema = RegisteredSchema(1, "AVRO", "{}")
+    while 2 * schema.ways < MOST_WAYS:
+        schema = RegisteredSchema(schema.id + 1, "AVRO", "{}", (("a", schema), ("b", schema)))
+    with pytest.raises(UndecodableError, match="refers to others in over"):
+        RegisteredSchema(0, "AVRO", "{}", (("a", schema), ("b", schema)))
+
+
+def test_references_may_be_some_deep() -> None:
+    schema = RegisteredSchema(1, "AVRO", "{}")
+    for number in range(2, MOST_DEPTH + 1):
+        schema = RegisteredSchema(number, "AVRO", "{}", (("a", schema),))
+    assert {schema: 1}[schema] == 1
+    with pytest.raises(UndecodableError):
+        RegisteredSchema(0, "AVRO", "{}", (("a", schema),))
