@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import pytest
 
-from tidelog.client.records.producer import Producer
-from tidelog.commands.records.produce import lines_of
+from tidelog.client import ClientError
+from tidelog.client.records.producer import OutgoingRecord, Producer
+from tidelog.commands.records.produce import Fields, lines_of, send_all
 
 HIGH_DESCRIPTOR = 1_100
 """Beyond the 1,023 that a select can hold."""
@@ -66,3 +68,31 @@ def test_a_file_may_have_any_descriptor() -> None:
     os.close(reading)
     with os.fdopen(high, "rb") as file:
         assert read(file) == ([b"one"], 0)
+
+
+class Taken(Pending):
+    """A producer that notes what it was given, and how much of that it has sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[bytes | None] = []
+        self.sent = 0
+
+    def send(self, record: OutgoingRecord) -> None:
+        self.given.append(record.value)
+
+    def flush(self) -> None:
+        self.sent = len(self.given)
+
+
+@pytest.mark.parametrize("bad", [0, 3, 9])
+@pytest.mark.parametrize("form", ["json", "lines"])
+def test_what_comes_before_a_bad_line_is_written(tmp_path: Path, bad: int, form: str) -> None:
+    lines = [b'{"value": "%d"}' % number if form == "json" else b"%d:a" % number for number in range(10)]
+    lines[bad] = b"no"
+    (tmp_path / "lines").write_bytes(b"\n".join(lines))
+    producer = Taken()
+    fields = Fields(form, None, b":" if form == "lines" else None, (), None, False)
+    with (tmp_path / "lines").open("rb", 0) as file, pytest.raises(ClientError, match=f"^input line {bad + 1}: "):
+        send_all(cast(BinaryIO, file), "input", fields, cast(Producer, producer))
+    assert len(producer.given) == producer.sent == bad

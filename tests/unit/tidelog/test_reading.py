@@ -12,7 +12,8 @@ from tests.support.model_brokers import BROKERS, PLACES, Log, ModelCluster
 from tidelog.client.admin.offsets import READ_COMMITTED
 from tidelog.client.connection import ClientError
 from tidelog.client.records import reading
-from tidelog.client.records.reading import MemberReading, Range, read_partitions
+from tidelog.client.records.reading import MemberReading, NotTakenError, Range, read_partitions
+from tidelog.commands.records.consume import show
 from tidelog.find import FoundRecord
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
@@ -277,3 +278,34 @@ def random_log(source: random.Random) -> Log:
             case _:
                 log.append(*(b"%d %d" % (number, one) for one in range(source.randrange(1, 3))))
     return log
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_record_that_was_not_taken_is_not_committed(monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    committed: dict[tuple[str, int], int] = {}
+    monkeypatch.setattr(ModelMember, "commit", lambda _self, offsets: committed.update(offsets))
+    log = Log()
+    for number in range(5):
+        log.append(b"%d" % number)
+    records = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, print).records()
+    shown = (record for record in records if record is not None)
+    for _ in range(taken + 1):
+        next(shown)
+    with pytest.raises(NotTakenError):
+        records.throw(NotTakenError())  # type: ignore[attr-defined]
+    assert committed == {PLACES[0]: taken}
+
+
+@WAYS
+def test_a_command_tells_why_a_record_was_not_taken(read: Read, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    log = Log()
+    for number in range(3):
+        log.append(b"%d" % number)
+
+    def line(record: FoundRecord) -> bytes:
+        if record.value == b"1":
+            raise ClientError("no value")
+        return record.value or b""
+
+    with pytest.raises(ClientError, match="no value"):
+        show(read(ModelCluster(log), WHOLE), line, None)

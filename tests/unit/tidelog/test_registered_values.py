@@ -11,6 +11,7 @@ import pytest
 
 from tidelog.cli import main
 from tidelog.client import ClientError
+from tidelog.commands.frame.records import RecordFormatError
 from tidelog.commands.records.consume import line_maker
 from tidelog.commands.records.produce import Fields, record_of
 from tidelog.commands.records.registered import RegisteredValues
@@ -70,6 +71,12 @@ def test_a_tombstone_has_no_schema(values: RegisteredValues) -> None:
     line = line_maker("json", values)(found(None))
     assert json.loads(line)["value"] is None
     assert record_of(line, fields("json", values)).value is None
+
+
+def test_a_value_in_bytes_is_no_tombstone(values: RegisteredValues) -> None:
+    values.choose("orders", None, None)
+    with pytest.raises(RecordFormatError, match="under value"):
+        record_of(b'{"key": "k", "value_base64": "/w=="}', fields("json", values))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ VACANT_ROUNDS = 3
 COMMIT_S = 5.0
 
 
+class NotTakenError(Exception):
+    """Thrown into a generator of records by a receiver that could not take the last one: it is not committed."""
+
+
 class Range(NamedTuple):
     """The records that are wanted: where reading begins and ends, in words of the command line."""
 
@@ -155,8 +159,14 @@ class MemberReading:
 
     def _next_round(self) -> Iterator[FoundRecord]:
         for record in self._reading.next_round():
-            self._read[record.topic, record.partition] = record.offset + 1
-            yield record
+            place = record.topic, record.partition
+            before = self._read.get(place, record.offset)
+            self._read[place] = record.offset + 1
+            try:
+                yield record
+            except NotTakenError:
+                self._read[place] = before
+                raise
 
     def _commit_in_time(self) -> None:
         if time.monotonic() >= self._next_commit:

@@ -76,7 +76,7 @@ def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecor
     """Parse one line of JSON. The value stays JSON where ``has_json_value``. Raises RecordFormatError."""
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordFormatError(f"no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise RecordFormatError('expected an object such as {"key": "a", "value": "b"}')
@@ -120,6 +120,8 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _json_value(fields: Mapping[str, Any]) -> bytes | None:
+    if fields.get("value_base64") is not None:
+        raise RecordFormatError("value_base64: expected the value in JSON, under value")
     value = fields.get("value")
     return None if value is None else json.dumps(value).encode()
 

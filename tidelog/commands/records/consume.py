@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -139,12 +140,25 @@ def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], by
             if record is None:
                 sys.stdout.flush()
                 continue
-            sys.stdout.buffer.write(line(record) + b"\n")
+            try:
+                text = line(record)
+            except ClientError:
+                refuse(records)
+                raise
+            sys.stdout.buffer.write(text + b"\n")
             shown += 1
             if shown == most:
                 return
     finally:
         getattr(records, "close")()  # noqa: B009  (a generator: its end leaves the group)
+
+
+def refuse(records: Iterator[FoundRecord | None]) -> None:
+    """Say that the last record was not shown: the group's next member gets it again."""
+    from tidelog.client.records.reading import NotTakenError
+
+    with suppress(NotTakenError):
+        getattr(records, "throw")(NotTakenError())  # noqa: B009  (a generator)
 
 
 def tell(error: KafkaError) -> None:

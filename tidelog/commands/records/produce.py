@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
@@ -147,14 +147,14 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
     from tidelog.client import ClientError
     from tidelog.commands.frame.records import RecordFormatError
 
-    if fields.format == "file":
-        producer.send(record_of(file.read(), fields))
-        return
-    for number, line in enumerate(lines_of(file, producer, bar), 1):
+    contents: Iterable[bytes] = [file.read()] if fields.format == "file" else lines_of(file, producer, bar)
+    for number, content in enumerate(contents, 1):
         try:
-            record = record_of(line, fields)
+            record = record_of(content, fields)
         except (RecordFormatError, ClientError) as error:
-            raise ClientError(f"{name} line {number}: {error}") from None
+            producer.flush()  # what comes before it is written: who mends the line goes on with it
+            place = name if fields.format == "file" else f"{name} line {number}"
+            raise ClientError(f"{place}: {error}") from None
         producer.send(record)
 
 
