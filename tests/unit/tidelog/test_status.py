@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tidelog.client import ClientError
+from tidelog.client.admin import groups, nodes
 from tidelog.client.admin.groups import Group, ListedGroup, Member, PartitionLag
 from tidelog.client.admin.nodes import LogDir, LogDirPartition
 from tidelog.client.admin.topics import Partition, Topic
-from tidelog.commands.manage.status import SHOWN_ROWS, directories_in, groups_in, partitions_in, shortened, show
+from tidelog.commands.manage.status import (
+    SHOWN_ROWS,
+    ask_brokers,
+    described,
+    directories_in,
+    groups_in,
+    partitions_in,
+    shortened,
+    show,
+)
 
 TOPICS = [
     Topic("fine", "", False, [Partition(0, 1, 0, [1, 2], [1, 2], [])]),
@@ -43,13 +56,45 @@ def test_directories_have_the_bytes_of_their_partitions() -> None:
 def test_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     show({
         "cluster": "c", "controller": 1, "brokers": [{"id": 1, "host": "h", "port": 9}], **partitions_in(TOPICS),
-        **groups_in([], []), "log_dirs": directories_in([LogDir(1, "/d", 1, 1, [])]),
+        **groups_in([], []), "log_dirs": directories_in([LogDir(1, "/d", 1, 1, [])]), "problems": ["broker 2: none"],
     })  # fmt: skip
     assert capsys.readouterr().out.splitlines() == [
         "cluster: c, controller 1", "brokers: 1 (h:9)", "topics: 2, 3 partitions", "leaderless: ill-0",
         "under-replicated: ill-1", "groups: 0", "BROKER  DIRECTORY  PARTITIONS  SIZE  FREE",
-        "     1  /d                  0     0     1",
+        "     1  /d                  0     0     1", "broker 2: none",
     ]  # fmt: skip
+
+
+class OneOfTwo:
+    """A cluster whose second broker is away, with all its groups."""
+
+    def brokers(self) -> dict[int, str]:
+        return {1: "one", 2: "two"}
+
+
+def test_a_broker_that_is_away_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def groups_at(_cluster: Any, address: str) -> list[ListedGroup]:
+        if address == "two":
+            raise ClientError("no answer")
+        return [ListedGroup(f"g{number}", "classic", "", "") for number in range(9)]
+
+    def describe_group(_cluster: Any, name: str) -> Group:
+        asked.append(name)
+        if name == "g0":
+            return group(name, 5)
+        raise ClientError("no answer")
+
+    monkeypatch.setattr(groups, "groups_at", groups_at)
+    monkeypatch.setattr(groups, "describe_group", describe_group)
+    monkeypatch.setattr(nodes, "log_dirs_at", lambda _cluster, node, _address: [LogDir(node, "/d", 1, 1, [])])
+    cluster: Any = OneOfTwo()
+    found = ask_brokers(cluster)
+    assert [one.lag for one in described(cluster, found)] == [5]
+    assert asked == ["g0", "g1", "g2", "g3"], "each may take the time-out"
+    assert [one.broker for one in found.directories] == [1]
+    assert [one.partition(":")[0] for one in found.problems] == ["broker 2", "group g1", "group g2", "group g3"]
 
 
 def test_many_names_are_shortened() -> None:

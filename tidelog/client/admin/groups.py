@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidelog.client.admin.offsets import TopicPartition, log_ends
 from tidelog.client.admin.topics import list_topics
-from tidelog.client.cluster import GROUP, Cluster, ask, raise_for_code
+from tidelog.client.cluster import GROUP, Address, Cluster, ask, raise_for_code
 from tidelog.client.connection import Client
 from tidelog.protocol.errors import GroupIdNotFoundError
 from tidelog.protocol.messages.consumer_group_describe import (
@@ -96,9 +96,12 @@ class Group(NamedTuple):
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
     """Ask each broker for the groups it coordinates. Raises ClientError, KafkaError."""
-    return sorted(
-        group for address in cluster.brokers().values() for group in _groups_at(cluster, cluster.client_for(address))
-    )
+    return sorted(group for address in cluster.brokers().values() for group in groups_at(cluster, address))
+
+
+def groups_at(cluster: Cluster, address: Address) -> list[ListedGroup]:
+    """Ask one broker for the groups it coordinates. Raises ClientError, KafkaError."""
+    return _groups_at(cluster, cluster.client_for(address))
 
 
 def describe_group(cluster: Cluster, group: str) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.client.cluster import Cluster, ask, raise_for_code
+from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_log_dirs import (
@@ -78,18 +78,26 @@ def describe_log_dirs(cluster: Cluster, topics: list[str] | None = None) -> list
     if topics is not None:
         numbers = {topic: list(range(len(cluster.leaders(topic)))) for topic in topics}
         asked = [DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
+    return [one for node in sorted(cluster.brokers().items()) for one in log_dirs_at(cluster, *node, asked)]
+
+
+def log_dirs_at(
+    cluster: Cluster, node: int, address: Address, asked: list[DescribableLogDirTopic] | None = None
+) -> list[LogDir]:
+    """Ask one broker for its log directories, and what these partitions (None: all) take there.
+
+    Raises ClientError, KafkaError.
+    """
     found = []
-    for node, address in sorted(cluster.brokers().items()):
-        request = DescribeLogDirsRequest(topics=asked)
-        highest = DescribeLogDirsRequest.VERSIONS.highest
-        answer = ask(cluster.client_for(address), request, DescribeLogDirsResponse, highest)
-        raise_for_code(answer.error_code, f"log directories of broker {node}")
-        for result in answer.results:
-            raise_for_code(result.error_code, f"log directory {result.log_dir} of broker {node}")
-            partitions = [
-                LogDirPartition(node, result.log_dir, topic.name, one.partition_index, one.partition_size,
-                                one.offset_lag, one.is_future_key)
-                for topic in result.topics for one in topic.partitions
-            ]  # fmt: skip
-            found.append(LogDir(node, result.log_dir, result.total_bytes, result.usable_bytes, sorted(partitions)))
+    request, highest = DescribeLogDirsRequest(topics=asked), DescribeLogDirsRequest.VERSIONS.highest
+    answer = ask(cluster.client_for(address), request, DescribeLogDirsResponse, highest)
+    raise_for_code(answer.error_code, f"log directories of broker {node}")
+    for result in answer.results:
+        raise_for_code(result.error_code, f"log directory {result.log_dir} of broker {node}")
+        partitions = [
+            LogDirPartition(node, result.log_dir, topic.name, one.partition_index, one.partition_size,
+                            one.offset_lag, one.is_future_key)
+            for topic in result.topics for one in topic.partitions
+        ]  # fmt: skip
+        found.append(LogDir(node, result.log_dir, result.total_bytes, result.usable_bytes, sorted(partitions)))
     return found

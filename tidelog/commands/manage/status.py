@@ -1,14 +1,14 @@
 """``tidelog status``: a cluster in one screen: brokers, partitions out of order, groups that lag, room on disks.
 
-Exit code 1 says that a partition has no leader or too few in-sync replicas. All is asked by Kafka's protocol, so any
-broker answers.
+Exit code 1 says that a partition has no leader or too few in-sync replicas, or that something was not answered. What
+was is shown all the same. All is asked by Kafka's protocol, so any broker answers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 50
 """Groups whose lag is asked for: each takes three requests."""
+MOST_FAILURES = 3
+"""Groups that may go without an answer before the rest is left out: each may take the time-out."""
 SHOWN_ROWS = 8
 """Rows of a table of the screen; JSON has all."""
 
@@ -34,40 +36,72 @@ SHOWN_ROWS = 8
 @client_options()
 def command(*, settings: ClientSettings, as_json: bool) -> int:
     """Show in one screen what is in order and what is not."""
-    from tidelog.client.admin.groups import list_groups
-    from tidelog.client.admin.nodes import describe_cluster, describe_log_dirs
+    from tidelog.client.admin.nodes import describe_cluster
     from tidelog.client.admin.topics import list_topics
     from tidelog.client.cluster import Cluster
 
     with Cluster.open(settings) as cluster:
         found = describe_cluster(cluster)
-        listed = list_groups(cluster)
+        asked = ask_brokers(cluster)
         status = {
             "cluster": found.id,
             "controller": found.controller,
             "brokers": [broker._asdict() for broker in found.brokers],
             **partitions_in(list_topics(cluster)),
-            **groups_in(listed, described(cluster, listed)),
-            "log_dirs": directories_in(describe_log_dirs(cluster)),
+            **groups_in(asked.groups, described(cluster, asked)),
+            "log_dirs": directories_in(asked.directories),
+            "problems": asked.problems,
         }
     if as_json:
         print_json(status)
     else:
         show(status)
-    return EXIT_FAILED if status["leaderless"] or status["under_replicated"] else 0
+    return EXIT_FAILED if status["leaderless"] or status["under_replicated"] or status["problems"] else 0
 
 
-def described(cluster: Cluster, listed: Sequence[ListedGroup]) -> list[Group]:
-    """Describe up to MOST_GROUPS groups; one that went meanwhile is left out. Raises ClientError, KafkaError."""
+class Asked(NamedTuple):
+    """Answers of all brokers, and a line for each thing that was not answered."""
+
+    groups: list[ListedGroup]
+    directories: list[LogDir]
+    problems: list[str]
+
+
+def ask_brokers(cluster: Cluster) -> Asked:
+    """Ask each broker for its groups and directories. Raises ClientError where none answers."""
+    from tidelog.client.admin.groups import groups_at
+    from tidelog.client.admin.nodes import log_dirs_at
+    from tidelog.client.cluster import Trouble
+
+    found = Asked([], [], [])
+    for node, address in sorted(cluster.brokers().items()):
+        try:
+            found.groups.extend(groups_at(cluster, address))
+            found.directories.extend(log_dirs_at(cluster, node, address))
+        except Trouble as error:
+            found.problems.append(f"broker {node}: {error}")
+    found.groups.sort()
+    return found
+
+
+def described(cluster: Cluster, asked: Asked) -> list[Group]:
+    """Describe up to MOST_GROUPS groups, and add a problem for one that is not answered; one that went meanwhile is
+    left out."""
     from tidelog.client.admin.groups import describe_group
+    from tidelog.client.cluster import Trouble
     from tidelog.protocol.errors import GroupIdNotFoundError
 
-    found = []
-    for one in listed[:MOST_GROUPS]:
+    found, failures = [], 0
+    for one in asked.groups[:MOST_GROUPS]:
         try:
             found.append(describe_group(cluster, one.group))
         except GroupIdNotFoundError:
             continue
+        except Trouble as error:
+            failures += 1
+            asked.problems.append(f"group {one.group}: {error}")
+        if failures == MOST_FAILURES:
+            break
     return found
 
 
@@ -122,6 +156,8 @@ def show(status: dict[str, Any]) -> None:
     if status["lagging"]:
         print_rows(["group", "state", "members", "lag"], status["lagging"][:SHOWN_ROWS])
     print_rows(["broker", "directory", "partitions", "size", "free"], status["log_dirs"][:SHOWN_ROWS])
+    for problem in status["problems"][:SHOWN_ROWS]:
+        print(problem)
 
 
 def shortened(names: Sequence[str]) -> str:
