@@ -236,7 +236,6 @@ class LogManager:
                     if not is_wanted():
                         raise UnknownTopicOrPartitionError
                     entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
-                    self._entries[partition] = entry
             if entry.is_doomed:
                 self.delete_log(partition)
                 continue
@@ -260,9 +259,10 @@ class LogManager:
         path = os.path.join(directory.path, partition.directory_name)
         self._file_system.make_directory(path)
         directory.forget(partition)
+        entry = self._entries[partition] = Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
         if len(self.directories) > 1:
-            self.placed.append(partition)
-        return Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
+            self.placed.append(partition)  # after its entry: who takes the name asks for the directory at once
+        return entry
 
     def _load(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_clean_restart_opens_lazily_and_serves(tmp_path: Path) -> None:
     assert (log.log_end_offset, log.recovery_point, log.topic_id) == (3, 3, ID)
     assert list(again.open_logs()) == [log]
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_new_log_is_named_when_its_directory_is_known(tmp_path: Path) -> None:
+    """The loop's thread may take the name at once, and take none again: the metadata never said where the log lies."""
+    manager = LogManager([str(tmp_path / "a"), str(tmp_path / "b")], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    for directory in manager.directories:
+        directory.directory_id = ID
+    seen = []
+
+    class Placed(deque[TopicPartition]):
+        def append(self, partition: TopicPartition) -> None:
+            seen.append((partition, manager.directory_id_of(partition)))
+
+    manager.placed = Placed()
+    for partition in (T0, T1, T0):
+        manager.get_or_create_log(partition, ID, CONFIG)
+    assert seen == [(T0, ID), (T1, ID)]
 
 
 class RenameFails(OsFileSystem):
