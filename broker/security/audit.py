@@ -20,3 +20,9 @@ def record(event: str, reason: str | None = None, /, **facts: object) -> None:
         return
     cut = {name: fact[:NAME_LENGTH] if isinstance(fact, str) else fact for name, fact in facts.items()}
     logger.log(level, "%s", json.dumps({"event": event, **cut} | ({} if reason is None else {"reason": reason})))
+
+
+def record_change(event: str, /, **facts: object) -> None:
+    """Write one line of what was changed by a client that may. Names stay whole: long ones differ at their end."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", json.dumps({"event": event, **facts}))

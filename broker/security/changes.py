@@ -14,7 +14,7 @@ from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.metadata_image import AccessRule
-from tidelog.broker.security.audit import record
+from tidelog.broker.security.audit import record_change
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 
 if TYPE_CHECKING:
@@ -98,4 +98,4 @@ def note_token(event: str, context: RequestContext, **facts: object) -> Lines:
 
 def note_change(event: str, context: RequestContext, **facts: object) -> None:
     """Write a change, and who made it from where."""
-    record(event, user=str(context.principal), address=context.client_host, **facts)
+    record_change(event, user=str(context.principal), address=context.client_host, **facts)

@@ -21,6 +21,7 @@ from tidelog.broker.config.changes import Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.security.changes import note_configs
 from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages import alter_configs, alter_user_scram_credentials, create_acls, delete_acls
@@ -104,6 +105,15 @@ def test_each_change_has_its_line_wherever_its_client_goes(
         if is_over:
             break
     assert (most, is_over) == (len(NAMES), True)
+
+
+def test_the_name_of_what_was_changed_is_whole(caplog: pytest.LogCaptureFixture) -> None:
+    """Topics of Kafka Streams and of mirrors have long names, which differ at their end."""
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    names = [f"{'application-' * 19}{end}" for end in ("a-changelog", "b-changelog")]
+    for name in names:
+        next(note_configs(context_of(1), ResourceType.TOPIC, name, ["flush.ms"]))
+    assert [json.loads(line)["name"] for line in caplog.messages] == names
 
 
 @pytest.mark.parametrize("fails", [False, True])
