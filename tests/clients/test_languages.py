@@ -10,14 +10,15 @@ import pytest
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.placed_records import (
+    COUNT,
     ENDS,
     PARTITIONS,
-    PLACED,
     bare,
     by_place,
     committed,
     ends,
     expected,
+    placed,
     write_placed,
 )
 from tests.support.readers import read_with_confluent
@@ -48,7 +49,7 @@ def run(client: str, broker: BrokerProcess, mode: str, topic: str, **options: An
 def test_librdkafka_reads_what_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
     topic = f"written-{client}-{codec}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
-    records = [question_record(partition, record) for partition, record in PLACED]
+    records = [question_record(partition, record) for partition, record in placed()]
     run(client, broker, "produce", topic, codec=codec, records=records)
     assert read_with_confluent(broker.bootstrap, topic, ENDS) == expected()
 
@@ -58,7 +59,7 @@ def test_it_reads_what_librdkafka_wrote(broker: BrokerProcess, client: str, code
     topic = f"read-{client}-{codec}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     write_placed(broker.bootstrap, topic, [codec])
-    records = answer_records(run(client, broker, "consume", topic, count=len(PLACED)))
+    records = answer_records(run(client, broker, "consume", topic, count=COUNT))
     assert by_place(records) == expected()
     assert all(record.timestamp > 0 for record in records)
 
@@ -83,7 +84,7 @@ def test_members_share_a_topic_and_resume_where_they_committed(
     for round_number in range(1, rounds + 1):
         write_placed(broker.bootstrap, topic)
         options = {"group": topic, "protocol": protocol, "version": version}
-        answer = run(client, broker, "group", topic, count=len(PLACED), **options)
+        answer = run(client, broker, "group", topic, count=COUNT, **options)
         assert sorted(partition for owned in answer["owned"] for partition in owned) == list(range(PARTITIONS))
         assert committed(broker.bootstrap, topic, topic) == ends(round_number)
         first = ends(round_number - 1)
@@ -108,11 +109,11 @@ def test_transactions_pass_records_and_offsets_on(broker: BrokerProcess, client:
         Admin(broker.bootstrap).create(name, PARTITIONS)
     write_placed(broker.bootstrap, source)
     options = {"source": source, "group": f"passes-{client}", "read_committed": True}
-    assert run(client, broker, "transactions", topic, count=len(PLACED), **options)["committed"]
+    assert run(client, broker, "transactions", topic, count=COUNT, **options)["committed"]
     assert committed(broker.bootstrap, f"passes-{client}", source) == ENDS
-    passed = answer_records(run(client, broker, "consume", topic, count=len(PLACED), read_committed=True))
+    passed = answer_records(run(client, broker, "consume", topic, count=COUNT, read_committed=True))
     assert by_place(passed) == expected()
-    everything = run(client, broker, "consume", topic, count=len(PLACED) + 1)
+    everything = run(client, broker, "consume", topic, count=COUNT + 1)
     assert b"dropped" in {record.seen.value for record in answer_records(everything)}
 
 
@@ -124,8 +125,8 @@ def test_it_speaks_as_its_first_releases_did(broker: BrokerProcess, client: str,
     """Both Go clients can be held to the versions of an old Kafka."""
     topic = f"early-{client}-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
-    records = [question_record(partition, bare(record)) for partition, record in PLACED]
+    records = [question_record(partition, bare(record)) for partition, record in placed()]
     run(client, broker, "produce", topic, version=version, codec="gzip", records=records)
     assert read_with_confluent(broker.bootstrap, topic, ENDS) == expected(headers=False)
-    found = answer_records(run(client, broker, "consume", topic, version=version, count=len(PLACED)))
+    found = answer_records(run(client, broker, "consume", topic, version=version, count=COUNT))
     assert by_place(found) == expected(headers=False)

@@ -11,14 +11,15 @@ from tests.support.admin import Admin
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tests.support.old_clients import java_line, run_java
 from tests.support.placed_records import (
+    COUNT,
     ENDS,
     PARTITIONS,
-    PLACED,
     bare,
     by_place,
     committed,
     ends,
     expected,
+    placed,
     write_placed,
 )
 from tests.support.readers import read_with_confluent
@@ -44,13 +45,13 @@ def codecs(version: str) -> tuple[str, ...]:
 
 def produce(broker: BrokerProcess, version: str, topic: str) -> None:
     """All records once for each codec that the release knows."""
-    records = [(partition, record if knows_headers(version) else bare(record)) for partition, record in PLACED]
+    records = [(partition, record if knows_headers(version) else bare(record)) for partition, record in placed()]
     options = {"bootstrap": broker.bootstrap, "topic": topic, "codecs": ",".join(codecs(version))}
     run_java(version, "Produce", options, [java_line(*each) for each in records])
 
 
 def consume(broker: BrokerProcess, version: str, topic: str, times: int, **options: Any) -> list[Record]:
-    asked = {"bootstrap": broker.bootstrap, "topic": topic, "count": times * len(PLACED)}
+    asked = {"bootstrap": broker.bootstrap, "topic": topic, "count": times * COUNT}
     return run_java(version, "Consume", {**asked, **(options or {"partitions": PARTITIONS})})
 
 

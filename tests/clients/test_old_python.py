@@ -17,15 +17,16 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.old_clients import ask_kafka_python
 from tests.support.placed_records import (
+    COUNT,
     ENDS,
     PARTITIONS,
-    PLACED,
     SECONDS,
     bare,
     by_place,
     committed,
     ends,
     expected,
+    placed,
     write_placed,
 )
 from tests.support.readers import read_with_confluent
@@ -49,12 +50,12 @@ def run(broker: BrokerProcess, old: tuple[str, str], mode: str, topic: str, **op
 
 
 def produce(broker: BrokerProcess, old: tuple[str, str], topic: str, codecs: tuple[str, ...] = CODECS) -> None:
-    records = [question_record(partition, record) for partition, record in PLACED]
+    records = [question_record(partition, record) for partition, record in placed()]
     run(broker, old, "produce", topic, codecs=codecs, records=records)
 
 
 def consume(broker: BrokerProcess, old: tuple[str, str], topic: str, times: int = len(CODECS)) -> list[Record]:
-    return run(broker, old, "consume", topic, count=times * len(PLACED))
+    return run(broker, old, "consume", topic, count=times * COUNT)
 
 
 def until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
@@ -102,7 +103,7 @@ def test_its_group_resumes_where_it_committed(broker: BrokerProcess, old: tuple[
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     for round_number in (1, 2):
         write_placed(broker.bootstrap, topic)
-        found = by_place(run(broker, old, "group", topic, group=topic, count=len(PLACED)))
+        found = by_place(run(broker, old, "group", topic, group=topic, count=COUNT))
         assert {(partition, offset - ends(round_number - 1)[partition]) for partition, offset in found} == set(
             expected()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -20,10 +21,16 @@ ODD = [
     Seen(b"tombstone", None, ()),
     Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
 ]
-RECORDS = [record_of(line) for line in real_lines(300)] + ODD
-PLACED = [(index % PARTITIONS, record) for index, record in enumerate(RECORDS)]
-"""Partition and record, in the order of sending."""
-ENDS = {partition: sum(each == partition for each, _ in PLACED) for partition in range(PARTITIONS)}
+LINES = 300
+COUNT = LINES + len(ODD)
+ENDS = {partition: len(range(partition, COUNT, PARTITIONS)) for partition in range(PARTITIONS)}
+
+
+@cache
+def placed() -> tuple[tuple[int, Seen], ...]:
+    """Partition and record, in the order of sending. The text is read at the first call: apt-cache takes seconds."""
+    records = [*map(record_of, real_lines(LINES)), *ODD]
+    return tuple((index % PARTITIONS, record) for index, record in enumerate(records))
 
 
 def ends(times: int) -> dict[int, int]:
@@ -35,7 +42,7 @@ def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
     """Return the places of records that are sent ``times`` times, in order, to an empty topic."""
     next_offset = dict.fromkeys(range(PARTITIONS), 0)
     found: dict[Place, Seen] = {}
-    for partition, record in times * PLACED:
+    for partition, record in times * placed():
         place = (partition, next_offset[partition])
         found[place] = record if headers else bare(record)
         next_offset[partition] += 1
@@ -61,7 +68,7 @@ def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) 
     failures: list[str] = []
     for codec in codecs:
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
-        for partition, record in PLACED:
+        for partition, record in placed():
             headers: Any = list(record.headers)
             producer.produce(
                 topic,
