@@ -79,7 +79,7 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         size, chunk_size = index["originalFileSize"], index["originalChunkSize"]
         encryption = None if raw.get("encryption") is None else parse_encryption(raw["encryption"])
         return TieredSegment(key, base, end, size, chunk_size, tuple(starts), raw["compression"], encryption)
-    except (ValueError, KeyError, TypeError, struct.error, cramjam.DecompressionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError) as error:
         raise OSError(f"{key} is no manifest of a segment: {error}") from error
 
 

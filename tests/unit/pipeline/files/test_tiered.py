@@ -217,8 +217,12 @@ WITHOUT_KEY = (
     b' "transformedChunkSize": 9, "finalTransformedChunkSize": 0}, "compression": false, "encryption": {}}'
 )
 
+NO_TEXT = WITHOUT_KEY.replace(b'"encryption": {}', b'"encryption": {"dataKey": 5, "aad": ""}')
 
-@pytest.mark.parametrize("text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}', WITHOUT_KEY])
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}', WITHOUT_KEY, NO_TEXT]
+)
 def test_damaged_manifests_are_told(text: bytes) -> None:
     with pytest.raises(OSError, match=r"x\.rsm-manifest"):
         parse_manifest(text, "x.rsm-manifest", 0)
