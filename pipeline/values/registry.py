@@ -81,7 +81,10 @@ class Registry:
                 numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
         except UndecodableError:
             return []
-        return [self.by_id(number) for number in numbers if number is not None]
+        try:
+            return [self.by_id(number) for number in numbers if number is not None]
+        except UndecodableError as error:
+            raise BadRequestError(f"subject {subject}: {error}") from error
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject. Raises UndecodableError where there is none, JobError."""

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from tidelog.pipeline.values.registry import MOST_DEPTH, MOST_WAYS, RegisteredSchema, UndecodableError, read_indices
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values import registry
+from tidelog.pipeline.values.registry import (
+    MOST_DEPTH,
+    MOST_WAYS,
+    RegisteredSchema,
+    Registry,
+    UndecodableError,
+    read_indices,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +47,15 @@ def test_references_may_be_some_deep() -> None:
     assert {schema: 1}[schema] == 1
     with pytest.raises(UndecodableError):
         RegisteredSchema(0, "AVRO", "{}", (("a", schema),))
+
+
+def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(get_versions=lambda _subject: [1], get_version=lambda *_: SimpleNamespace(schema_id=7))
+
+    def refused(_settings: object, number: int) -> RegisteredSchema:
+        raise UndecodableError(f"schema {number} refers to others in over 1000 ways")
+
+    monkeypatch.setattr(registry, "_client", lambda _settings: client)
+    monkeypatch.setattr(registry, "_by_id", refused)
+    with pytest.raises(BadRequestError, match="subject orders-value: schema 7"):
+        Registry(()).versions("orders-value")
