@@ -1,6 +1,6 @@
 """UpdateFeatures (key 57): raise or lower the cluster's feature levels (KIP-584).
 
-v1 validate only, kinds of upgrade (KIP-778); v2 no result per feature.
+v1 adds ``validate_only`` and the type of an upgrade (KIP-778); v2 answers without a result for each feature.
 """
 
 from __future__ import annotations

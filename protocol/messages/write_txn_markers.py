@@ -1,7 +1,8 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator has its markers written by partition leaders. Between brokers,
-but administrators use it too, to abort transactions that hang (KIP-664).
+"""WriteTxnMarkers (key 27): a transaction coordinator has its markers written by partition leaders.
 
-v1 flexible; v2 transaction version, which decides how epochs are compared (KIP-1228).
+Brokers send it to one another. Administrators send it, too, to abort transactions that hang (KIP-664). A true
+``transaction_result`` is a commit, a false one an abort. v1 and later are flexible; v2 adds the transaction version,
+which decides how epochs are compared (KIP-1228).
 """
 
 from __future__ import annotations
