@@ -1,6 +1,7 @@
-"""DescribeConfigs: every key with its value, where it comes from and what else is set.
+"""DescribeConfigs: every key with its value, the source of the value, and the values of other sources (synonyms).
 
-Versions: 0 says only whether a value is the default; 1+ source and synonyms; 3+ type and documentation; 4 flexible.
+v0 says only whether a value is the default; v1 adds source and synonyms; v3 adds type and documentation; v4 is
+flexible.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MAX_VERSION = 4
 Request = DescribeConfigsRequest
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Some 30,000 topics with all keys. Without a bound 240 KB of request made 1.4 GB of answer."""
+"""The longest answer, which has room for some 30,000 topics with all keys. Without it a request of 240 KB was answered
+with 1.4 GB."""
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
@@ -39,7 +41,9 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
     results = []
     for resource in once.values():
         yield None
-        keys = frozenset(resource.configuration_keys) if resource.configuration_keys else None  # none at all: all
+        keys = (
+            frozenset(resource.configuration_keys) if resource.configuration_keys else None
+        )  # an empty list asks for all keys
         try:
             entries = broker.configs.describe(resource.resource_type, resource.resource_name, keys)
         except KafkaError as error:
@@ -57,7 +61,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
 
 
 class Described:
-    """The described keys of one answer. Topics mostly have the same: equal ones are one object, and all are counted."""
+    """The described keys of one answer, and their size. Equal keys of several topics are one object; each counts."""
 
     __slots__ = ("_known", "_request", "_size")
 
@@ -67,7 +71,7 @@ class Described:
         self._size = 0
 
     def results(self, entries: list[ConfigEntry]) -> list[DescribeConfigsResourceResult]:
-        """The entries in the response's form. Raises InvalidRequestError."""
+        """Convert entries to the response's form. Raises InvalidRequestError when the answer becomes too long."""
         found = [self._result(entry) for entry in entries]
         if self._size > MAX_ANSWER_BYTES:
             raise InvalidRequestError(
@@ -76,17 +80,17 @@ class Described:
         return found
 
     def _result(self, entry: ConfigEntry) -> DescribeConfigsResourceResult:
-        place = (entry.name, entry.value, entry.source)
-        known = self._known.get(place)
+        likeness = (entry.name, entry.value, entry.source)
+        known = self._known.get(likeness)
         if known is None or known[0] != entry:
             result = config_result(entry, self._request)
-            known = self._known[place] = (entry, result, size_of(result))
+            known = self._known[likeness] = (entry, result, size_of(result))
         self._size += known[2]
         return known[1]
 
 
 def size_of(result: DescribeConfigsResourceResult) -> int:
-    """About how many bytes a described key takes."""
+    """Estimate the bytes of a described key: its texts with two bytes of length each, and ten for the other fields."""
     texts = [result.name, result.value, result.documentation]
     for synonym in result.synonyms:
         texts += [synonym.name, synonym.value]
@@ -94,7 +98,7 @@ def size_of(result: DescribeConfigsResourceResult) -> int:
 
 
 def config_result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    """One key, with what the client asked for."""
+    """Describe one key, with its synonyms and documentation if the client asked for them."""
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=entry.name,
@@ -113,7 +117,7 @@ def config_result(entry: ConfigEntry, request: DescribeConfigsRequest) -> Descri
 
 
 def build_error_result(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
-    """The answer for a resource that could not be described."""
+    """Build the answer for a resource that could not be described."""
     return DescribeConfigsResult(
         error_code=error.code,
         error_message=error.message,
@@ -123,6 +127,6 @@ def build_error_result(resource: DescribeConfigsResource, error: KafkaError) -> 
 
 
 def error_response(request: DescribeConfigsRequest, error: KafkaError) -> Steps[DescribeConfigsResponse]:
-    """Every resource with the error."""
+    """Build an answer in which every resource has the error."""
     results = yield from apply_each(request.resources, lambda resource: build_error_result(resource, error))
     return DescribeConfigsResponse(results=results)

@@ -1,8 +1,11 @@
 """FindCoordinator: the node that coordinates a group, a transactional id or a share partition.
 
-v0 groups only; v1 key types and messages; v3 flexible; v4 several keys (KIP-699); v5 TRANSACTION_ABORTABLE
-(KIP-890); v6 share partitions, key "group:topic-id:partition" (KIP-932). The address is the one Metadata tells this
-client. A lone node coordinates all, and creates nothing here: its internal topics come with their first record.
+v0 knows groups only; v1 adds key types and error messages; v3 is flexible; v4 takes several keys (KIP-699); v5 adds the
+error TRANSACTION_ABORTABLE (KIP-890); v6 adds share partitions, with the key "group:topic-id:partition" (KIP-932).
+
+The address of a node is the one that Metadata gives the same client. A lone node coordinates all keys; its internal
+topics are created with their first record. In a cluster the leader of the key's partition of the internal topic
+coordinates it; a missing internal topic is created, and the client asks again.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def handle(broker: Broker, context: RequestContext, request: FindCoordinatorRequ
 
 
 def error_response(request: FindCoordinatorRequest, error: KafkaError) -> Steps[FindCoordinatorResponse]:
-    """The error in the place of old and of new versions."""
+    """Build the answer of an error: in the fields of v0-3, and for each key of v4 and later."""
     return FindCoordinatorResponse(
         error_code=error.code,
         error_message=error.message,
@@ -66,7 +69,9 @@ def _check_key(key_type: int, key: str) -> None:
     group_id, _, rest = key.partition(":")
     topic_id, _, partition = rest.partition(":")
     if not (group_id and partition.isdecimal()):
-        raise InvalidRequestError("a share coordinator key is group:topic-id:partition")
+        raise InvalidRequestError(
+            f"expected the key group:topic-id:partition of a share partition, found {key[:100]!r}"
+        )
     try:
         uuid_from_str(topic_id)
     except ValueError:

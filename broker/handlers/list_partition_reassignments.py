@@ -1,4 +1,7 @@
-"""ListPartitionReassignments: one node never moves a partition, so the list is empty (KIP-455). Version 0."""
+"""ListPartitionReassignments of a lone node: no partition ever moves, so the list is empty (KIP-455). Version 0.
+
+A member of a cluster hands the request on to the active controller instead.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ Request = ListPartitionReassignmentsRequest
 def handle(
     broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """An empty list."""
+    """Return an empty list."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 def error_response(request: ListPartitionReassignmentsRequest, error: KafkaError) -> ListPartitionReassignmentsResponse:
-    """The error for the whole answer."""
+    """Build an answer that has only the error."""
     return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
