@@ -1,8 +1,9 @@
 """Position in the metadata that a member has acted upon, and the search for it in the quorum's log at the next start.
 
 A quorum that was restored from a backup may know less, or have grown past the position with other records. A broker
-that joined it would lead and truncate by what others forgot. So a start waits for a quorum that reaches the position,
-and compares the batch there. Epochs alone do not tell: a restored quorum may count the same ones again. Sans-io.
+that joined such a quorum would lead partitions and truncate logs by metadata from before the loss. So a start waits for
+a quorum that reaches the position, and compares the batch there. The epoch alone is no proof: a restored quorum may
+use the same epochs again. Sans-io.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class MetadataPosition(NamedTuple):
     timestamp_ms: int = UNKNOWN_TIME
 
     def shortfall(self, image: MetadataImage) -> str:
-        """Return what a caught-up quorum lacks, in one line; nothing where it lacks nothing."""
+        """Return what a caught-up quorum lacks, in one line; an empty text if it lacks nothing."""
         if image.epoch >= self.epoch and image.offset >= self.offset:
             return ""
         return (
             f"this broker has acted upon metadata up to offset {self.offset} of epoch {self.epoch}, and the quorum has "
-            f"offset {image.offset} of epoch {image.epoch}: it was restored from a backup, or is another one"
+            f"offset {image.offset} of epoch {image.epoch}: the quorum was restored from a backup, or is another one"
         )
 
 
@@ -42,11 +43,11 @@ NOWHERE = MetadataPosition(-1, -1)
 
 
 class KnownRecord:
-    """The search for the record at a known position. Each way of looking raises MetadataLostError for another record.
+    """The search for the record at a known position. A comparison raises MetadataLostError for another record.
 
-    The committed log is looked at while it is replayed. Where a snapshot took the replay past the record,
-    ``passed_by`` asks for a Fetch at the record's own offset. A snapshot as its answer tells nothing, if it is as new
-    as the record: the log was cut, as a sound quorum's is.
+    Committed batches are compared while they are replayed. When the replay begins with a snapshot past the record,
+    ``passed_by`` asks for a Fetch at the record's own offset. The answer may be a snapshot that is at least as new as
+    the record. It proves no loss: every quorum deletes its log up to a snapshot.
     """
 
     __slots__ = ("_position", "passed_by")
@@ -62,7 +63,7 @@ class KnownRecord:
         return self._position.offset
 
     def compare_batch(self, batch: RecordBatch) -> None:
-        """Compare a committed batch, if it has the record's offset; then the search is over."""
+        """Compare a committed batch if it has the record's offset; the search is over then."""
         epoch, offset, timestamp_ms = self._position
         if not batch.base_offset <= offset <= batch.last_offset:
             return
@@ -89,6 +90,6 @@ class KnownRecord:
     def _lost(self, what: str) -> MetadataLostError:
         return MetadataLostError(
             f"this broker has acted upon metadata up to offset {self._position.offset} of epoch "
-            f"{self._position.epoch}, which were committed, and the quorum {what}: "
-            "it was restored from a backup, or is another one"
+            f"{self._position.epoch}, which was committed, and the quorum {what}: "
+            "the quorum was restored from a backup, or is another one"
         )

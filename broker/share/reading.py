@@ -1,11 +1,11 @@
 """One share fetch: read the partitions that have records for the member, acquire, answer.
 
-    share partitions in turn -> read each where its group is -> enough bytes? -> acquire, cut the slices, answer
-                                                             -> parked until a partition or a share partition moves
+    share partitions in turn -> read each from its next offset -> enough bytes: acquire, cut the slices, answer
+                                                               -> too few: park until a log or a share partition changes
 
-Nothing is acquired before the request is answered, so a request that waits holds nothing. Each partition may fill its
-equal part of the request's bytes; records are counted over all. The order of partitions turns with each request, so
-that none starves. Loop thread only. Source: KIP-932.
+Records are acquired when the request is answered, so a request that waits holds nothing. The bytes of a request are
+divided equally among its readable partitions; its limit of records holds for all of them together. The order of
+partitions rotates with each request, so that none starves. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.purgatory import Parked
 
 RECORD_LIMIT = 1
-"""Acquire mode: exactly as many records as asked for at most (KIP-1206)."""
+"""Acquire mode in which the limit of records is exact, not rounded up to whole batches (KIP-1206)."""
 
 Results = dict[PartitionKey, PartitionData]
 
@@ -44,12 +44,13 @@ class ReadParams(NamedTuple):
     max_records: int
     batch_size: int
     strict: bool
+    """True in the acquire mode RECORD_LIMIT."""
     turn: int
-    """The session's epoch: the number of partitions by which the request's order is turned."""
+    """The session's epoch: the number of partitions by which the request's order is rotated."""
 
 
 class _Read(NamedTuple):
-    """Records read for one partition, not yet acquired; holds their file open until released."""
+    """Records that were read from one partition and not acquired yet. Their file stays open until they are released."""
 
     served: ServedPartition
     offset: int
@@ -57,7 +58,7 @@ class _Read(NamedTuple):
 
 
 class ShareRead:
-    """A share fetch over its partitions; a purgatory operation while it waits."""
+    """One share fetch over its partitions; while it waits, it is an operation of the purgatory."""
 
     __slots__ = ("_broker", "_deferred", "_groups", "_params", "_parked", "_partitions")
 
@@ -73,7 +74,7 @@ class ShareRead:
         self._parked: Parked | None = None
 
     def begin(self, max_wait_ms: int) -> Results | Deferred[Results]:
-        """Read what there is, or wait for it within the request's time."""
+        """Answer with the records there are, or wait for more within the request's time."""
         if not self._partitions or self._params.max_records <= 0 or self._params.max_bytes <= 0:
             return {}
         reads, errors = self._read()
@@ -90,7 +91,7 @@ class ShareRead:
         return keys + [wake_key(StateKey(self._params.group_id, *partition)) for partition in self._partitions]
 
     def try_complete(self) -> bool:
-        """Answer if an error or enough records are there now."""
+        """Answer if there are enough records now, or an error."""
         reads, errors = self._read()
         if not errors and not self._is_enough(reads):
             release(reads)
@@ -113,7 +114,7 @@ class ShareRead:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[_Read], Results]:
-        """Read each partition in order; those that cannot be read get an error."""
+        """Read each partition in order; a partition that cannot be read has an error in the second result."""
         errors: Results = {}
         ready: list[ServedPartition] = []
         limits = self._groups.config(self._params.group_id).limits
@@ -143,14 +144,14 @@ class ShareRead:
         offset = served.partition.next_fetch_offset
         try:
             found = partition.read(offset, max_bytes, isolation=isolation, min_one_message=True)
-        except OffsetOutOfRangeError:  # the log ends before: it was cut, and what comes will be read
+        except OffsetOutOfRangeError:  # the log was truncated below the offset: read on when it has grown again
             found = FetchDataInfo(b"", offset)
         return _Read(served, offset, found)
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
     def _acquire(self, reads: list[_Read], errors: Results) -> Results:
-        """Acquire from each until the request has enough records."""
+        """Acquire records of each partition until the request has enough."""
         results = errors
         left = self._params.max_records
         total = 0
@@ -202,12 +203,12 @@ class ShareRead:
 
 
 def build_error_data(partition: PartitionKey, error: KafkaError) -> PartitionData:
-    """An error's place in the answer."""
+    """Build the part of the answer for a partition with an error."""
     return PartitionData(partition_index=partition[1], error_code=error.code, error_message=error.message, records=b"")
 
 
 def release(reads: Sequence[_Read]) -> None:
-    """Let go of slices that are not sent."""
+    """Release the file slices of reads that are not sent."""
     for read in reads:
         if isinstance(read.found.records, TransferableRecords):
             read.found.records.release()

@@ -1,14 +1,16 @@
-"""Records of ``__consumer_offsets``: Kafka's own key and value schemas, and how a pair becomes bytes.
+"""Records of ``__consumer_offsets``: Kafka's own key and value schemas, and their encoding.
 
     key   = int16 record type, then the key's fields (never flexible)
     value = int16 version, then the value's fields; absent for a tombstone
 
-Record type 0 is the key of offset commits before 0.9; its fields are those of type 1 and it is read as such. Written
-versions: GroupMetadataValue 3, OffsetCommitValue 3 (1 when a client of an old version gave a retention time), the
-others 0: what Kafka 3.x and 4.x write, so that each opens the other's directory.
+Record type 0 is the key of offset commits before Kafka 0.9. It has the fields of type 1 and is read as type 1.
 
-A record of a type that is not declared here (a newer Kafka's) is skipped when loading and stays in
-the log. Source: group-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-848; KIP-915.
+Values are written in the versions that Kafka 3.x and 4.x write, so that each broker opens the other's directory. These
+are GroupMetadataValue 3, OffsetCommitValue 3 (1 when an old client gave a retention time), and 0 for the others.
+
+A record whose type is not declared here comes from a newer Kafka: loading skips it, and it stays in the log.
+
+Source: group-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-848; KIP-915.
 """
 
 from __future__ import annotations
@@ -40,20 +42,12 @@ from tidelog.protocol.coordinator_records.group import (
 )
 from tidelog.protocol.coordinator_records.share import SHARE_RECORD_TYPES
 from tidelog.protocol.coordinator_records.streams import STREAMS_RECORD_TYPES
-from tidelog.protocol.schema.fields import (
-    Message,
-)
+from tidelog.protocol.schema.fields import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.classic.group import ClassicGroup
 
-# -- offsets and classic groups ---------------------------------------------------------------------------------
-
-
-# -- consumer groups, KIP-848 -----------------------------------------------------------------------------------
-
-
-#: Key class -> version its value is written in.
+#: Key class -> version in which its value is written.
 WRITTEN_VERSIONS: dict[type[Message], int] = {
     OffsetCommitKey: 3,
     GroupMetadataKey: 3,
@@ -86,11 +80,11 @@ RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
 
 
 class GroupRecordSerde:
-    """Bytes of the records of ``__consumer_offsets``."""
+    """Encoder and decoder of the records of ``__consumer_offsets``."""
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log."""
+        """Return key and value as they are in the log; the value is None for a tombstone."""
         key, value = record.key, record.value
         encoded_key = _TYPE_PREFIXES[key.__class__] + key.encode(0)
         if value is None:
@@ -102,7 +96,7 @@ class GroupRecordSerde:
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """The record of these bytes; None for a type that is not declared here. Raises InvalidRequestError."""
+        """Decode a record; None for a type that is not declared here. Raises InvalidRequestError."""
         types = RECORD_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
         if types is None:
             return None
@@ -115,7 +109,7 @@ _TYPE_PREFIXES = {key: key.API_KEY.to_bytes(2, "big") for key in WRITTEN_VERSION
 
 
 def group_metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
-    """The classic group as it is now, with these assignments in place of the members' own."""
+    """Build the record of a classic group. ``assignments``, by member id, replace the members' own."""
     protocol = group.protocol_name or ""
     members = [
         MemberMetadata(
@@ -142,17 +136,17 @@ def group_metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes] 
 
 
 def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
-    """A group that was just created: generation 0, no members, though some may be waiting to join."""
+    """Build the record of a new group: generation 0 and no members, though some may be waiting to join."""
     timestamp = -1 if group.state_timestamp_ms is None else group.state_timestamp_ms
     value = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=timestamp)
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """Removes a classic group."""
+    """Build the tombstone that removes a classic group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """Removes a committed offset and what transactions still hold of it."""
+    """Build the tombstone that removes a committed offset, with the commits of it in open transactions."""
     return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)

@@ -1,9 +1,9 @@
 """JoinGroup to a classic group: new members, members that come back, static members that take their old place.
 
-    no member id, dynamic ...... v4+: an id is handed out and the member must ask again with it (KIP-394); else added
-    no member id, static ....... added, or it replaces the incarnation that holds its instance id, which is fenced
-    known member ............... rebalance, unless its answer was lost or a follower asks again: the generation stands
-    else ....................... UNKNOWN_MEMBER_ID
+    no member id, dynamic ...... v4+: it is given an id, and must ask again with it (KIP-394); before v4 it is added
+    no member id, static ....... it is added, or replaces the incarnation that has its instance id, which is fenced
+    known member ............... rebalance; the generation stays if an answer was lost or a follower asks again
+    unknown member id .......... UNKNOWN_MEMBER_ID
 
 Source: JoinGroup v0-9; KIP-345, KIP-394, KIP-814 (skip assignment).
 """
@@ -49,7 +49,7 @@ from tidelog.protocol.messages.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
 
-#: A new member has no session yet; a request whose client has gone must not hold a rebalance longer than this.
+#: The longest time that a new member may hold up a rebalance: it has no session yet, and its client may have gone.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
@@ -57,7 +57,7 @@ JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
 
 @dataclass(frozen=True, slots=True)
 class StaticChange:
-    """State that a static member's return has overwritten, put back if the return cannot be stored."""
+    """State of a static member before it came back; it is restored if the member's new id cannot be stored."""
 
     old_member_id: str
     old_leader: str | None
@@ -67,29 +67,29 @@ class StaticChange:
 
 
 def answer_now(response: JoinGroupResponse) -> JoinResult:
-    """An answer that waits for nothing."""
+    """Build the result of an answer that is complete already."""
     deferred: Deferred[JoinGroupResponse] = Deferred()
     deferred.complete(response)
     return CoordinatorResult(deferred)
 
 
 def refuse(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
-    """An error; the member id goes back so that the client knows under which to ask again."""
+    """Build the result of an error. The client asks again with the member id, if there is one."""
     return answer_now(JoinGroupResponse(error_code=error.code, member_id=member_id))
 
 
 def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
-    """Copies of the offered protocols: the request's bytes are gone when its handler returns."""
+    """Return copies of the offered protocols, since the request's bytes are gone when its handler returns."""
     return {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
 
 
 def rebalance_timeout_of(request: JoinGroupRequest) -> int:
-    """Version 0 has no rebalance timeout: there the session timeout serves."""
+    """Return the rebalance timeout; version 0 has none, and uses the session timeout."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
 class ClassicJoin:
-    """JoinGroup over the moves of ``ClassicRebalance``. Loop thread only."""
+    """Decisions on JoinGroup; ``ClassicRebalance`` carries out what they change. Loop thread only."""
 
     def __init__(self, rebalance: ClassicRebalance, new_uuid: Callable[[], str]) -> None:
         self._rebalance = rebalance
@@ -97,13 +97,13 @@ class ClassicJoin:
         self._new_uuid = new_uuid
 
     def validate_session_timeout(self, request: JoinGroupRequest) -> None:
-        """Raises InvalidSessionTimeoutError outside ``group.min/max.session.timeout.ms``."""
+        """Raise InvalidSessionTimeoutError outside ``group.min/max.session.timeout.ms``."""
         timeout_ms = request.session_timeout_ms
         if not self._config.group_min_session_timeout_ms <= timeout_ms <= self._config.group_max_session_timeout_ms:
             raise InvalidSessionTimeoutError
 
     def join(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
-        """Admit, refuse or let wait. The group exists; it may be new and empty."""
+        """Admit a member or refuse it; the answer may wait for a rebalance. The group exists; it may be empty."""
         member_id = request.member_id
         if not self._accepts(group, member_id):
             group.remove(member_id)
@@ -119,8 +119,10 @@ class ClassicJoin:
         return self._join_existing(request, group)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Return whether there is room. While members rejoin, the awaiting ones count: the last to rejoin are turned
-        away."""
+        """Return whether the group has room for the member.
+
+        While the group rebalances, only members that have rejoined count, so the last to rejoin are refused.
+        """
         limit = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is EMPTY or group.state is DEAD:
@@ -153,8 +155,8 @@ class ClassicJoin:
         member = group.members[member_id]
         unchanged = group.state is not PREPARING_REBALANCE and member.protocols == protocols_of(request)
         if unchanged and not (group.state is STABLE and group.leader_id == member_id):
-            # A lost answer, or a follower that asks again. The leader of a stable group asks because what it reads
-            # has changed, so that one rebalances.
+            # The answer was lost, or a follower asks again. The leader of a stable group asks again because the
+            # partitions it assigns have changed: that is a rebalance.
             return answer_now(current_generation(group, member_id))
         return self._update(request, group, member)
 
@@ -179,12 +181,12 @@ class ClassicJoin:
         group.add(member, awaiting)
         self._rebalance.watch(group, member, awaiting)
         self._rebalance.schedule_expiration(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        return _waiting(awaiting, self._rebalance.rebalance_or_complete(group, f"new member {member_id}"))
+        return _build_waiting(awaiting, self._rebalance.rebalance_or_complete(group, f"new member {member_id}"))
 
     def _update(self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember) -> JoinResult:
         awaiting = self._take_over(request, group, member)
         reason = f"member {member.member_id} joins again"
-        return _waiting(awaiting, self._rebalance.rebalance_or_complete(group, reason))
+        return _build_waiting(awaiting, self._rebalance.rebalance_or_complete(group, reason))
 
     def _take_over(
         self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember
@@ -199,7 +201,7 @@ class ClassicJoin:
         )
         self._rebalance.watch(group, member, awaiting)
         if replaced is not None:
-            # The client gave up on its first request; the connection it came on may still be open.
+            # The client gave up on its first request, whose connection may still be open.
             error_code = RebalanceInProgressError.code
             replaced.complete(JoinGroupResponse(error_code=error_code, member_id=member.member_id))
         return awaiting
@@ -209,7 +211,7 @@ class ClassicJoin:
     def _replace_static(
         self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str
     ) -> JoinResult:
-        """The member came back without its id: it takes its old place, and the old incarnation is fenced."""
+        """Give a member that came back without its id its old place, and fence the old incarnation."""
         assert request.group_instance_id is not None
         old_leader, old_member_id = group.leader_id, group.static_members[request.group_instance_id]
         member = self._rename(group, request.group_instance_id, old_member_id, member_id)
@@ -221,9 +223,11 @@ class ClassicJoin:
         if group.state is STABLE and group.protocol_name == group.select_protocol():
             return self._keep_generation(context, group, member, change)
         if group.state is STABLE or group.state is COMPLETING_REBALANCE:
-            # In CompletingRebalance the leader may already hold the old member id: its assignment would miss.
-            return _waiting(awaiting, self._rebalance.prepare_rebalance(group, f"static {member_id} joins again"))
-        return _waiting(awaiting, self._rebalance.maybe_complete(group))
+            # In CompletingRebalance the leader may know the old member id only: it would assign nothing to the new.
+            return _build_waiting(
+                awaiting, self._rebalance.prepare_rebalance(group, f"static member {member_id} joins again")
+            )
+        return _build_waiting(awaiting, self._rebalance.maybe_complete(group))
 
     def _rename(self, group: ClassicGroup, instance_id: str, old_member_id: str, member_id: str) -> ClassicMember:
         member, joins, syncs = group.replace_static_member(
@@ -240,7 +244,7 @@ class ClassicJoin:
     def _keep_generation(
         self, context: RequestContext, group: ClassicGroup, member: ClassicMember, change: StaticChange
     ) -> JoinResult:
-        """No rebalance: the member's new id is stored, and it goes on with the assignment it had."""
+        """Store the member's new id without a rebalance: it goes on with the assignment it had."""
         awaiting = member.awaiting_join
         assert awaiting is not None
         can_skip_assignment = context.api_version >= 9
@@ -254,8 +258,8 @@ class ClassicJoin:
             if can_skip_assignment:
                 response.skip_assignment = group.leader_id == member.member_id
             else:
-                # A client that cannot be told to skip the assignment must not think that it leads: it sees the
-                # leader of before, which may be itself under its old id.
+                # A client before v9 cannot be told to skip the assignment, so it must not think that it leads. It is
+                # told the previous leader, which may be its own old id.
                 response.leader = change.old_leader or ""
                 response.members = []
             group.complete_join(member, response)
@@ -276,7 +280,7 @@ class ClassicJoin:
         self._rebalance.schedule_session(group, member)
 
 
-def _waiting(awaiting: Deferred[JoinGroupResponse], step: Step) -> JoinResult:
+def _build_waiting(awaiting: Deferred[JoinGroupResponse], step: Step) -> JoinResult:
     if step is None:
         return CoordinatorResult(awaiting)
     return CoordinatorResult(awaiting, records=step.records, on_append=step.on_append, replay=step.replay)

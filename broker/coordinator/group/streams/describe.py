@@ -10,7 +10,7 @@ from tidelog.protocol.messages import streams_group_describe as schema
 
 
 def describe_streams_group(group: StreamsGroup) -> schema.DescribedGroup:
-    """StreamsGroupDescribe v0."""
+    """Build the description of a group for StreamsGroupDescribe v0."""
     return schema.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -22,7 +22,7 @@ def describe_streams_group(group: StreamsGroup) -> schema.DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> schema.Topology | None:
-    """Build the described topology, with the partition counts of internal topics that are known."""
+    """Build the described topology: the configured one, if it is ready, as it has all partition counts."""
     if group.topology is None:
         return None
     configured = group.configured
