@@ -1,13 +1,14 @@
-"""Accepts connections of one listener, as many as there is room for.
+"""Acceptor of one listener: it takes connections while there is room for them.
 
-    accepting --no descriptor left (EMFILE), or the reserve reached, and none gives way--> paused
+    accepting --no descriptor left (EMFILE), or the reserve reached, and no connection gives way--> paused
     accepting --max.connections reached, or max.connection.creation.rate--> paused
     paused    --a connection closed, the rate allows one more, or RETRY_MS after descriptors were short--> accepting
 
-A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so there is no spin (F12).
-Descriptors are given out lowest first, so an accepted one above ``limit - reserve`` means that so many are in use:
-the reserve stays for segments, which must open while clients knock. Before it pauses, a connection gives way
-(``Shell.make_room``): one that was reset, else the oldest that has sent no request yet. Loop thread only.
+A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so the loop does not spin
+(faults.md F12). The system gives out the lowest free descriptor, so a number above ``limit - reserve`` means that all
+below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the acceptor
+pauses, ``Shell.make_room`` closes a connection: one that was reset, else the oldest that has sent no request yet. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 ACCEPT_PER_TURN = 64
 RETRY_MS = 100
-"""Files other than connections may have been closed meanwhile."""
+"""Pause after a shortage of descriptors, in which files other than connections may be closed."""
 LOG_EVERY_MS = 10_000
 RECOUNT_MS = 1_000
-"""How often open files are counted while descriptors are short: a directory of /proc is read for it."""
+"""Least time between two counts of open files while descriptors are short: a count reads a directory of /proc."""
 RESERVED_SHARE = 8
-"""One in so many descriptors is kept for segments and the store, and at least RESERVED_MINIMUM."""
+"""One of this many descriptors is reserved for files; at least RESERVED_MINIMUM, at most half of all."""
 RESERVED_MINIMUM = 64
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -46,33 +47,33 @@ def raise_descriptor_limit() -> int:
 
 
 def highest_client_descriptor(limit: int) -> int:
-    """The descriptor number from which on a new connection eats into the reserve."""
+    """Return the descriptor number at which the reserve begins."""
     return limit - min(max(limit // RESERVED_SHARE, RESERVED_MINIMUM), limit // 2)
 
 
 class ConnectionRate:
-    """Tells how long to wait for the next connection: ``max.connection.creation.rate``, for all listeners together.
+    """Limit of new connections a second for all listeners together: ``max.connection.creation.rate``.
 
-    A second's worth may come at once; what was not used is not saved up further. Loop thread only.
+    The connections of one second may come at once; unused ones of earlier seconds are not saved up. Loop thread only.
     """
 
     def __init__(self, read_limit: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._read_limit = read_limit
         self._monotonic_ms = monotonic_ms
         self._paid_until_ms = 0.0
-        """When all connections so far would have been accepted, one after the other at the limit."""
+        """Time at which all connections so far would have been accepted, one after the other at the limit."""
 
     def wait_ms(self) -> float:
-        """Milliseconds until one more may be accepted; 0 or less: now."""
+        """Return the milliseconds until one more may be accepted; 0 or less if it may be now."""
         return self._paid_until_ms - self._monotonic_ms() - 1000.0 + 1000.0 / self._read_limit()
 
     def count(self) -> None:
-        """One was accepted."""
+        """Count one accepted connection."""
         self._paid_until_ms = max(self._paid_until_ms, self._monotonic_ms()) + 1000.0 / self._read_limit()
 
 
 def count_open_descriptors() -> int:
-    """The descriptors in use in this process; 0 when the system does not tell."""
+    """Return how many descriptors this process has in use; 0 when the system does not tell."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -80,10 +81,10 @@ def count_open_descriptors() -> int:
 
 
 class DescriptorReserve:
-    """Tells when connections eat into the reserve of descriptors. Loop thread only.
+    """Reserve of descriptors that connections must leave to files. Loop thread only.
 
-    The number of an accepted descriptor shows the first shortage. From then on the number of connections decides: when
-    connections of low descriptors give way, new ones get those, and high numbers come no more though all are in use.
+    The number of an accepted descriptor shows the first shortage. After that the number of connections decides: a new
+    connection gets the low number of one that gave way, so its number no longer shows that descriptors are short.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Acceptor:
         self._closed = False
 
     def resume(self) -> None:
-        """Accept again; harmless when it does already."""
+        """Accept connections; without effect while it does so already."""
         if not self._accepting and not self._closed:
             self._accepting = True
             self._loop.add_reader(self._listener.fileno(), self.on_readable)
@@ -154,13 +155,13 @@ class Acceptor:
             self._loop.remove_reader(self._listener.fileno())
 
     def close(self) -> None:
-        """Listen no more; clients in the backlog are refused."""
+        """Stop listening; clients in the backlog are refused."""
         self.pause()
         self._closed = True
         self._listener.close()
 
     def on_readable(self) -> None:
-        """Take the clients that wait, a bounded number of them."""
+        """Accept waiting clients, at most ACCEPT_PER_TURN of them."""
         for _ in range(ACCEPT_PER_TURN):
             if not self._has_room():
                 self.pause()
@@ -173,7 +174,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                # Else this client gave up while it waited.
+                # Any other error: this client gave up while it waited.
                 if error.errno in _OUT_OF_RESOURCES and not self._go_on(str(error)):
                     return
                 continue
@@ -185,13 +186,15 @@ class Acceptor:
                 return
 
     def _go_on(self, shortage: str) -> bool:
-        """Descriptors are short: go on if a connection gave way, else pause. Says which."""
+        """Close a connection after a shortage of descriptors, or pause. Return whether accepting goes on."""
         has_made_room = self._make_room()
         now = self._timers.monotonic_ms()
         if now >= self._log_after_ms:
             self._log_after_ms = now + LOG_EVERY_MS
-            way = "connections that sent no request give way" if has_made_room else "accepting no connections meanwhile"
-            logger.warning("%s: %s", shortage, way)
+            remedy = (
+                "closed a connection that was reset or had sent no request" if has_made_room else "accepting is paused"
+            )
+            logger.warning("%s: %s", shortage, remedy)
         if not has_made_room:
             self._pause_for(RETRY_MS)
         return has_made_room
