@@ -1,4 +1,4 @@
-"""Indexer of one log: indexes appended records later, from where the indices end up to the high watermark.
+"""Indexer of one log: it indexes records after they were appended, up to the high watermark.
 
     step     read up to ``max_bytes`` of whole batches -> rows -> key index, tag index -> next offset published
 
@@ -10,9 +10,9 @@ Invariants: everything below an index's ``next_offset`` is in it; ``next_offset`
 the high watermark, so nothing that could still be truncated is indexed. A batch that cannot be read is skipped with
 one line in the log: no reader gets its records either.
 
-An index that reaches beyond the log end found at opening has entries of records that a power loss took. Other records
-may have their offsets by now, so it is rebuilt. A damaged index is reported and rebuilt. When the disk is full the step
-raises and the caller tries again later.
+An index may reach beyond the log end that was found at opening: a power loss took records that it has entries of. Other
+records may have their offsets by now, so the index is rebuilt. A damaged index is reported and rebuilt. When the disk
+is full the step raises and the caller tries again later.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 * 1024 * 1024
-"""A step takes 0.1 ms of Python under the interpreter lock, however much it reads."""
+"""Bytes that a step reads by default. It takes the interpreter lock half a dozen times for them (internals/find.md)."""
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
-"""After so many indexed bytes a checkpoint is due, so that a crash costs seconds of work; each syncs, and while a file
-system commits what was synced, appends to the log may have to wait."""
+"""Indexed bytes after which a checkpoint is due, so that a crash costs seconds of work. A checkpoint syncs files, and
+appends to the log may have to wait while the file system commits them."""
 
 
 class LogIndexer:
-    """Indices of one log and their progress.
+    """The indices of one log, and how far each has come.
 
     One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread.
     """
@@ -93,11 +93,13 @@ class LogIndexer:
         try:
             offset = index.open()
         except IndexDamagedError as error:
-            logger.warning("%s: %s; rebuilding it", self.log.topic_partition, error)
+            logger.warning("%s: %s; rebuilding the index", self.log.topic_partition, error)
             self.rebuilds += 1
             offset = -1
         if offset > self.log.index_bound:
-            logger.warning("%s: the log has lost records that are indexed; rebuilding", self.log.topic_partition)
+            logger.warning(
+                "%s: the log has lost records that are indexed; rebuilding the index", self.log.topic_partition
+            )
             self.rebuilds += 1
         if offset < 0 or offset > self.log.index_bound:
             index.restart_at(self.log.log_start_offset)
@@ -106,7 +108,7 @@ class LogIndexer:
 
     @property
     def next_offset(self) -> int:
-        """Offset below which all of the log's indices are complete; the log end where there is none."""
+        """Offset below which all indices of the log are complete; the log end if it has no index."""
         offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
         return min(offsets, default=self.log.log_end_offset)
 
@@ -116,9 +118,10 @@ class LogIndexer:
         return max(0, self.log.high_watermark - self.next_offset)
 
     def step(self, max_bytes: int = STEP_BYTES) -> int:
-        """Index up to ``max_bytes`` more, at least one batch; returns the bytes read, 0 when there is nothing to do.
+        """Index up to ``max_bytes`` more, at least one batch.
 
-        Raises KafkaStorageError, and then the indices are where they were.
+        Returns the bytes read, 1 when it found only that records are gone, and 0 when there is nothing to do. Raises
+        KafkaStorageError; the next step goes on where each index ends.
         """
         log = self.log
         start = self.next_offset
@@ -173,7 +176,10 @@ class LogIndexer:
                 return
 
     def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
-        """Take rows of the one batch at ``at``: (its size, the offset after it), 0 when the chunk cuts it."""
+        """Add the rows of a batch at ``at`` that ``walk_chunk`` cannot read, such as a compressed one.
+
+        Returns (its size, the offset after it); the size is 0 when the batch does not end in the chunk.
+        """
         batch = next(iter_batches(chunk, at), None)
         if batch is None:
             return 0, -1
@@ -184,7 +190,7 @@ class LogIndexer:
         except KafkaError as error:
             self._rows.count = 0
             self.skipped_batches += 1
-            logger.warning("%s: not indexed: %s", self.log.topic_partition, error)
+            logger.warning("%s: a batch is not indexed: %s", self.log.topic_partition, error)
         return size, batch.last_offset + 1
 
     def _put(self, next_offset: int) -> None:
@@ -203,7 +209,7 @@ class LogIndexer:
     # ---- upkeep
 
     def trim(self) -> None:
-        """Remove files that only have entries of records that retention deleted. Raises KafkaStorageError."""
+        """Remove index files whose records retention has deleted. Raises KafkaStorageError."""
         for index in (self.keys, self.tags):
             if index is not None:
                 index.trim(self.log.log_start_offset)
@@ -217,12 +223,12 @@ class LogIndexer:
 
     @property
     def is_unsaved(self) -> bool:
-        """True when there is progress since the last checkpoint."""
+        """Return whether records were indexed since the last checkpoint."""
         return self._unsaved_bytes > 0
 
     def rebuild(self) -> None:
         """Rebuild all indices from the log start, after one of them was found damaged. Raises KafkaStorageError."""
-        logger.warning("%s: rebuilding the indices", self.log.topic_partition)
+        logger.warning("%s: an index is damaged; rebuilding all indices", self.log.topic_partition)
         self.rebuilds += 1
         for index in (self.keys, self.tags):
             if index is not None:
