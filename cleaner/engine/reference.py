@@ -76,7 +76,7 @@ def write_varint(value: int) -> bytes:
 
 
 def _skip_field(data: bytes, position: int, end: int, least: int) -> tuple[int, int]:
-    """(size, position of the field's bytes), the size checked against what remains."""
+    """Read the size of a field: (size, position of its bytes). The size is checked against the bytes that remain."""
     size, position = _read_varint(data, position, end)
     if size < least or size > end - position:
         raise MalformedRecordError
@@ -109,7 +109,7 @@ def _read_record(data: bytes, start: int, end: int) -> ParsedRecord:
 
 
 def _read_records(data: bytes, row: IntegerArray) -> list[ParsedRecord]:
-    """All records of a batch. Raises MalformedRecordError unless they fill it with growing offsets."""
+    """Read all records of a batch. Raises MalformedRecordError unless they fill it and their offsets grow."""
     records: list[ParsedRecord] = []
     position, end = int(row[at.BODY]), int(row[at.BODY] + row[at.BODY_SIZE])
     last_delta = -1
@@ -125,7 +125,7 @@ def _read_records(data: bytes, row: IntegerArray) -> list[ParsedRecord]:
 
 
 def _describe(data: bytes, position: int, size: int, offsets: tuple[int, int]) -> dict[int, int]:
-    """The columns of one version 2 batch."""
+    """Return the columns of one version 2 batch."""
     (base_offset, _, _, _, crc, attributes, delta, base_timestamp, max_timestamp, producer_id, producer_epoch, _, count
      ) = _V2_HEADER.unpack_from(data, position)  # fmt: skip
     state, reason = BatchState.PLAIN, Unreadable.NONE
@@ -196,7 +196,7 @@ def scan_batches(
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
     """List the keyed records of the indexed batches of ``rows``: (key position, key size, ordinal) into ``keys``.
 
-    Returns how many. A batch that does not parse becomes POISON and adds none.
+    Returns the number of keys. A batch that does not parse becomes POISON and adds none.
     """
     data = buffer.tobytes()
     found = 0
@@ -220,7 +220,7 @@ def _bit(bits: ByteArray, number: int) -> bool:
 
 
 class BatchFilter:
-    """Filter for the records of one batch. ``clock``: now and the delete horizon of tombstones seen first, in ms."""
+    """Filter for the records of one batch. ``clock``: now, and the delete horizon for tombstones without one, in ms."""
 
     def __init__(
         self, data: bytes, superseded: ByteArray, bias: int, clock: tuple[int, int], stats: IntegerArray
@@ -231,32 +231,32 @@ class BatchFilter:
         self.now, self.new_horizon = clock
         self.stats = stats
 
-    def batch(self, row: IntegerArray) -> tuple[bytes, dict[int, int]] | None:
-        """The bytes of what stays and the columns that describe them; None when nothing stays."""
+    def filter_batch(self, row: IntegerArray) -> tuple[bytes, dict[int, int]] | None:
+        """Return the bytes of the batch that stay, and the columns of its output row; None when nothing stays."""
         if row[at.STATE] == BatchState.POISON:
-            return self._whole(row)
+            return self._keep_whole(row)
         decision, count = int(row[at.DECISION]), int(row[at.COUNT])
         try:
-            kept = [] if decision & at.DISCARD else self._kept(row)
+            kept = [] if decision & at.DISCARD else self._select_kept(row)
         except MalformedRecordError:
             self.stats[at.STAT_RECORDS_READ] += count
             row[at.STATE], row[at.REASON] = BatchState.POISON, Unreadable.RECORDS
-            return self._whole(row)
+            return self._keep_whole(row)
         self.stats[at.STAT_RECORDS_READ] += count
         self.stats[at.STAT_RECORDS_KEPT] += len(kept)
-        converted = row[at.STATE] == BatchState.CONVERTED
+        is_converted = row[at.STATE] == BatchState.CONVERTED
         if not kept:
-            if decision & at.RETAIN_EMPTY and not count and not converted:
-                return self._whole(row)
+            if decision & at.RETAIN_EMPTY and not count and not is_converted:
+                return self._keep_whole(row)
             self.stats[at.STAT_BATCHES_CHANGED] += 1
-            return self._empty(row) if decision & at.RETAIN_EMPTY else None
+            return self._build_empty(row) if decision & at.RETAIN_EMPTY else None
         horizon = self._horizon_to_set(row, kept)
-        if len(kept) == count and horizon is None and not converted:
-            return self._whole(row)
+        if len(kept) == count and horizon is None and not is_converted:
+            return self._keep_whole(row)
         self.stats[at.STAT_BATCHES_CHANGED] += 1
-        return self._changed(row, kept, horizon)
+        return self._build_changed(row, kept, horizon)
 
-    def _kept(self, row: IntegerArray) -> list[ParsedRecord]:
+    def _select_kept(self, row: IntegerArray) -> list[ParsedRecord]:
         before = self.stats.copy()
         try:
             return [
@@ -279,29 +279,29 @@ class BatchFilter:
             return False
         if _bit(self.superseded, bit):
             return False
-        expired = row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK and row[at.BASE_TIMESTAMP] <= self.now
-        if record.value_size < 0 and expired:
+        is_expired = row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK and row[at.BASE_TIMESTAMP] <= self.now
+        if record.value_size < 0 and is_expired:
             self.stats[at.STAT_TOMBSTONES_DROPPED] += 1
             return False
         return True
 
     def _horizon_to_set(self, row: IntegerArray, kept: list[ParsedRecord]) -> int | None:
-        perishable = row[at.DECISION] & at.MARKER_OF_EMPTY_TRANSACTION or any(r.value_size < 0 for r in kept)
-        return self.new_horizon if perishable and not row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
+        is_perishable = row[at.DECISION] & at.MARKER_OF_EMPTY_TRANSACTION or any(r.value_size < 0 for r in kept)
+        return self.new_horizon if is_perishable and not row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
 
-    def _whole(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
+    def _keep_whole(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
-        poison = row[at.STATE] == BatchState.POISON
+        is_poison = row[at.STATE] == BatchState.POISON
         return self.data[position : position + size], {
             at.OUT_LAST_OFFSET: _signed64(int(row[at.BASE_OFFSET]) + int(row[at.LAST_OFFSET_DELTA])),
-            at.OUT_MAX_TIMESTAMP: _NO_TIMESTAMP if poison else int(row[at.MAX_TIMESTAMP]),
-            at.OUT_COUNT: 0 if poison else int(row[at.COUNT]),
+            at.OUT_MAX_TIMESTAMP: _NO_TIMESTAMP if is_poison else int(row[at.MAX_TIMESTAMP]),
+            at.OUT_COUNT: 0 if is_poison else int(row[at.COUNT]),
         }
 
     def _header(self, row: IntegerArray) -> list[int]:
         return list(_V2_HEADER.unpack_from(self.data, int(row[at.BODY]) - BATCH_OVERHEAD))
 
-    def _empty(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
+    def _build_empty(self, row: IntegerArray) -> tuple[bytes, dict[int, int]]:
         header = self._header(row)
         header[5] = int(row[at.ATTRIBUTES]) & ~(at.CODEC_MASK | at.DELETE_HORIZON_MASK)
         header[7], header[12] = _NO_TIMESTAMP, 0
@@ -311,7 +311,7 @@ class BatchFilter:
             at.OUT_CHANGED: 1,
         }
 
-    def _changed(
+    def _build_changed(
         self, row: IntegerArray, kept: list[ParsedRecord], horizon: int | None
     ) -> tuple[bytes, dict[int, int]]:
         header = self._header(row)
@@ -321,7 +321,7 @@ class BatchFilter:
         if horizon is not None:
             attributes |= at.DELETE_HORIZON_MASK
             header[7] = horizon
-            body = b"".join(self._rebased(record, base_timestamp - horizon) for record in kept)
+            body = b"".join(self._rebase(record, base_timestamp - horizon) for record in kept)
         if not attributes & at.TIMESTAMP_TYPE_MASK:
             header[8] = max([*times, _NO_TIMESTAMP])
         header[5], header[12] = attributes, len(kept)
@@ -334,7 +334,7 @@ class BatchFilter:
             at.OUT_CHANGED: 1,
         }
 
-    def _rebased(self, record: ParsedRecord, shift: int) -> bytes:
+    def _rebase(self, record: ParsedRecord, shift: int) -> bytes:
         _, body = _read_varint(self.data, record.start, record.end)
         _, rest = _read_varint(self.data, body + 1, record.end)
         moved = self.data[body : body + 1] + write_varint(_signed64(record.timestamp_delta + shift))
@@ -364,8 +364,8 @@ def filter_batches(
     """Write what stays of the batches of ``rows`` to ``out`` from its start, one row of ``out_table`` per batch.
 
     ``superseded``: bit (ordinal - ``bias``) is set when a later record has the same key. ``clock``: now and the delete
-    horizon that tombstones get on first sight, in ms. Returns (first row not done for want of room, bytes written,
-    batches written).
+    horizon for tombstones without one, in ms. Returns (first row that was not filtered, as the output was full, bytes
+    written, batches written).
     """
     batch_filter = BatchFilter(buffer.tobytes(), superseded, bias, clock, stats)
     target = written = 0
@@ -375,7 +375,7 @@ def filter_batches(
         size = max(int(row[at.SIZE]), BATCH_OVERHEAD + int(row[at.BODY_SIZE]) + 20 * count + 20)
         if written >= len(out_table) or target + size > len(out):
             return number, target, written
-        result = batch_filter.batch(row)
+        result = batch_filter.filter_batch(row)
         if result is None:
             continue
         batch, columns = result
@@ -392,10 +392,11 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """Make the index entries of the written batches, placed as an append one by one would place them.
+    """Make the index entries of the written batches, at the places where appends one by one would make them.
 
     ``state``: position, bytes since the last entry, largest timestamp so far and the offset that has it; carried from
-    call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns how many.
+    call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns the number of
+    entries.
     """
     found = 0
     for row in out_table[:written]:
@@ -411,7 +412,7 @@ def index_entries(
 
 
 def _control_kind(data: bytes, row: IntegerArray) -> str:
-    """``abort``, ``commit``, ``emptied`` by an earlier round, or ``other``."""
+    """Return the kind of a control batch: ``abort``, ``commit``, ``emptied`` by an earlier round, or ``other``."""
     if row[at.COUNT] == 0:
         return "emptied"
     body = int(row[at.BODY])
@@ -424,7 +425,7 @@ def _control_kind(data: bytes, row: IntegerArray) -> str:
 
 
 def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset: int) -> int | None:
-    """The last aborted transaction of this producer that begins at or below ``offset``."""
+    """Return the row of the producer's last aborted transaction that begins at or below ``offset``."""
     found = [
         index
         for index, (owner, first, _) in enumerate(transactions.aborted.tolist())
@@ -434,7 +435,7 @@ def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset
 
 
 class BatchDecisions:
-    """Decides about batches in order (DECISION); collects the aborted transactions whose marker stays."""
+    """Decisions about batches in log order. ``markers`` collects the aborted transactions whose marker stays."""
 
     def __init__(self, data: bytes, transactions: TransactionRows) -> None:
         self.data = data
@@ -445,6 +446,7 @@ class BatchDecisions:
         self._fences = {tuple(pair) for pair in transactions.fences.tolist()}
 
     def decide(self, row: IntegerArray) -> int:
+        """Return the DECISION of one batch."""
         decision = 0
         if row[at.ATTRIBUTES] & at.CONTROL_MASK:
             decision = at.NOT_INDEXED | self._marker(row)
@@ -461,8 +463,8 @@ class BatchDecisions:
         kind, producer_id = _control_kind(self.data, row), int(row[at.PRODUCER_ID])
         if kind == "emptied" or (kind != "other" and producer_id not in self.open):
             horizon = row[at.BASE_TIMESTAMP] if row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
-            passed = horizon is not None and horizon <= self.transactions.clock[0]
-            return at.MARKER_OF_EMPTY_TRANSACTION | (at.DISCARD if passed else 0)
+            is_passed = horizon is not None and horizon <= self.transactions.clock[0]
+            return at.MARKER_OF_EMPTY_TRANSACTION | (at.DISCARD if is_passed else 0)
         if kind != "other":
             self.open.discard(producer_id)
             entry = _aborted_transaction(self.transactions, producer_id, self._last_offset(row))
@@ -480,14 +482,14 @@ class BatchDecisions:
             return True
         if producer_id >= 0 and (last_offset, producer_id) in self._last_batches:
             return True
-        fenced = producer_id >= 0 and (producer_id, int(row[at.PRODUCER_EPOCH])) in self._fences
-        return fenced and bool(row[at.ATTRIBUTES] & at.CONTROL_MASK)
+        is_fenced = producer_id >= 0 and (producer_id, int(row[at.PRODUCER_EPOCH])) in self._fences
+        return is_fenced and bool(row[at.ATTRIBUTES] & at.CONTROL_MASK)
 
 
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker stays for their batches."""
+    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker stays."""
     decisions = BatchDecisions(buffer.tobytes(), transactions)
     for row in table[rows[0] : rows[1]]:
         if row[at.STATE] != BatchState.POISON:
