@@ -1,12 +1,12 @@
 """Decryption of a remote tier's chunks, as Aiven's plugin for Apache Kafka's tiered storage encrypts them.
 
     manifest     encryption.dataKey   ID:BASE64, the segment's AES-256 key, encrypted for the RSA key pair ID
-                 encryption.aad       BASE64, bytes that each chunk is authenticated with
+                 encryption.aad       BASE64, additional data that authenticates each chunk
     chunk        12 bytes of IV, the bytes under AES-GCM, 16 bytes of tag; compressed before it was encrypted
-    DIRECTORY    ID.pem               the pair's private key, encryption.key.pairs.ID.private.key.file
+    DIRECTORY    ID.pem               the pair's private key: the plugin's encryption.key.pairs.ID.private.key.file
 
-The AES key is padded by OAEP with SHA3-512 in both its places, which ``cryptography`` does not offer: the padding is
-taken off here, chunks are decrypted there.
+The AES key has OAEP padding with SHA3-512 as both of its hashes, which ``cryptography`` does not offer. So this module
+removes the padding, and ``cryptography`` decrypts the chunks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 IV_BYTES = 12
 INSTALL = "pip install 'tidelog[tls]'"
 _HASH_BYTES = hashlib.sha3_512().digest_size
-#: Ids of key pairs are parts of configuration names, and become names of files here.
+#: No id of a key pair may have these, as it becomes the name of a file.
 _SEPARATORS = frozenset("/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEncryption:
-    """Id of the key pair, and the segment's key encrypted for it; ``aad`` goes into each chunk's tag."""
+    """Encryption of one segment: id of the key pair, the segment's key encrypted for it, and additional data (AAD)."""
 
     pair: str
     wrapped_key: bytes
@@ -39,20 +39,20 @@ class SegmentEncryption:
 
 
 def parse_encryption(raw: dict[str, Any]) -> SegmentEncryption:
-    """The encryption of a manifest. Raises ValueError, KeyError, TypeError."""
+    """Parse the encryption of a manifest. Raises ValueError, KeyError, TypeError."""
     pair, _, wrapped = raw["dataKey"].partition(":")
     if not pair or _SEPARATORS.intersection(pair):
         raise ValueError("dataKey names no key pair")
     try:
         return SegmentEncryption(pair, base64.b64decode(wrapped, validate=True), base64.b64decode(raw["aad"]))
     except binascii.Error as error:
-        raise ValueError(f"dataKey or aad: {error}") from error
+        raise ValueError(f"dataKey or aad is no base64: {error}") from error
 
 
 def chunk_decrypter(encryption: SegmentEncryption, directory: str | None) -> Callable[[bytes], bytes]:
-    """Return what decrypts the chunks of a segment. Raises OSError for a key that is missing or another one.
+    """Return a function that decrypts a chunk of a segment, and raises OSError for a chunk that was changed.
 
-    What is returned raises OSError for a chunk that was changed.
+    Raises OSError when the private key is missing, or is not the one that the segment is encrypted for.
     """
     if directory is None:
         raise OSError(f"it is encrypted: expected pem=DIRECTORY with the private key {encryption.pair}.pem")
@@ -71,7 +71,7 @@ def chunk_decrypter(encryption: SegmentEncryption, directory: str | None) -> Cal
         try:
             return cipher.decrypt(chunk[:IV_BYTES], chunk[IV_BYTES:], encryption.aad)
         except (InvalidTag, ValueError):
-            raise OSError("a chunk is not what was encrypted") from None
+            raise OSError("a chunk was changed after it was encrypted, or its aad was") from None
 
     return decrypt
 
@@ -84,10 +84,10 @@ def _read_key(path: str) -> RSAPrivateKey:
     try:
         with open(path, "rb") as file:
             key = load_pem_private_key(file.read(), None)
-    except FileNotFoundError:  # the object is there: only the key is missing
+    except FileNotFoundError:  # must not pass on: it would say that the segment is missing
         raise OSError(f"it is encrypted: {path} is missing") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise OSError(f"{path} is no private key without a password: {error}") from None
+        raise OSError(f"{path} is no private key, or has a password: {error}") from None
     if not isinstance(key, RSAPrivateKey):
         raise OSError(f"{path} is no RSA key")
     return key
@@ -97,23 +97,23 @@ def _decrypt_block(key: RSAPrivateKey, wrapped: bytes) -> bytes:
     numbers = key.private_numbers()
     modulus, value = numbers.public_numbers.n, int.from_bytes(wrapped, "big")
     if value >= modulus:
-        raise ValueError("another key")
+        raise ValueError("the wrapped key is not below the modulus of the private key")
     return pow(value, numbers.d, modulus).to_bytes((modulus.bit_length() + 7) // 8, "big")
 
 
 def remove_padding(block: bytes) -> bytes:
-    """The message of a block with OAEP padding (RFC 8017, 7.1.2), both hashes SHA3-512. Raises ValueError."""
+    """Return the message of a block with OAEP padding (RFC 8017, 7.1.2), both hashes SHA3-512. Raises ValueError."""
     masked_seed, masked = block[1 : 1 + _HASH_BYTES], block[1 + _HASH_BYTES :]
     seed = _xor(masked_seed, generate_mask(masked, _HASH_BYTES))
     data = _xor(masked, generate_mask(seed, len(masked)))
     zeros, one, message = data[_HASH_BYTES:].partition(b"\1")
     if block[0] or data[:_HASH_BYTES] != hashlib.sha3_512().digest() or zeros.strip(b"\0") or not one:
-        raise ValueError("no padding")
+        raise ValueError("the block has no OAEP padding")
     return message
 
 
 def generate_mask(seed: bytes, size: int) -> bytes:
-    """A mask of ``size`` bytes: MGF1 (RFC 8017, B.2.1) with SHA3-512."""
+    """Return a mask of ``size`` bytes: MGF1 (RFC 8017, B.2.1) with SHA3-512."""
     count = -(-size // _HASH_BYTES)
     return b"".join(hashlib.sha3_512(seed + n.to_bytes(4, "big")).digest() for n in range(count))[:size]
 

@@ -1,4 +1,7 @@
-"""The values of a plan: the request, and the rows of its answer. All can be pickled; imports are light."""
+"""Values of a read plan: its request, and the slices of segments that tasks read.
+
+All can be pickled, and the module is cheap to import.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class AbortedTransaction:
 
 
 class LostRange(NamedTuple):
-    """Offsets of a partition from ``start`` to below ``end`` that are in no file, and that no cleaner took out."""
+    """Offsets of a partition from ``start`` to below ``end`` that no file has, although no cleaner removed them."""
 
     topic: str
     partition: int
@@ -31,11 +34,12 @@ class LostRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """One plan row: bytes ``start_position`` to ``end_position`` of a segment, of which the records from
-    ``start_offset`` (inclusive) to ``end_offset`` (exclusive) are meant. ``inode`` is the file's when it was planned, 0
-    when unknown, ``changed_ns`` its time of change (``st_ctime_ns``), 0 for the active segment, which only grows.
-    ``is_exact`` says that every batch between the positions begins below ``end_offset``: one that claims not to is
-    damaged."""
+    """One row of a plan: bytes ``start_position`` to ``end_position`` of a segment file.
+
+    A task reads the records from ``start_offset`` (inclusive) to ``end_offset`` (exclusive) in them. ``inode`` is the
+    file's at planning, 0 when unknown. ``changed_ns`` is its ``st_ctime_ns``, 0 for the active segment, which only
+    grows. ``is_exact`` says that every batch in the slice begins below ``end_offset``; one that does not is damaged.
+    """
 
     topic: str
     topic_id: bytes | None
@@ -52,7 +56,7 @@ class SegmentSlice:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes a task reads for it."""
+        """Bytes that a task reads for this slice."""
         return self.end_position - self.start_position
 
 
@@ -67,8 +71,11 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A query resolved to offsets. ``count`` takes the bytes that planning reads, ``lost`` the ranges that
-    planning finds missing when that is no error; without ``looks_for_holes`` it looks for none between segments."""
+    """A query resolved to offsets.
+
+    Planning adds the bytes that it reads to ``count``. It adds ranges that are missing to ``lost``, unless
+    ``fail_on_data_loss`` makes them an error. With ``looks_for_holes`` it also finds those between segments.
+    """
 
     ranges: tuple[OffsetRange, ...]
     bytes_per_task: int = DEFAULT_BYTES_PER_TASK

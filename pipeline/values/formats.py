@@ -20,7 +20,7 @@ Reader = Callable[[bytes], Any]
 
 
 def arrow_type(schema: RegisteredSchema) -> pa.StructType:
-    """The Arrow type of a schema's records; of a Protobuf file the first message. Raises BadRequestError."""
+    """Return the Arrow type of a schema's records: for Protobuf, of its first message. Raises BadRequestError."""
     found = _TYPES[schema.kind](schema)
     import pyarrow as pa
 
@@ -33,12 +33,15 @@ def _struct(fields: list[pa.Field], number: int) -> pa.StructType:
     import pyarrow as pa
 
     if not fields:
-        raise BadRequestError(f"schema {number}: a record without fields has no column, as Parquet has none")
+        raise BadRequestError(f"schema {number}: Parquet has no column for a record without fields")
     return pa.struct(fields)
 
 
 def reader_of(schema: RegisteredSchema) -> Reader:
-    """A function from a payload to a dictionary, which raises UndecodableError. Raises BadRequestError."""
+    """Return a function that decodes a payload to a dictionary, or raises UndecodableError.
+
+    Raises BadRequestError for a schema that cannot be used.
+    """
     return _READERS[schema.kind](schema)
 
 
@@ -50,14 +53,14 @@ def _avro_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def _avro(node: Any, number: int) -> pa.DataType:
-    """The Arrow type of a schema in which each name stands for itself, as in a record that contains itself."""
+    """Return the Arrow type of a schema whose names were expanded. Only a record that contains itself has one left."""
     import pyarrow as pa
 
     if isinstance(node, list):
         others = [one for one in node if one != "null"]
         if len(others) != 1:
             raise BadRequestError(
-                f"schema {number}: a union of {len(others)} types has no column, expected one and null"
+                f"schema {number}: a union of {len(others)} types has no column, expected one type, or one and null"
             )
         return _avro(others[0], number)
     if isinstance(node, str):
@@ -76,9 +79,10 @@ def _avro(node: Any, number: int) -> pa.DataType:
     return _simple(_AVRO_TYPES, node.get("logicalType", ""), number, kind)
 
 
+#: Avro's logical types that have an Arrow type; values of others are those of the plain type.
 _LOGICAL = ("decimal", "date", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros")
 _MOST_DIGITS = 38
-
+"""Digits of the widest decimal column, a decimal128."""
 
 _AVRO_TYPES = {
     "string": "string", "bytes": "binary", "int": "int32", "long": "int64", "float": "float32", "double": "float64",
@@ -92,7 +96,7 @@ def _simple(types: Mapping[str, str], name: str, number: int, otherwise: Any = N
 
     known = types.get(name) or (types.get(otherwise) if isinstance(otherwise, str) else None)
     if known is None:
-        raise BadRequestError(f"schema {number}: {name or otherwise} has no column")
+        raise BadRequestError(f"schema {number}: no column for type {name or otherwise}")
     if known == "utc":
         return pa.timestamp("us", tz="UTC")
     return pa.time64("us") if known == "time" else getattr(pa, known)()
@@ -106,9 +110,10 @@ def parsed_avro(
     expand: bool,
     logical: tuple[str, ...] = _LOGICAL,
 ) -> Any:
-    """The schema with full names, after those it refers to, and with these logical types alone.
+    """Parse a schema, and first those it refers to. Its names become full names; other logical types are removed.
 
-    ``known``: ids of those that ``named`` has. Raises BadRequestError.
+    ``named`` collects the named types, ``known`` the ids of the schemas that were parsed into it. ``expand`` puts
+    definitions in the place of names. Raises BadRequestError.
     """
     import fastavro
     from fastavro.schema import SchemaParseException
@@ -126,7 +131,7 @@ def parsed_avro(
 
 
 def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
-    """The schema without other logical types, and decimals too wide for a column: their values are the plain type's."""
+    """Remove logical types that are not ``kept``, and decimals too wide for a column: their plain types remain."""
     if isinstance(node, list):
         return [_without_logical(one, kept) for one in node]
     if not isinstance(node, dict):
@@ -142,13 +147,13 @@ def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
 
 
 def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> AvroBounds:
-    """The bounds of a schema as ``parsed_avro`` gives it, with its ``named`` types.
+    """Return the bounds of a schema that ``parsed_avro`` parsed, with its ``named`` types.
 
-    Raises BadRequestError where few bytes may stand for any number of items or fields.
+    Raises BadRequestError if few bytes may stand for any number of items or fields.
     """
     bounds = AvroBounds(parsed, named)
     if bounds.is_inflated:
-        raise BadRequestError(f"schema {schema.id}: items or fields without bytes may be of any number")
+        raise BadRequestError(f"schema {schema.id}: a few bytes may stand for any number of items or fields")
     return bounds
 
 
@@ -180,7 +185,7 @@ def _json_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def json_type(node: Any, what: str) -> pa.DataType:
-    """The Arrow type of a JSON schema. Raises BadRequestError."""
+    """Return the Arrow type of a JSON schema, which errors call ``what``. Raises BadRequestError."""
     import pyarrow as pa
 
     kinds = node.get("type")
@@ -203,14 +208,14 @@ def _json_reader(schema: RegisteredSchema) -> Reader:
 
 
 def read_json_of(payload: bytes, kind: pa.DataType) -> Any:
-    """An object whose values are of the type. Raises UndecodableError."""
+    """Parse a JSON object, and check that its values are of the type. Raises UndecodableError."""
     found = read_json(payload)
     _check_json(found, kind, "")
     return found
 
 
 def _check_json(value: Any, kind: Any, path: str) -> None:
-    """Raises UndecodableError for a value that pyarrow would change for the type, such as 1.5 for an integer."""
+    """Raise UndecodableError for a value that pyarrow would change for the type, such as 1.5 for an integer."""
     import pyarrow as pa
 
     if value is None:
@@ -236,13 +241,13 @@ def _is_json_of(value: Any, kind: Any) -> bool:
 
 
 def read_json(payload: bytes) -> Any:
-    """Raises UndecodableError."""
+    """Parse a JSON object. Raises UndecodableError."""
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError) as error:
         raise UndecodableError(f"it is no JSON: {error}") from error
     if not isinstance(found, dict):
-        raise UndecodableError(f"it is no object: {type(found).__name__}")
+        raise UndecodableError(f"it is no JSON object, found {type(found).__name__}")
     return found
 
 
@@ -251,7 +256,7 @@ def read_json(payload: bytes) -> Any:
 
 @lru_cache(maxsize=1000)
 def _protobuf_file(schema: RegisteredSchema) -> Any:
-    """The file descriptor of a schema, in a pool of its own."""
+    """Return the file descriptor of a schema. It has a pool of its own, so equal names of schemas do not clash."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
@@ -282,7 +287,10 @@ def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
-    """The descriptor of a message by its place in the file. Raises UndecodableError."""
+    """Return the descriptor of a message: its number in the file, then those of nested ones.
+
+    Raises UndecodableError.
+    """
     from google.protobuf import descriptor_pb2
 
     file = _protobuf_file(schema)
@@ -302,7 +310,7 @@ def _message_type(message: Any, number: int, around: tuple[str, ...]) -> pa.Data
     if message.full_name == "google.protobuf.Timestamp":
         return pa.timestamp("us", tz="UTC")
     if message.full_name in around:
-        raise BadRequestError(f"schema {number}: {message.full_name} contains itself, which no column can")
+        raise BadRequestError(f"schema {number}: {message.full_name} contains itself, so it has no column")
     inside = (*around, message.full_name)
     return _struct([pa.field(one.name, _field_type(one, number, inside)) for one in message.fields], number)
 
@@ -359,7 +367,7 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
 
 
 def _plain(message: Any) -> Any:
-    """A message as a dictionary; fields that know whether they are set are None where they are not."""
+    """Convert a message to a dictionary. A field that is not set is None if it has presence, else its default."""
     from decimal import Decimal
 
     if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
