@@ -1,4 +1,4 @@
-"""Directories, ports and configuration files of a cluster on one machine.
+"""Directories, ports and configuration files of a development cluster on one machine.
 
 DIR/cluster.id               made at the first start
 DIR/controller/              controller.properties, data, controller.log
@@ -24,7 +24,7 @@ PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 
 class Layout(NamedTuple):
-    """A cluster's place and ports. ``overrides`` are keys for the members."""
+    """Directory and ports of a cluster. ``overrides`` are configuration keys of its members."""
 
     directory: Path
     controller_port: int
@@ -56,8 +56,10 @@ class Layout(NamedTuple):
 
 
 def choose_ports(first: int, nodes: int) -> tuple[int, tuple[int, ...]]:
-    """Return the controller's port and the members': in sequence from ``first``, then the controller's; free ones where
-    ``first`` is 0."""
+    """Return the port of the controller and those of the members.
+
+    The members have ``first`` and the ports after it, then comes the controller. With 0 all are free ports.
+    """
     if first:
         return first + nodes, tuple(range(first, first + nodes))
     sockets = [socket.create_server((HOST, 0)) for _ in range(nodes + 1)]
@@ -68,7 +70,7 @@ def choose_ports(first: int, nodes: int) -> tuple[int, tuple[int, ...]]:
 
 
 def taken_port(layout: Layout) -> int | None:
-    """Return a port that another program listens on, None without one."""
+    """Return the first of the cluster's ports that is in use already, None if all are free."""
     for port in (*layout.ports, layout.controller_port):
         try:
             socket.create_server((HOST, port)).close()
@@ -78,7 +80,7 @@ def taken_port(layout: Layout) -> int | None:
 
 
 def cluster_id_of(directory: Path) -> str:
-    """Return the cluster's id, which the first call makes."""
+    """Return the cluster's id; the first call creates it and stores it in ``cluster.id``."""
     path = directory / "cluster.id"
     directory.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -89,7 +91,7 @@ def cluster_id_of(directory: Path) -> str:
 
 
 def replication(nodes: int) -> dict[str, str]:
-    """Return the keys by which topics and internal topics have a replica on up to three members."""
+    """Return the keys that give topics and internal topics up to three replicas, of which two must be in sync."""
     factor, least = str(min(3, nodes)), str(min(2, nodes))
     return {
         "default.replication.factor": factor,
