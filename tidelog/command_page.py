@@ -25,7 +25,7 @@ ACLs and transactions talk to any Kafka broker.
   has its keys for TLS and SASL.
 - **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`). Headings are
   bold on a terminal, unless `NO_COLOR` is set.
-- **Errors** are one line on standard error. Exit codes: 0 done, 1 it failed, 2 wrong usage or configuration,
+- **Errors** are one line on standard error. Exit codes: 0 done, 1 failure, 2 wrong usage or configuration,
   130 interrupted, 141 the reader of standard output went away.
 - **Completion**: `source <(tidelog completion bash)`; `zsh` and `fish` likewise.
 

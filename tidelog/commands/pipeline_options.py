@@ -67,7 +67,7 @@ def table_options() -> list[click.Parameter]:
             type=click.Choice(["parquet", "delta"]),
             default="parquet",
             show_default=True,
-            help="of a table that is a directory",
+            help="the format of a table that is a directory",
         ),
         click.Option(
             ["--mode"],
@@ -92,7 +92,7 @@ def value_options() -> list[click.Parameter]:
             ["--registry-property"],
             multiple=True,
             metavar="KEY=VALUE",
-            help="of the registry's client, as confluent-kafka names it; may be repeated",
+            help="a property of the registry's client, named as in confluent-kafka; may be repeated",
         ),
     ]
 
@@ -133,7 +133,12 @@ def follow_options() -> list[click.Parameter]:
     return [
         click.Option(["--follow"], is_flag=True, help="go on until SIGTERM or SIGINT, with a run every --interval"),
         click.Option(
-            ["--interval"], metavar="SECONDS", type=float, default=60, show_default=True, help="with --follow"
+            ["--interval"],
+            metavar="SECONDS",
+            type=float,
+            default=60,
+            show_default=True,
+            help="with --follow: from the start of a run to the next",
         ),
         click.Option(
             ["--metrics"],
@@ -172,7 +177,7 @@ def catalog_options(what: str) -> list[click.Parameter]:
             ["--catalog-property"],
             multiple=True,
             metavar="KEY=VALUE",
-            help="of the catalog, as pyiceberg names it, such as type=rest or token=...; may be repeated",
+            help="a property of the catalog, named as in pyiceberg, such as type=rest or token=...; may be repeated",
         ),
     ]
 
@@ -186,9 +191,11 @@ def audit_options() -> list[click.Parameter]:
             metavar="TABLE",
             help="compare with this exported table, offset by offset: a directory, or an Iceberg name with --catalog",
         ),
-        *catalog_options("TABLE is Iceberg's, of this catalog, or of the one of this name in .pyiceberg.yaml"),
+        *catalog_options("the Iceberg catalog of TABLE: its URI, or its name in .pyiceberg.yaml"),
         click.Option(["--report"], metavar="DIR", help="write report.md, report.html, report.json and pictures there"),
-        click.Option(["--quick"], is_flag=True, help="batches only: no records per ten minutes, no checksums"),
+        click.Option(
+            ["--quick"], is_flag=True, help="check batches, not their records: no counts and checksums of ten minutes"
+        ),
     ]
 
 
@@ -237,7 +244,7 @@ def replay_options() -> list[click.Parameter]:
         *target_options(),
         click.Option(["--from", "begin"], metavar="WHERE", help="earliest, a time in ms or ISO 8601, or JSON"),
         click.Option(["--until", "end"], metavar="WHERE", help="latest, a time, or JSON {topic:{partition:N}}"),
-        click.Option(["--by-key"], is_flag=True, help="partitions by key; default: those the records come from"),
+        click.Option(["--by-key"], is_flag=True, help="choose partitions by key; default: each record's own partition"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""``tidelog version``: prints the versions of Tidelog, its dependencies and Python, and whether it is compiled."""
+"""``tidelog version``: prints the versions of Tidelog, its dependencies and Python, and the use of compiled modules."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FormatError(Exception):
     "-t", "--cluster-id", required=True, metavar="ID", help="the cluster's id, as kafka-storage random-uuid prints"
 )
 @click.option("-c", "--config", "config_file", required=True, metavar="FILE", help="the node's server.properties")
-@click.option("-g", "--ignore-formatted", is_flag=True, help="leave directories as they are that are formatted already")
+@click.option("-g", "--ignore-formatted", is_flag=True, help="leave out directories that are formatted already")
 @click.option(
     "-S",
     "--add-scram",

@@ -40,7 +40,7 @@ def resource_options(function: _Function) -> _Function:
         "--resource-pattern-type",
         "pattern",
         type=click.Choice(["literal", "prefixed"]),
-        help="prefixed: on all names that begin so; default: literal",
+        help="prefixed: for all names that begin with NAME; default: literal",
     )(decorated)
 
 
@@ -75,7 +75,15 @@ def list_all(
 @resource_options
 @click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME", help="such as User:alice, or User:*")
 @click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME", help="wins over what is allowed")
-@click.option("--allow-host", "--deny-host", "--host", "hosts", multiple=True, metavar="ADDRESS", help="default: every")
+@click.option(
+    "--allow-host",
+    "--deny-host",
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="ADDRESS",
+    help="client address; default: all",
+)
 @click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, required=True,
               help="may be repeated")  # fmt: skip
 @json_option

@@ -38,7 +38,9 @@ def command(context: click.Context, /, *, settings: ClientSettings, as_json: boo
 
 
 @command.command("start")
-@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True, help="Tidelog brokers")
+@click.option(
+    "--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True, help="number of Tidelog brokers"
+)
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
@@ -53,7 +55,7 @@ def command(context: click.Context, /, *, settings: ClientSettings, as_json: boo
     default=9092,
     show_default=True,
     metavar="N",
-    help="the first broker's; the others follow, then the controller's; 0 takes free ones",
+    help="port of the first broker; the other brokers and the controller have the next ones; 0 takes free ports",
 )
 @click.option(
     "--kafka",

@@ -30,7 +30,7 @@ def command() -> None:
 @type_argument
 @name_argument
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="keys with their default value as well")
+@click.option("--all", "everything", is_flag=True, help="show keys that have their default value, too")
 @click.option("--doc", is_flag=True, help="the documentation of each key")
 @json_option
 @client_options()

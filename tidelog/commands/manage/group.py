@@ -109,7 +109,7 @@ class Target(NamedTuple):
 @click.option("--all-topics", is_flag=True, help="of all topics that the group has offsets of")
 @click.option("--to-earliest", is_flag=True, help="to the start of each log")
 @click.option("--to-latest", is_flag=True, help="to the end of each log")
-@click.option("--to-current", is_flag=True, help="to what is committed: shows it")
+@click.option("--to-current", is_flag=True, help="to the committed offsets, which stay as they are")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="to this offset, or as near as the log has it")
 @click.option("--shift-by", type=int, metavar="N", help="by N records on, or back with -N")
 @click.option("--to-datetime", metavar="TIME", help="to the first record not older; ms, ISO 8601, 09:00, or 15m ago")

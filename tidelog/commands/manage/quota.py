@@ -32,7 +32,7 @@ def entity_options(function: _Function) -> _Function:
         "defaults",
         type=click.Choice(ENTITY_TYPES),
         multiple=True,
-        help="of all of this type that have none of their own; may be repeated",
+        help="of all entities of this type that have no quota of their own; may be repeated",
     )(decorated)
 
 

@@ -51,7 +51,7 @@ def list_all(*, settings: ClientSettings, internal: bool, as_json: bool) -> None
 
 @command.command("describe")
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--all-configs", is_flag=True, help="keys with their default value as well")
+@click.option("--all-configs", is_flag=True, help="show keys that have their default value, too")
 @json_option
 @client_options()
 def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
@@ -210,7 +210,9 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool,
 @command.command("alter")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="a configuration; may be repeated")
-@click.option("--delete-config", "unset", multiple=True, metavar="KEY", help="back to the default; may be repeated")
+@click.option(
+    "--delete-config", "unset", multiple=True, metavar="KEY", help="set this key back to its default; may be repeated"
+)
 @click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="as many partitions in all")
 @json_option
 @client_options()
@@ -244,15 +246,17 @@ def alter(
 
 @command.command("add-partitions")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.option("-n", "--num", type=click.IntRange(1), metavar="N", help="so many more")
-@click.option("-p", "--partitions", "total", type=click.IntRange(1), metavar="N", help="as many in all")
+@click.option("-n", "--num", type=click.IntRange(1), metavar="N", help="number of partitions to add")
+@click.option(
+    "-p", "--partitions", "total", type=click.IntRange(1), metavar="N", help="number of partitions after the change"
+)
 @click.option("--dry-run", is_flag=True, help="let the broker check it, add none")
 @json_option
 @client_options()
 def add(
     *, settings: ClientSettings, name: str, num: int | None, total: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Add partitions to a topic; records of a key may then go to another one."""
+    """Add partitions to a topic; records of a key may then go to another partition."""
     from tidelog.client.admin.topics import add_partitions, describe_topics
     from tidelog.client.cluster import Cluster
 

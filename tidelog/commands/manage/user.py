@@ -40,7 +40,9 @@ def list_all(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 
 @command.command("create")
 @click.argument("name", metavar="USER")
-@click.option("--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[0], show_default=True, help="the hash")
+@click.option(
+    "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[0], show_default=True, help="the SCRAM mechanism"
+)
 @click.option("--password", metavar="TEXT", help="the password; others on this machine may see it: better is a prompt")
 @click.option("--password-stdin", is_flag=True, help="the password is the first line of standard input")
 @click.option(
@@ -63,7 +65,7 @@ def create(
     iterations: int,
     as_json: bool,
 ) -> None:
-    """Create a user, or give one a new password. Without --password it is asked for."""
+    """Create a user, or give one a new password. Without --password the command asks for it."""
     from tidelog.client.admin.users import set_password
     from tidelog.client.cluster import Cluster
 

@@ -37,14 +37,16 @@ LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_
               help="this partition alone; may be repeated")  # fmt: skip
 @click.option("-n", "--max", "--max-messages", "most", type=click.IntRange(1), metavar="N", help="at most N records")
 @click.option("-f", "--follow", is_flag=True, help="go on with new records; else reading ends where logs end now")
-@click.option("-g", "--group", metavar="GROUP", help="as a member of this group, from its offsets on, which it commits")
+@click.option(
+    "-g", "--group", metavar="GROUP", help="read as a member of this group: from its committed offsets on, and commit"
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "value", "hex", "json"]),
     default="text",
     show_default=True,
-    help="place, time, key and value; the value alone; key and value in hexadecimal; a JSON object a line",
+    help="text: position, time, key and value; value: the value alone; hex: key and value as hex; json: one line each",
 )
 @click.option(
     "--isolation",

@@ -1,7 +1,7 @@
 """``tidelog produce``: records from lines, files or JSON into a topic of any Kafka cluster.
 
-The producer is idempotent. A batch goes out when it is full and when the input has nothing more for the moment: a
-line typed or piped is there at once.
+The producer is idempotent. It sends a batch when the batch is full, and when the input has nothing more for the moment.
+So a line that was typed or piped is in the topic at once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 STANDARD_INPUT = "-"
 CHUNK_BYTES = 1 << 18
 PROGRESS_BYTES = 1 << 24
-"""Size of a file from which on a progress bar is shown on a terminal."""
+"""Size of the smallest file for which a terminal shows a progress bar."""
 
 
 class Fields(NamedTuple):
-    """Content that every record gets, and the way from a line to a record."""
+    """Options of ``produce`` that make a record of a line: content of all records, and the format of the lines."""
 
     format: str
     key: bytes | None
@@ -53,20 +53,26 @@ class Fields(NamedTuple):
 )
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be repeated")
 @click.option("-p", "--partition", type=click.IntRange(0), metavar="N", help="the partition; default: by key")
-@click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="the codec")
+@click.option(
+    "-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="codec of the batches"
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["lines", "json", "file"]),
     default="lines",
     show_default=True,
-    help="a record of each line; of each line's JSON object, as consume --json prints it; of each file",
+    help="what a record is made of: a line; a line's JSON object, as consume --json prints it; or a whole file",
 )
 @click.option("-Z", "--tombstone", is_flag=True, help="an empty value is sent as null")
 @registry_options
 @click.option("--value-schema", "schema_path", metavar="FILE", help="register this schema for TOPIC-value, and use it")
 @click.option(
-    "--value-schema-id", "schema_id", type=click.IntRange(1), metavar="N", help="default: the newest of TOPIC-value"
+    "--value-schema-id",
+    "schema_id",
+    type=click.IntRange(1),
+    metavar="N",
+    help="id of the schema; default: the newest of TOPIC-value",
 )
 @json_option
 @client_options()
@@ -119,7 +125,7 @@ def command(
 
 
 def choose_schema(values: RegisteredValues | None, topic: str, path: str | None, number: int | None) -> None:
-    """Find the schema that values are written by. Raises ClientError, OSError, UsageError."""
+    """Choose the schema that values are encoded with. Raises ClientError, OSError, UsageError."""
     if path is not None and number is not None:
         raise click.UsageError("expected one of --value-schema and --value-schema-id")
     if values is not None:
@@ -152,7 +158,7 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
         try:
             record = record_of(content, fields)
         except (RecordFormatError, ClientError) as error:
-            producer.flush()  # what comes before it is written: who mends the line goes on with it
+            producer.flush()  # the records before it are written: a user can mend the line and go on there
             place = name if fields.format == "file" else f"{name} line {number}"
             raise ClientError(f"{place}: {error}") from None
         producer.send(record)
@@ -161,7 +167,7 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
 def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
     """Yield lines without their ends; before a read that has to wait, the producer sends what it has."""
     descriptor = file.fileno()
-    # A poll takes descriptors of any number, where a select ends at 1,023; a closed pipe counts as readable, too.
+    # A poll takes any descriptor; a select takes none above 1,023. A closed pipe counts as readable, too.
     readable = select.poll()
     readable.register(descriptor, select.POLLIN)
     rest = b""
@@ -211,7 +217,7 @@ def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
 
 
 def report(topic: str, producer: Producer, *, as_json: bool) -> None:
-    """Print per partition what was taken."""
+    """Print how many records each partition took, and their offsets."""
     partitions: Sequence[dict[str, int]] = [
         {"partition": number, **appended._asdict()} for number, appended in sorted(producer.appended.items())
     ]

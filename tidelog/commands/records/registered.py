@@ -115,7 +115,7 @@ def registry_options(function: _Function) -> _Function:
         "--registry-property",
         multiple=True,
         metavar="KEY=VALUE",
-        help="of the registry's client, as confluent-kafka names it; may be repeated",
+        help="a property of the registry's client, named as in confluent-kafka; may be repeated",
     )(with_values)
     decorated = click.option(
         "--registry",
@@ -126,7 +126,7 @@ def registry_options(function: _Function) -> _Function:
     decorated = click.option(
         "--value-format",
         type=click.Choice(list(KINDS)),
-        help="values name a schema of --registry; here they stand in JSON",
+        help="the format of values, which have a schema in --registry; the command reads and prints them as JSON",
     )(decorated)
     return cast(_Function, decorated)
 

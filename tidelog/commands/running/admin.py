@@ -30,8 +30,10 @@ def token() -> None:
 
 
 @token.command("create")
-@click.option("--file", "path", metavar="FILE", required=True, help="the broker's admin.tokens.file; made if need be")
-@click.option("--user", required=True, help="the user the token stands for, as ACLs name it without User:")
+@click.option(
+    "--file", "path", metavar="FILE", required=True, help="the broker's admin.tokens.file; created if it is missing"
+)
+@click.option("--user", required=True, help="the user of the token, as in ACLs but without User:")
 @click.option("--scope", type=click.Choice(["read", "write"]), default="read", show_default=True, help="what it allows")
 @click.option(
     "--days", type=click.IntRange(1, MAX_DAYS), default=90, show_default=True, metavar="N", help="how long it is valid"

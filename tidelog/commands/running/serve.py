@@ -25,7 +25,7 @@ from tidelog.commands.running.serve_process import LOG_LEVELS, ServeWords, envir
 @click.option(
     "--until-stdin-closes",
     is_flag=True,
-    help="stop, too, when standard input closes: a broker that must not outlive its starter",
+    help="also stop when standard input closes, so that the broker does not outlive the process that started it",
 )
 @click.option(
     "--strict",
