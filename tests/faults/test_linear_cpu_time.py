@@ -4,10 +4,14 @@ Doubling a request must not triple the CPU time of the thread that serves it; wh
 done in this one, too. The least of REPEATS measurements counts, and a ratio that is too high is measured again up to
 TRIES times: a busy machine makes a request slower, never faster. ``TIDELOG_ALL_LONG_REQUESTS`` measures every array of
 every API; the default has the arrays of CHOSEN.
+
+Full garbage collections come as rarely as in a broker: one looks at every object of the process, those of other tests
+too, and comes more often within the longer request.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +22,7 @@ import pytest
 from benchmarks import hostile_data as data
 from tests.support.long_requests import Case, all_cases, frame, frame_of
 from tests.unit.broker.request_world import World, uncounted
+from tidelog.broker.loop.garbage import SERVING_THRESHOLDS
 from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.registry import REGISTRY
@@ -44,6 +49,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with suspended():
         yield world
     world.data.close()
+
+
+@pytest.fixture(autouse=True)
+def _full_collections_are_rare() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*SERVING_THRESHOLDS)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -96,6 +112,15 @@ class Quadratic:
 
 def test_quadratic_work_in_c_is_found() -> None:
     assert steepness(Quadratic(), bytes(2_000), bytes(4_000)) is not None  # type: ignore[arg-type]
+
+
+def test_no_full_collection_is_in_a_measurement() -> None:
+    def full_collections() -> int:
+        return gc.get_stats()[2]["collections"]
+
+    before = full_collections()
+    made = [[number] for number in range(400_000)]
+    assert (len(made), full_collections()) == (400_000, before)
 
 
 class Shape(NamedTuple):
