@@ -41,6 +41,7 @@ VALUES: dict[str, Any] = {
     "timeout_ms": 1000,
     "generation_id_or_member_epoch": -1,
     "session_epoch": -1,
+    "acks": -1,
     "max_num_streams": 1,
 }
 

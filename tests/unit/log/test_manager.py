@@ -11,7 +11,13 @@ import pytest
 
 from tests.support.logs import NOW_MS, append, batch, values
 from tidelog.log.config import LogConfig
-from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, REPLICATION_OFFSET_FILE, read_offset_checkpoint
+from tidelog.log.files.checkpoints import (
+    LOG_START_OFFSET_FILE,
+    PARTITION_METADATA_FILE,
+    REPLICATION_OFFSET_FILE,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
@@ -182,6 +188,19 @@ def test_another_topics_directory_is_refused(tmp_path: Path) -> None:
     manager.shutdown()
     with pytest.raises(InconsistentTopicIdError):
         manager_of(tmp_path).get_or_create_log(T0, bytes(16), CONFIG)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic_", b"version: 0\ntopic_id: ?", bytes(40)])
+def test_partition_metadata_that_a_power_loss_damaged_is_written_again(tmp_path: Path, damaged: bytes) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(3))
+    manager.flush_dirty_logs()
+    (tmp_path / T0.directory_name / PARTITION_METADATA_FILE).write_bytes(damaged)
+    again = LogManager([str(tmp_path)], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    again.startup({T0.topic: CONFIG}, topic_ids={T0.topic: ID})
+    log = again.get_or_create_log(T0, ID, CONFIG)
+    assert (log.log_end_offset, log.topic_id, dict(again.refused)) == (3, ID, {})
+    assert read_partition_metadata(OsFileSystem(), str(tmp_path / T0.directory_name)) == ID
 
 
 def test_log_start_offset_survives_a_kill(tmp_path: Path) -> None:

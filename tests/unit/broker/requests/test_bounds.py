@@ -1,4 +1,4 @@
-"""Byte bounds of requests: their own, or what the key of what they carry allows."""
+"""Bounds of requests: elements of all arrays, and bytes: their own, or what the key of what they carry allows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long_requests import frame
+from tests.support.long_requests import all_cases, frame, frame_of
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.requests import bounds, route
 from tidelog.broker.requests.bounds import MAX_BYTES, max_bytes
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
@@ -51,3 +52,21 @@ def test_the_key_of_what_a_request_carries_raises_its_bound(tmp_path: Path) -> N
 def test_a_request_beyond_its_bound_closes_the_connection(data: DataBroker, request_: Message, version: int) -> None:
     with pytest.raises(InvalidRequestError, match="this API has at most"):
         Dispatcher(data.broker).dispatch(data.context(0), memoryview(bytearray(frame(request_, version))))
+
+
+MOST_ELEMENTS = 30
+
+
+def test_no_array_of_any_api_is_longer_than_the_table_says(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
+    monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)
+    monkeypatch.setattr(route, "ONE_TURN_ELEMENTS", MOST_ELEMENTS)
+    dispatcher = Dispatcher(data.broker)
+    taken = []
+    for case in (case for api_key in REGISTRY for case in all_cases(api_key)):
+        try:
+            dispatcher.dispatch(data.context(0), memoryview(bytearray(frame_of(case, MOST_ELEMENTS + 1))))
+        except InvalidRequestError:
+            continue
+        taken.append(str(case))
+    assert taken == []
