@@ -25,11 +25,12 @@ Request = ConsumerGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:
-    """Describe each; each group has its own error."""
+    """Describe each once, however often it is named; each group has its own error."""
     coordinator = coordinators_of(broker).groups
     describe = coordinator.describe_consumer_group
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    asked = dict.fromkeys(request.group_ids)
+    groups = yield from apply_each(asked, lambda group_id: describe(group_id, names, operations=operations))
     yield from coordinator.runtime.wait_until_committed(request.group_ids)
     return ConsumerGroupDescribeResponse(groups=groups)
 

@@ -21,11 +21,11 @@ Request = DescribeGroupsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    """Describe each; each group has its own error."""
+    """Describe each once, however often it is named; each group has its own error."""
     operations = request.include_authorized_operations
     coordinator = coordinators_of(broker).groups
     describe = partial(coordinator.describe_group, context, operations=operations)
-    groups = yield from apply_each(request.groups, describe)
+    groups = yield from apply_each(dict.fromkeys(request.groups), describe)
     yield from coordinator.runtime.wait_until_committed(request.groups)
     return DescribeGroupsResponse(groups=groups)
 

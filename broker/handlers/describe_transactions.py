@@ -26,8 +26,8 @@ Request = DescribeTransactionsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
-    """Describe each id; each has its own error."""
-    states = yield from apply_each(request.transactional_ids, partial(_describe, broker))
+    """Describe each id once, however often it is named; each has its own error."""
+    states = yield from apply_each(dict.fromkeys(request.transactional_ids), partial(_describe, broker))
     yield from coordinators_of(broker).transactions.runtime.wait_until_committed(request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
 

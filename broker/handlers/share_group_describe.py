@@ -23,11 +23,12 @@ Request = ShareGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> Steps[ShareGroupDescribeResponse]:
-    """Describe each; each group has its own error."""
+    """Describe each once, however often it is named; each group has its own error."""
     check_enabled(broker)
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations
-    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, names, operations=operations))
+    asked = dict.fromkeys(request.group_ids)
+    groups = yield from apply_each(asked, lambda group_id: describe(group_id, names, operations=operations))
     yield from coordinators_of(broker).groups.runtime.wait_until_committed(request.group_ids)
     return ShareGroupDescribeResponse(groups=groups)
 

@@ -23,10 +23,11 @@ Request = StreamsGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> Steps[StreamsGroupDescribeResponse]:
-    """Describe each; each group has its own error."""
+    """Describe each once, however often it is named; each group has its own error."""
     check_enabled(broker)
     describe, operations = coordinators_of(broker).streams_members.describe, request.include_authorized_operations
-    groups = yield from apply_each(request.group_ids, lambda group_id: describe(group_id, operations=operations))
+    asked = dict.fromkeys(request.group_ids)
+    groups = yield from apply_each(asked, lambda group_id: describe(group_id, operations=operations))
     yield from coordinators_of(broker).groups.runtime.wait_until_committed(request.group_ids)
     return StreamsGroupDescribeResponse(groups=groups)
 

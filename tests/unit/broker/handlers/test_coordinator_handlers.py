@@ -467,6 +467,20 @@ def test_a_partition_that_is_named_often_is_described_once() -> None:
     assert [partition.partition_index for partition in topic.partitions] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("request_", "answers"),
+    [
+        (DescribeGroupsRequest(groups=["a", "b"] * 100), "groups"),
+        (ConsumerGroupDescribeRequest(group_ids=["a", "b"] * 100), "groups"),
+        (DescribeTransactionsRequest(transactional_ids=["a", "b"] * 100), "transaction_states"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_named_often_is_described_once(request_: Any, answers: str) -> None:
+    """Else a request of a megabyte has the members of one group in its answer 50,000 times."""
+    assert len(getattr(World().ask(request_, 0), answers)) == 2
+
+
 def test_describing_an_open_transaction() -> None:
     world = World()
     world.transactions.add(world.transactions.init(), ("t", 1), ("t", 0))

@@ -272,7 +272,7 @@ def test_a_group_of_another_protocol_is_no_share_group(world: ShareWorld) -> Non
 
 def test_groups_are_described(world: ShareWorld) -> None:
     member = world.member()
-    asked = ShareGroupDescribeRequest(group_ids=["g", "none", ""], include_authorized_operations=True)
+    asked = ShareGroupDescribeRequest(group_ids=["g", "none", "", "g", "none"], include_authorized_operations=True)
     answer: ShareGroupDescribeResponse = ask(world, asked)
     found, none, nameless = answer.groups
     assert (found.group_state, found.group_epoch, found.assignment_epoch, found.assignor_name) == (

@@ -512,7 +512,7 @@ def test_groups_are_listed_described_and_deleted(world: StreamsWorld) -> None:
     assert (one.member_id, one.process_id, one.user_endpoint.port, one.topology_epoch) == ("a", "p-a", 1_001, 0)
     assert one.assignment == one.target_assignment
     assert {f"{t.subtopology_id}_{i}" for t in one.assignment.active_tasks for i in t.partitions} == ALL
-    (unknown,) = world.ask(StreamsGroupDescribeRequest(group_ids=["none"])).groups
+    (unknown,) = world.ask(StreamsGroupDescribeRequest(group_ids=["none"] * 9)).groups
     assert unknown.error_code == GroupIdNotFoundError.code
     assert world.ask(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == NonEmptyGroupError.code
     member.beat(-1)
