@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.handlers.whole_groups import leave_out_repetitions
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
@@ -23,11 +24,11 @@ Request = DescribeShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:
-    """Describe each; each group has its own error."""
+    """Describe each; each group has its own error. One whose partitions are all asked for is described once."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
     groups = []
-    for asked in request.groups:
+    for asked in leave_out_repetitions(request.groups):
         groups.append((yield from members.describe_offsets(asked)))
         yield None
     return DescribeShareGroupOffsetsResponse(groups=groups)

@@ -11,6 +11,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.handlers.whole_groups import leave_out_repetitions
 from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -37,12 +38,15 @@ _NO_OFFSET = -1
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
-    """Answer each group; a group that does not exist has no offsets, which is no error."""
+    """Answer each group; a group that does not exist has no offsets, which is no error.
+
+    A group whose offsets are all asked for is answered once, however often it is named.
+    """
     coordinator = coordinators_of(broker).groups
     if context.api_version >= _FIRST_VERSION_WITH_GROUPS:
         by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
         groups = []
-        for asked in request.groups:
+        for asked in leave_out_repetitions(request.groups):
             fetched = coordinator.fetch_offsets(asked, require_stable=request.require_stable, by_id=by_id)
             groups.append((yield from fetched))
             yield None

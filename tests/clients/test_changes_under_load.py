@@ -45,7 +45,7 @@ class Served:
             "admin.authentication": "none",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
-            "listener.name.sasl_plaintext.connections.max.reauth.ms": "2000",
+            "listener.name.sasl_plaintext.connections.max.reauth.ms": "4000",
             **self.certificates.server_texts(),
         })  # fmt: skip
 

@@ -101,7 +101,10 @@ def by_librdkafka(bootstrap: str, security: Security, topic: str, values: list[b
     deadline = time.monotonic() + WAIT_S
     while producer.flush(0.1) and time.monotonic() < deadline:
         if refused:
-            producer.flush(1)  # the reason may come after the report that all brokers are down
+            for _ in range(30):  # the reason may come after the report that all brokers are down
+                producer.flush(0.1)
+                if len(refused) > 1:
+                    break
             producer.purge()
             raise RefusedError("; ".join(refused))
     consumer = Consumer({**conf, "group.id": f"{topic}-librdkafka", "auto.offset.reset": "earliest"})
