@@ -23,7 +23,7 @@ from tidelog.log.records.work_budget import (
     WorkBudget,
     one_batch_budget,
 )
-from tidelog.log.validation import validator
+from tidelog.log.validation import message_sets, validator
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
@@ -158,8 +158,9 @@ def test_a_request_of_one_batch_takes_no_more_records_apart_than_any_other(
     budget = one_batch_budget()
     budget.enter_turn(in_turn=False)
     budget.rebuild_old(MAX_REBUILT_RECORDS - 9)
-    monkeypatch.setattr(validator, "rebuild", pytest.fail)
-    monkeypatch.setattr(validator, "check_each_record", pytest.fail)
+    for module in (validator, message_sets):
+        monkeypatch.setattr(module, "rebuild", pytest.fail)
+        monkeypatch.setattr(module, "check_each_record", pytest.fail)
     with pytest.raises(MessageTooLargeError):
         validate(sent, budget, **params)
 
