@@ -6,8 +6,8 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.configs import topic_of
-from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, answer_each, without_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_configs
 from tidelog.protocol.api_keys import ApiKey
@@ -30,10 +30,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
     with Notes() as notes:
         results = yield from replace_each(broker, context, request, notes)
         yield from notes.write()
-    responses = []
-    for resource, result in results:
-        yield result if isinstance(result, Deferred) else None
-        responses.append(answer(resource, error_of(result)))
+    responses = yield from answer_each(results, answer)
     return AlterConfigsResponse(responses=responses)
 
 

@@ -7,8 +7,8 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
 from tidelog.broker.controller.configs import topic_of
-from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import Steps, answer_each, settled, without_traceback
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_configs
@@ -34,10 +34,7 @@ def handle(
     with Notes() as notes:
         results = yield from change_each(broker, context, request, notes)
         yield from notes.write()
-    responses = []
-    for resource, result in results:
-        yield result if isinstance(result, Deferred) else None
-        responses.append(answer(resource, error_of(result)))
+    responses = yield from answer_each(results, answer)
     return IncrementalAlterConfigsResponse(responses=responses)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,17 @@ def apply_each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
         results.append(work(item))
         yield None
     return results
+
+
+def answer_each(
+    results: Iterable[tuple[S, Deferred[Any] | KafkaError]], answer: Callable[[S, KafkaError | None], T]
+) -> Steps[list[T]]:
+    """Wait until each change has ended, and build the answers: of what was to change, and the error or None."""
+    answers = []
+    for subject, result in results:
+        yield result if isinstance(result, Deferred) else None
+        answers.append(answer(subject, error_of(result)))
+    return answers
 
 
 def settled(deferred: Deferred[T]) -> Steps[T]:
