@@ -7,6 +7,7 @@ differed on a busy machine, until the model forgot the stop of a broker that is 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ from tidelog.protocol.schema.fields import Message
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 BROKERS = (101, 102, 103)
+SEEDS = [int(word) for word in os.environ.get("TIDELOG_MODEL_SEEDS", "1").split(",")]
 STEPS = 300
 SESSION_MS = 600_000
 TOPICS = {
@@ -354,11 +356,10 @@ def plain(state: PartitionState) -> PartitionState:
     return state._replace(directories=(), elr=tuple(sorted(state.elr)))
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    directory: Path = tmp_path_factory.mktemp("controller")
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
     ports = ports_of_controllers(1)
-    with KraftNode(directory, 1, ports, overrides=ONE_NODE):
+    with KraftNode(tmp_path, 1, ports, overrides=ONE_NODE):
         made = Pair(Address(HOST, ports[1]))
         yield made
         made.close()
@@ -414,14 +415,15 @@ class Script:
         )
 
 
-def test_the_model_decides_as_a_real_controller(pair: Pair) -> None:
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_model_decides_as_a_real_controller(pair: Pair, seed: int) -> None:
     for broker_id in BROKERS:
         pair.compare(pair.register(broker_id, is_new=True, is_clean=False))
         pair.compare(pair.beat(broker_id))
     for topic, configs in TOPICS.items():
         pair.create(topic, configs)
     assert pair.observe() == pair.decided()
-    script, told = Script(pair, 1), []
+    script, told = Script(pair, seed), []
     for _ in range(STEPS):
         question = script.step()
         told.append(question.said)

@@ -279,6 +279,8 @@ class ModelController:
         leaderless = [place for place in self.places() if place.state.leader == NO_LEADER]
         changes = self._changes(leaderless, added=broker.broker_id)
         self.commit(_registration_change(broker, fenced=UNFENCE), *changes)
+        # The replay of that record forgets the heartbeat's position: a broker that stops waits for the next heartbeat.
+        self._sessions[broker.broker_id] = self._sessions[broker.broker_id]._replace(position=-1)
 
     # ---- partitions
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
-from tidelog.protocol.metadata_records.records import LEADER_UNCHANGED, PartitionChangeRecord
+from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 
 RECOVERING, RECOVERED = 1, 0
 RECOVERY_UNCHANGED = -1
@@ -121,8 +121,8 @@ class PartitionChange:
     def _note_last_leader(self, record: PartitionChangeRecord) -> None:
         if not self.rules.has_elr:
             return
-        old, last = self.state.leader, list(self.state.last_known_elr)
-        if record.isr == [] and last != [old]:
-            record.last_known_elr = [old]
-        elif last and (record.leader >= 0 or (old != NO_LEADER and record.leader == LEADER_UNCHANGED)):
+        last = self.state.last_known_elr
+        if record.leader == NO_LEADER and not last:
+            record.last_known_elr = [self.state.leader]
+        elif record.leader >= 0 and last:
             record.last_known_elr = []
