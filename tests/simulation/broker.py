@@ -106,6 +106,11 @@ class SimulatedBroker:
         else:
             self.disk.kill()
 
+    def end_with_the_simulation(self) -> None:
+        """Release files and tasks; nothing happens any more."""
+        self.parts.loop.forget()
+        self.disk.kill()
+
     def begin_stop(self) -> None:
         """Ask for a controlled shutdown."""
         if self._lifecycle is not None:

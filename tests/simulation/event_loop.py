@@ -7,6 +7,7 @@ thread may take: whatever happens meanwhile comes first.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -108,9 +109,12 @@ class SimulatedLoop:
     # ---- running
 
     def forget(self) -> None:
-        """The process has ended: its tasks go on no more, and no one is told."""
+        """The process has ended: its tasks go on no more, and no one is told, not of those that never began either."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)

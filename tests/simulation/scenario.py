@@ -115,6 +115,6 @@ def scenario(**settings: float) -> Iterator[Scenario]:
         yield made
     finally:
         for broker in made.brokers.values():
-            broker.disk.kill()
+            broker.end_with_the_simulation()
         shutil.rmtree(root)
         let_go()

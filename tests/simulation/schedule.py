@@ -316,7 +316,7 @@ def run(schedule: Schedule) -> Simulation:
             raise
         finally:
             for broker in simulation.brokers.values():
-                broker.disk.kill()
+                broker.end_with_the_simulation()
         return simulation
     finally:
         shutil.rmtree(root)
