@@ -77,3 +77,4 @@ def test_it_ends_as_a_whole_and_keeps_what_was_written(tmp_path: Path) -> None:
         assert values(found["bootstrap"], "kept") == [b"record"]
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
+    assert len(list(tmp_path.glob("node-*/data/.kafka_cleanshutdown"))) == NODES

@@ -1,7 +1,7 @@
 """Processes of a cluster on one machine: started together, watched, ended together.
 
 The members end when this process does, however it ends: their standard input closes. The controller is told by the
-kernel (PR_SET_PDEATHSIG).
+kernel (PR_SET_PDEATHSIG), on Linux alone: elsewhere a ``kill -9`` of the command leaves it running.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Node:
 
 
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Nodes:

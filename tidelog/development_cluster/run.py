@@ -1,4 +1,8 @@
-"""The run of a cluster on one machine: found or downloaded jars, started nodes, and their end on Ctrl-C or SIGTERM."""
+"""The run of a cluster on one machine: found or downloaded jars, started nodes, and their end.
+
+Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) stop all nodes cleanly. SIGINT does so in the background of a script
+as well, where shells start commands with that signal ignored; ``nohup`` keeps SIGHUP ignored.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.commands.frame.exit_codes import EXIT_FAILED
 from tidelog.commands.frame.output import print_json, print_rows
@@ -27,6 +31,7 @@ from tidelog.development_cluster.nodes import NodeError, Nodes
 
 WATCH_S = 0.5
 JAVA_LEAST = 17
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wish(NamedTuple):
@@ -42,12 +47,12 @@ class Wish(NamedTuple):
 
 
 class Interrupted(BaseException):
-    """SIGTERM came."""
+    """A signal to stop came."""
 
 
 def run(wish: Wish) -> int:
     """Run a cluster until it is told to stop. Returns the exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = take_signals()
     nodes: Nodes | None = None
     try:
         java = find_java()
@@ -60,23 +65,35 @@ def run(wish: Wish) -> int:
     except (NodeError, JarsError) as error:
         print(f"tidelog cluster start: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except (KeyboardInterrupt, Interrupted):
+    except Interrupted:
         return 0
     finally:
+        ignore_signals()
         if nodes is not None:
-            _stop(nodes)
+            nodes.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise Interrupted
+def take_signals() -> dict[signal.Signals, Any]:
+    """Have the signals of STOPPING raise Interrupted, SIGHUP unless it is ignored already; return the old handlers."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number, handler in before.items():
+        if number != signal.SIGHUP or handler != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    return before
 
 
-def _stop(nodes: Nodes) -> None:
-    """Stop all nodes; a second signal does not leave half of them running."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+def ignore_signals() -> None:
+    """Let no second signal leave half of the nodes running."""
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    nodes.stop()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    ignore_signals()
+    raise Interrupted
 
 
 def find_java() -> str:
