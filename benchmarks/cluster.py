@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.procfs import CpuTime, cpu_time, rss_bytes
-from benchmarks.rivals.cluster import NODE_IDS, ClusterOfThree, JavaMember, TidelogMember
+from benchmarks.rivals.cluster import NODE_IDS, BrokerCluster, JavaMember, TidelogMember
 
 KINDS: dict[str, type[JavaMember] | type[TidelogMember]] = {"tidelog": TidelogMember, "kafka": JavaMember}
 RECORD_BYTES = 1000
@@ -31,7 +31,7 @@ QUICK = {"reconnect.backoff.max.ms": 100, "topic.metadata.refresh.fast.interval.
 Row = dict[str, float]
 
 
-def create(cluster: ClusterOfThree, name: str, replicas: list[int]) -> None:
+def create(cluster: BrokerCluster, name: str, replicas: list[int]) -> None:
     """A topic of one partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     (done,) = admin.create_topics([NewTopic(name, 1, replica_assignment=[replicas])]).values()
@@ -39,7 +39,7 @@ def create(cluster: ClusterOfThree, name: str, replicas: list[int]) -> None:
     wait_until(lambda: sorted(isr(cluster, name)) == sorted(replicas))
 
 
-def isr(cluster: ClusterOfThree, name: str) -> list[int]:
+def isr(cluster: BrokerCluster, name: str) -> list[int]:
     """The in-sync replicas."""
     topics = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(name, timeout=WAIT_S).topics
     partition = topics[name].partitions.get(0)
@@ -55,13 +55,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def processor_time(cluster: ClusterOfThree) -> CpuTime:
+def processor_time(cluster: BrokerCluster) -> CpuTime:
     """Processor time of all brokers so far."""
     times = [cpu_time(broker.pid) for broker in cluster.brokers.values() if broker.process is not None]
     return CpuTime(sum(one.user_s for one in times), sum(one.system_s for one in times))
 
 
-def write(cluster: ClusterOfThree, topic: str, megabytes: int) -> None:
+def write(cluster: BrokerCluster, topic: str, megabytes: int) -> None:
     """Write records with acks=all, in batches."""
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 20, "batch.size": BATCH_BYTES, **QUICK}
@@ -79,7 +79,7 @@ def write(cluster: ClusterOfThree, topic: str, megabytes: int) -> None:
         raise TimeoutError
 
 
-def throughput(cluster: ClusterOfThree, megabytes: int) -> Row:
+def throughput(cluster: BrokerCluster, megabytes: int) -> Row:
     """acks=all with replication factor 3."""
     create(cluster, "bulk", [1, 2, 3])
     write(cluster, "bulk", 20)
@@ -94,7 +94,7 @@ def throughput(cluster: ClusterOfThree, megabytes: int) -> Row:
     }
 
 
-def round_trips(cluster: ClusterOfThree, count: int) -> Row:
+def round_trips(cluster: BrokerCluster, count: int) -> Row:
     """One record after the other, acknowledged by all."""
     create(cluster, "single", [1, 2, 3])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
@@ -116,7 +116,7 @@ def round_trips(cluster: ClusterOfThree, count: int) -> Row:
     }
 
 
-def catch_up(cluster: ClusterOfThree, megabytes: int) -> Row:
+def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
     """A follower that was away."""
     create(cluster, "missed", [1, 2, 3])
     follower = cluster.brokers[3]
@@ -135,14 +135,14 @@ def catch_up(cluster: ClusterOfThree, megabytes: int) -> Row:
     return {"catch-up: MB per CPU s of the follower": megabytes / used_s, "  s from its start to the ISR": seconds}
 
 
-def isr_of_living(cluster: ClusterOfThree, name: str) -> list[int]:
+def isr_of_living(cluster: BrokerCluster, name: str) -> list[int]:
     """The in-sync replicas, asked while one broker is away."""
     living = ",".join(broker.bootstrap for broker in cluster.brokers.values() if broker.process is not None)
     topics = AdminClient({"bootstrap.servers": living}).list_topics(name, timeout=WAIT_S).topics
     return list(topics[name].partitions[0].isrs)
 
 
-def fail_over(cluster: ClusterOfThree) -> Row:
+def fail_over(cluster: BrokerCluster) -> Row:
     """The leader is killed under a writer; session 3 s, heartbeats each 0.5 s."""
     create(cluster, "turns", [2, 1, 3])
     producer = Producer(
@@ -170,7 +170,7 @@ def fail_over(cluster: ClusterOfThree) -> Row:
     return {"leader killed to the first acknowledgement, s": again}
 
 
-def start_and_idle(cluster: ClusterOfThree) -> Row:
+def start_and_idle(cluster: BrokerCluster) -> Row:
     """A clean restart with few partitions; then nothing happens."""
     broker = cluster.brokers[1]
     wait_until(lambda: all(1 in isr(cluster, name) for name in ("bulk", "single", "missed", "turns")))
@@ -188,7 +188,7 @@ def start_and_idle(cluster: ClusterOfThree) -> Row:
 
 def measure(kind: str, megabytes: int, count: int) -> Row:
     """All rows of one kind."""
-    with tempfile.TemporaryDirectory() as directory, ClusterOfThree(Path(directory), KINDS[kind]) as cluster:
+    with tempfile.TemporaryDirectory() as directory, BrokerCluster(Path(directory), KINDS[kind]) as cluster:
         parts: tuple[Callable[[], Row], ...] = (
             lambda: throughput(cluster, megabytes),
             lambda: round_trips(cluster, count),

@@ -27,9 +27,11 @@ class Topics:
         topic = NewTopic(name, partitions, 1, config=dict(configs or {}))
         for future in self._admin.create_topics([topic], request_timeout=TIMEOUT_S).values():
             future.result()
-        self._wait_for_leader(TopicPartition(name, partitions - 1))
+        self.wait_for_leader(name, partitions - 1)
 
-    def _wait_for_leader(self, partition: TopicPartition) -> None:
+    def wait_for_leader(self, name: str, index: int = 0) -> None:
+        """Wait until the leader of a partition answers. Raises KafkaException."""
+        partition = TopicPartition(name, index)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         deadline = time.monotonic() + TIMEOUT_S
         while True:

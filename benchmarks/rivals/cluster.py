@@ -1,11 +1,11 @@
-"""Clusters of three brokers with one controller of Apache Kafka: all of Tidelog, or all of Apache Kafka."""
+"""Clusters of brokers with one controller of Apache Kafka: all of Tidelog, or all of Apache Kafka."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -123,13 +123,15 @@ class TidelogMember(BrokerProcess):
         read_ready_line(self, deadline)
 
 
-class ClusterOfThree:
-    """A controller and three brokers of one kind."""
+class BrokerCluster:
+    """A controller and brokers of one kind, three unless said otherwise."""
 
-    def __init__(self, directory: Path, kind: type[JavaMember] | type[TidelogMember]) -> None:
+    def __init__(
+        self, directory: Path, kind: type[JavaMember] | type[TidelogMember], node_ids: Sequence[int] = NODE_IDS
+    ) -> None:
         self.controller = Controller(directory / "controller")
         self.brokers: Mapping[int, JavaMember | TidelogMember] = {
-            node_id: kind(directory / f"node-{node_id}", node_id, self.controller.port) for node_id in NODE_IDS
+            node_id: kind(directory / f"node-{node_id}", node_id, self.controller.port) for node_id in node_ids
         }
 
     def __enter__(self) -> Self:
