@@ -67,7 +67,7 @@ CASES = (
 
 
 class Turn(NamedTuple):
-    """What one turn took, over all processes."""
+    """Speed and CPU of one turn, over all processes."""
 
     rate: float
     """Requests each second of the clock."""
