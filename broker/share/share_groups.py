@@ -2,11 +2,12 @@
 
     share partitions   (group, topic id, index) -> SharePartition, loaded from the share coordinator when first read
     sessions           who reads what on which connection (``sessions``)
-    locks              one timer per share partition, for its earliest lock
+    locks              one timer per share partition, not later than its earliest lock
 
 Every change of a share partition goes one way: work it out, write it to ``__share_group_state``, take it over, wake
 the fetches that wait. Clients are told of it when what was written is committed. Fetches wait under ``wake_key`` and
-under the partition they read. Loop thread only.
+under the partition they read. A request first ends the locks that have run out by the clock: on a busy broker the timer
+may run late, and nothing depends on when it does. Loop thread only.
 
 What counts is in the store. A share partition is forgotten when a change was not stored, when another leader epoch
 begins, and when its group has no members any more: the next fetch reads the store. A member of a cluster forgets it
@@ -105,12 +106,18 @@ class ShareGroups:
         return self._store().opening(key, replica.leader_epoch) if replica.is_leader else None
 
     def _find(self, key: StateKey) -> ServedPartition | None:
-        """The share partition that is served; one of a leader epoch that is over is forgotten."""
+        """Return the share partition that is served, with no lock that has run out; one of a leader epoch that is over
+        is forgotten."""
         found = self._served.get(key)
         if found is not None and not found.is_led:
             self._forget([key])
             return None
-        return found
+        timer = None if found is None else found.timer
+        if found is None or timer is None or timer.deadline_ms > self._broker.time.monotonic_ms():
+            return found
+        timer.cancel()
+        self._expire(found)
+        return self._served.get(key)
 
     def serve(self, key: StateKey) -> ServedPartition:
         """The share partition, loaded now if it was not yet.

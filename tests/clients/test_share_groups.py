@@ -57,7 +57,7 @@ class ShareMembers:
         """Wait for the end and return the events."""
         out, _ = self.process.communicate(timeout=TIMEOUT_S)
         assert self.process.returncode == 0
-        found = (line.split() for line in out.splitlines() if line.startswith(("got ", "done ")))
+        found = (line.split() for line in out.splitlines() if line.startswith(("got ", "done ", "refused ")))
         return [Event(what, int(member), int(part), int(offset), more) for what, member, part, offset, more in found]
 
 
@@ -94,15 +94,27 @@ def test_each_record_goes_its_own_way(broker: BrokerProcess, tmp_path: Path) -> 
 
 @pytest.mark.java
 def test_a_record_that_is_held_too_long_comes_again(tmp_path: Path) -> None:
+    """Its late acknowledgement is refused.
+
+    The consumer may fetch while the record is held, if its ``poll`` asked for more just when the record came: it asks
+    until it is given something. It is given the next record then. Without one it would get the held record again,
+    unseen by the program, and the late acknowledgement would count for that delivery.
+    """
     locks = {**SHORT_LOCKS, "group.share.record.lock.duration.ms": "5000"}  # a cold client on a busy machine keeps them
     with TidelogProcess(tmp_path / "data", locks) as broker:
         Admin(broker.bootstrap).create("held")
-        produce(broker, "held", "accept", "hold", "accept")
+        produce(broker, "held", "hold", "accept", "accept")
         configure(broker, tmp_path, "held-group")
-        events = ShareMembers(broker, group="held-group", topic="held", count=3, idle_ms=2_000).events()
-    got = [(event.offset, event.more) for event in events if event.what == "got"]
-    assert got == [(0, "1"), (1, "1"), (2, "1"), (1, "2")]
-    assert [event.offset for event in events if event.what == "done"] == [0, 2, 1]
+        words = {"group": "held-group", "topic": "held", "count": 3, "mode": "record_limit", "records": 1}
+        events = ShareMembers(broker, **words, idle_ms=2_000).events()
+    once, again = (
+        [("got", "1"), ("done", "accept")],
+        [("got", "1"), ("refused", "accept"), ("got", "2"), ("done", "accept")],
+    )
+    ways = [[(event.what, event.more) for event in events if event.offset == offset] for offset in range(3)]
+    assert ways[0] == again
+    assert ways[1] in (once, again), "fetched meanwhile, its lock ran out as well"
+    assert ways[2] == once
 
 
 @pytest.mark.java
@@ -140,7 +152,7 @@ def test_what_is_confirmed_survives_kill_and_nothing_is_lost(tmp_path: Path) -> 
     for position, event in enumerate(events):
         if event.what == "done":
             confirmed.setdefault(event.offset, position)
-        elif event.offset in confirmed:
+        elif event.what == "got" and event.offset in confirmed:
             again.append(event)
     assert set(confirmed) == set(range(2_400)), "a record was lost"
     assert again == [], "a record came again though its acknowledgement was confirmed"

@@ -19,7 +19,7 @@ import org.apache.kafka.clients.consumer.KafkaShareConsumer;
  * done to it: accept, reject, release (always), again (released once, then accepted), renew (its lock is renewed, then it
  * is accepted), hold (nothing, until its lock runs out; accepted when it comes back). It ends once so many records are
  * settled for good and nothing has come for a while. Lines: "got member partition offset deliveries",
- * "done member partition offset type", the second when the broker has confirmed it.
+ * "done member partition offset type" when the broker has confirmed it, "refused member partition offset type" when not.
  */
 public class Share {
     static final String TIMEOUT_MS = "70000";
@@ -74,7 +74,7 @@ public class Share {
                 }
                 commit(consumer, member, answers);
                 if (held.isEmpty()) continue;
-                Thread.sleep(consumer.acquisitionLockTimeoutMs().get() + 2000);  // a busy broker notices the end late
+                Thread.sleep(consumer.acquisitionLockTimeoutMs().get() + 100);
                 answers.clear();
                 for (ConsumerRecord<byte[], String> record : held) {
                     consumer.acknowledge(record, AcknowledgeType.ACCEPT);  // too late
@@ -105,8 +105,8 @@ public class Share {
             AcknowledgeType type = (AcknowledgeType) answer[1];
             boolean well = results.entrySet().stream().anyMatch(each -> each.getValue().isEmpty()
                 && each.getKey().topic().equals(record.topic()) && each.getKey().partition() == record.partition());
+            say(well ? "done" : "refused", member, record, type.toString());
             if (!well) continue;
-            say("done", member, record, type.toString());
             if (type == AcknowledgeType.ACCEPT || type == AcknowledgeType.REJECT) settled.incrementAndGet();
         }
     }

@@ -127,6 +127,48 @@ def test_a_renewed_lock_holds_longer(world: ShareWorld) -> None:
     assert other.acquired(max_records=1) == [(0, 9, 2)]
 
 
+def test_a_busy_broker_honours_no_lock_that_has_run_out(world: ShareWorld) -> None:
+    """The clock is what counts: the timer that gives records back may run late."""
+    holder, other = world.member(), world.member(member_id="n")
+    holder.fetch(max_records=10)
+    other.fetch(max_records=10)
+    world.time.advance(29_999)
+    assert holder.acknowledge((0, 4, ACCEPT)).responses[0].partitions[0].error_code == 0
+    world.time.advance(1)
+    for types in (ACCEPT, RELEASE, REJECT):
+        answer = holder.acknowledge((5, 9, types))
+        assert answer.responses[0].partitions[0].error_code == InvalidRecordStateError.code
+    assert other.acquired(max_records=1) == [(5, 9, 2)]
+
+
+def test_a_busy_broker_renews_no_lock_that_has_run_out(world: ShareWorld) -> None:
+    holder = world.member()
+    holder.fetch(max_records=10)
+    world.time.advance(30_000)
+    answer = holder.acknowledge((0, 9, RENEW), is_renew_ack=True)
+    assert answer.responses[0].partitions[0].error_code == InvalidRecordStateError.code
+    assert world.member(member_id="n").acquired(max_records=1) == [(0, 9, 2)]
+
+
+def test_a_busy_broker_gives_records_away_whose_lock_has_run_out(world: ShareWorld) -> None:
+    world.member().fetch()
+    other = world.member(member_id="n")
+    world.time.advance(29_999)
+    assert other.acquired() == []
+    world.time.advance(1)
+    assert other.acquired() == [(0, 29, 2)]
+
+
+def test_a_member_that_got_its_record_again_may_acknowledge_it(world: ShareWorld) -> None:
+    """Acknowledgements do not tell which delivery they are of: a late one counts for the next delivery, as in Kafka."""
+    member = world.member()
+    member.fetch(max_records=10)
+    world.passes(30_000)
+    assert member.acquired(max_records=1) == [(0, 9, 2)]
+    assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == 0
+    assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == 0  # below the start offset
+
+
 def test_locks_that_were_made_shorter_run_out_sooner(world: ShareWorld) -> None:
     world.member().fetch(max_records=10)
     world.configure("g", share_record_lock_duration_ms="15000")
