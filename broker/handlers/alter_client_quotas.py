@@ -7,6 +7,7 @@ from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange, e
 from tidelog.broker.loop.deferred import error_of
 from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Notes, note_quotas
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.alter_client_quotas import (
@@ -27,6 +28,22 @@ def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
     """Change each entity by itself. A quota holds from the next request on; the answer waits until all are durable."""
+    with Notes() as notes:
+        outcomes = yield from alter_each(broker, context, request, notes)
+        synced = broker.controller.when_synced()
+        yield synced
+        yield from notes.write()
+    failure = error_of(synced)
+    entries = yield from apply_each(
+        zip(request.entries, outcomes, strict=True), lambda pair: build_answer(pair[0], pair[1] or failure)
+    )
+    return AlterClientQuotasResponse(entries=entries)
+
+
+def alter_each(
+    broker: Broker, context: RequestContext, request: AlterClientQuotasRequest, notes: Notes
+) -> Steps[list[KafkaError | None]]:
+    """Change each entity, one in a step; the error of each, or None."""
     quotas = ClientQuotas(broker.controller)
     outcomes: list[KafkaError | None] = []
     for entry in request.entries:
@@ -35,16 +52,13 @@ def handle(
             changes = [QuotaChange(op.key, None if op.remove else op.value) for op in entry.ops]
             quotas.alter(entity, changes, request.validate_only)
             outcomes.append(None)
+            if not request.validate_only:
+                line = note_quotas(context, entity, [change.key for change in changes])
+                notes.add(broker.controller.when_synced(), line)
         except KafkaError as error:
             outcomes.append(without_traceback(error))
         yield None
-    synced = broker.controller.when_synced()
-    yield synced
-    failure = error_of(synced)
-    entries = yield from apply_each(
-        zip(request.entries, outcomes, strict=True), lambda pair: build_answer(pair[0], pair[1] or failure)
-    )
-    return AlterClientQuotasResponse(entries=entries)
+    return outcomes
 
 
 def build_answer(entry: EntryData, error: KafkaError | None = None) -> EntryDataResponse:

@@ -6,6 +6,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import with_line
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -24,7 +25,14 @@ def handle(
 ) -> Steps[AlterShareGroupOffsetsResponse]:
     """Set each partition's start offset. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
     check_enabled(broker)
-    return (yield from coordinators_of(broker).share_members.alter_offsets(request))
+    change = coordinators_of(broker).share_members.alter_offsets(request)
+    event = "share offsets changed"
+    return (yield from with_line(change, changed_topics, event, context, group=request.group_id))
+
+
+def changed_topics(response: AlterShareGroupOffsetsResponse) -> list[str]:
+    """Return the topics whose offsets were changed."""
+    return [topic.topic_name for topic in response.responses if any(not one.error_code for one in topic.partitions)]
 
 
 def error_response(request: AlterShareGroupOffsetsRequest, error: KafkaError) -> AlterShareGroupOffsetsResponse:

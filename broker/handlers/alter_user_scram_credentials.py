@@ -78,15 +78,10 @@ def note_credentials(
 ) -> Lines:
     """Write the audit lines of changes."""
     for change in changes:
-        note_credential(context, change)
+        event = "credential deleted" if isinstance(change, ScramCredentialDeletion) else "credential set"
+        mechanism = mechanism_of(change.mechanism).name.replace("_", "-")
+        note_change(event, context, mechanism=mechanism, of=change.name)
         yield
-
-
-def note_credential(context: RequestContext, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> None:
-    """Write the audit line of one change."""
-    event = "credential deleted" if isinstance(change, ScramCredentialDeletion) else "credential set"
-    mechanism = mechanism_of(change.mechanism).name.replace("_", "-")
-    note_change(event, context, mechanism=mechanism, of=change.name)
 
 
 def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResult:

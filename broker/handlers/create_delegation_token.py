@@ -12,7 +12,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import Notes, note_token
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.broker.security.principal import USER, Principal
 from tidelog.broker.security.token_requests import check_may_ask
 from tidelog.protocol.acl import AclOperation, ResourceType
@@ -65,7 +65,7 @@ def handle(
     tokens.create(token, credentials)
     synced = broker.controller.when_synced()
     with Notes() as notes:
-        notes.add(synced, note_token("token created", context, token=token.token_id, owner=token.owner))
+        notes.add(synced, note_line("token created", context, token=token.token_id, owner=token.owner))
         yield from settled(synced)
         yield from notes.write()
     response.issue_timestamp_ms, response.expiry_timestamp_ms = token.issued_ms, token.expires_ms

@@ -11,6 +11,7 @@ from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,
@@ -37,6 +38,20 @@ def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> Steps[CreatePartitionsResponse]:
     """Widen each topic by itself."""
+    with Notes() as notes:
+        results = yield from widen_each(broker, context, request, notes)
+        yield from notes.write()
+    outcomes = []
+    for topic, result in results:
+        yield result if isinstance(result, Deferred) else None
+        outcomes.append(outcome(topic, result))
+    return CreatePartitionsResponse(results=outcomes)
+
+
+def widen_each(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest, notes: Notes
+) -> Steps[list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]]]:
+    """Begin to widen each topic, one in a step."""
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]] = []
@@ -49,16 +64,15 @@ def handle(
                 raise InvalidRequestError("Duplicate topic name.")
             quota.check()
             image = broker.metadata.topics.get(topic.name)
-            results.append((topic, widen(broker, topic, request.validate_only)))
+            change = widen(broker, topic, request.validate_only)
+            results.append((topic, change))
+            if not request.validate_only:
+                notes.add(change, note_line("partitions added", context, name=topic.name, count=topic.count))
             quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
             results.append((topic, without_traceback(error)))
         yield None
-    outcomes = []
-    for topic, result in results:
-        yield result if isinstance(result, Deferred) else None
-        outcomes.append(outcome(topic, result))
-    return CreatePartitionsResponse(results=outcomes)
+    return results
 
 
 def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaError) -> CreatePartitionsTopicResult:

@@ -20,6 +20,7 @@ from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidConfigError, InvalidReplicaAssignmentError, InvalidRequestError, KafkaError
 from tidelog.protocol.messages.create_topics import (
@@ -44,6 +45,20 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
     Raises PolicyViolationError for more partitions than one request may make, as Kafka's controller does.
     """
     check_partition_limit(sum(map(partial(count_wanted_partitions, broker), request.topics)))
+    with Notes() as notes:
+        results = yield from create_each(broker, context, request, notes)
+        yield from notes.write()
+    topics, described = [], DescribedConfigs(broker)
+    for topic, result in results:
+        yield result.done if isinstance(result, Change) else None
+        topics.append(answer(described, topic, result))
+    return CreateTopicsResponse(topics=topics)
+
+
+def create_each(
+    broker: Broker, context: RequestContext, request: CreateTopicsRequest, notes: Notes
+) -> Steps[list[tuple[CreatableTopic, Change | KafkaError]]]:
+    """Begin to create each topic, one in a step."""
     names = Counter(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatableTopic, Change | KafkaError]] = []
@@ -58,14 +73,12 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
             change = create(broker, topic, request.validate_only)
             quota.record(change.image.partition_count)
             results.append((topic, change))
+            if not request.validate_only:
+                notes.add(change.done, note_line("topic created", context, name=topic.name))
         except KafkaError as error:
             results.append((topic, without_traceback(error)))
         yield None
-    topics, described = [], DescribedConfigs(broker)
-    for topic, result in results:
-        yield result.done if isinstance(result, Change) else None
-        topics.append(answer(described, topic, result))
-    return CreateTopicsResponse(topics=topics)
+    return results
 
 
 def count_wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:

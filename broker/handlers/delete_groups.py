@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -19,9 +21,21 @@ def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups
     deleted = []
-    for group_id in request.groups_names:
-        deleted.append((yield from coordinator.delete_group(group_id)))  # noqa: PERF401 - it yields
+    with Notes() as notes:
+        for group_id in request.groups_names:
+            deletion = yield from coordinator.delete_group(group_id)
+            deleted.append(deletion)
+            notes.add(deletion, note_group(context, deletion))
+        yield from notes.write()
     return DeleteGroupsResponse(results=(yield from all_settled(deleted)))
+
+
+def note_group(context: RequestContext, deletion: Deferred[DeletableGroupResult]) -> Lines:
+    """Write that a group was deleted, if it was."""
+    result = deletion.result()
+    if not result.error_code:
+        note_change("group deleted", context, group=result.group_id)
+    yield
 
 
 def error_response(request: DeleteGroupsRequest, error: KafkaError) -> DeleteGroupsResponse:

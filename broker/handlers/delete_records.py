@@ -12,6 +12,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidTopicError, KafkaError
 from tidelog.protocol.messages.delete_records import (
@@ -38,6 +39,8 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             yield opening_of(broker, topic.name, asked.partition_index)
             try:
                 low_watermark = delete_records(broker, topic.name, asked.partition_index, asked.offset)
+                place = {"topic": topic.name, "partition": asked.partition_index, "start": low_watermark}
+                note_change("records deleted", context, **place)
                 result = DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index, low_watermark=low_watermark
                 )

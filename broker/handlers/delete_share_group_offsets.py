@@ -6,6 +6,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import with_line
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -24,7 +25,14 @@ def handle(
 ) -> Steps[DeleteShareGroupOffsetsResponse]:
     """Forget each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
     check_enabled(broker)
-    return (yield from coordinators_of(broker).share_members.delete_offsets(request))
+    change = coordinators_of(broker).share_members.delete_offsets(request)
+    event = "share offsets deleted"
+    return (yield from with_line(change, changed_topics, event, context, group=request.group_id))
+
+
+def changed_topics(response: DeleteShareGroupOffsetsResponse) -> list[str]:
+    """Return the topics whose offsets were deleted."""
+    return [topic.topic_name for topic in response.responses if not topic.error_code]
 
 
 def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:

@@ -13,6 +13,7 @@ from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.loop.steps import Steps, distinct_by, without_traceback
 from tidelog.broker.quota.quotas import MutationQuota, mutation_quota
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, TopicDeletionDisabledError, UnknownTopicIdError
 from tidelog.protocol.messages.delete_topics import (
@@ -36,14 +37,18 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
     asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
-    for key, topic in asked.items.items():
-        try:
-            if key in asked.repeated:
-                raise InvalidRequestError("Duplicate topic name.")
-            results.append((topic, delete(broker, context, topic, quota)))
-        except KafkaError as error:
-            results.append((topic, without_traceback(error)))
-        yield None
+    with Notes() as notes:
+        for key, topic in asked.items.items():
+            try:
+                if key in asked.repeated:
+                    raise InvalidRequestError("Duplicate topic name.")
+                change = delete(broker, context, topic, quota)
+                results.append((topic, change))
+                notes.add(change.done, note_line("topic deleted", context, name=change.image.name))
+            except KafkaError as error:
+                results.append((topic, without_traceback(error)))
+            yield None
+        yield from notes.write()
     responses = []
     for topic, result in results:
         yield result.done if isinstance(result, Change) else None

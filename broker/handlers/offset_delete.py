@@ -5,8 +5,10 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.partition_chunks import chunks_of
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -21,11 +23,24 @@ def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest
     """Delete, some partitions at a time; each partition has its own error."""
     delete = coordinators_of(broker).groups.delete_offsets
     deletions = []
-    for topics in chunks_of(request.topics):
-        deletions.append(delete(with_fields(request, topics=topics)))
-        yield None
+    with Notes() as notes:
+        for topics in chunks_of(request.topics):
+            deletion = delete(with_fields(request, topics=topics))
+            deletions.append(deletion)
+            notes.add(deletion, note_offsets(context, request.group_id, deletion))
+            yield None
+        yield from notes.write()
     answered = yield from all_settled(deletions)
     return OffsetDeleteResponse(topics=[topic for part in answered for topic in part.topics])
+
+
+def note_offsets(context: RequestContext, group_id: str, deletion: Deferred[OffsetDeleteResponse]) -> Lines:
+    """Write of which partitions a group's offsets were deleted, a line for each topic."""
+    for topic in deletion.result().topics:
+        indexes = [one.partition_index for one in topic.partitions if not one.error_code]
+        if indexes:
+            note_change("offsets deleted", context, group=group_id, topic=topic.name, partitions=indexes)
+        yield
 
 
 def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:

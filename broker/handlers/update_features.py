@@ -10,6 +10,7 @@ from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_up
 from tidelog.broker.loop.steps import Steps, settled
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.update_features import (
@@ -44,7 +45,12 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
             )
     if not request.validate_only:
         broker.controller.commit(levels)
-        yield from settled(broker.controller.when_synced())
+        synced = broker.controller.when_synced()
+        changed = {update.feature: update.max_version_level for update in request.feature_updates}
+        with Notes() as notes:
+            notes.add(synced, note_line("features changed", context, levels=changed))
+            yield from settled(synced)
+            yield from notes.write()
     return UpdateFeaturesResponse(
         error_message=None,
         results=[

@@ -45,7 +45,8 @@ from tidelog.broker.member.directories import (
     read_position,
     write_position,
 )
-from tidelog.broker.member.forwarding import Forwarder, MemberDispatcher
+from tidelog.broker.member.forwarding.dispatcher import MemberDispatcher
+from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks

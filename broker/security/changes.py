@@ -1,4 +1,4 @@
-"""Audit lines of changes: ACLs, passwords and configs, with who made them, never with a secret.
+"""Audit lines of changes that administrators make, with who made them, never with a secret.
 
 A request's steps are closed where they stand when its client goes. What it has changed by then stands, and has its
 lines too (``Notes``): else a client that closes its connection at once would leave no trace. Loop thread only.
@@ -7,8 +7,8 @@ lines too (``Notes``): else a client that closes its connection at once would le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
@@ -20,6 +20,7 @@ from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, R
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
 
+T = TypeVar("T")
 
 Lines = Iterator[None]
 """Each step of it writes a line."""
@@ -90,10 +91,33 @@ def note_configs(context: RequestContext, kind: int, name: str, keys: Iterable[s
     yield
 
 
-def note_token(event: str, context: RequestContext, **facts: object) -> Lines:
-    """Write that a delegation token was made, or that its end was changed."""
+def note_quotas(context: RequestContext, parts: Iterable[tuple[str, str | None]], keys: Iterable[str]) -> Lines:
+    """Write which quotas of an entity were set or removed. A name that is None is the default of its type."""
+    note_change("quota changed", context, entity=dict(parts), keys=sorted(set(keys)))
+    yield
+
+
+def note_line(event: str, context: RequestContext, **facts: object) -> Lines:
+    """Write one line about a change."""
     note_change(event, context, **facts)
     yield
+
+
+def with_line(
+    change: Steps[T], changed_by: Callable[[T], list[str]], event: str, context: RequestContext, **facts: object
+) -> Steps[T]:
+    """Do the steps of one change, then write the line of the topics that ``changed_by`` finds in its answer, if any.
+
+    Steps that are closed halfway may have changed a part: that has a line which says so.
+    """
+    try:
+        answer = yield from change
+    except GeneratorExit:
+        note_change(event, context, **facts, is_whole=False)
+        raise
+    if topics := changed_by(answer):
+        note_change(event, context, **facts, topics=topics)
+    return answer
 
 
 def note_change(event: str, context: RequestContext, **facts: object) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.steps import Steps, settled
-from tidelog.broker.security.changes import Notes, note_token
+from tidelog.broker.security.changes import Notes, note_line
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError
 
@@ -40,7 +40,7 @@ def change_end(
     expires_ms = change(broker.services.tokens.get(), str(context.principal))
     synced = broker.controller.when_synced()
     with Notes() as notes:
-        notes.add(synced, note_token(event, context, until_ms=expires_ms))
+        notes.add(synced, note_line(event, context, until_ms=expires_ms))
         yield from settled(synced)
         yield from notes.write()
     return expires_ms

@@ -24,7 +24,16 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.security.changes import note_configs
 from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.messages import alter_configs, alter_user_scram_credentials, create_acls, delete_acls
+from tidelog.protocol.messages import (
+    alter_client_quotas,
+    alter_configs,
+    alter_user_scram_credentials,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
+    delete_topics,
+)
 from tidelog.protocol.messages import incremental_alter_configs as incremental
 
 NAMES = ("a", "b", "c")
@@ -51,14 +60,33 @@ REQUESTS: dict[str, Any] = {
     "incremental_alter_configs": incremental.IncrementalAlterConfigsRequest(
         resources=resources(incremental, incremental.AlterableConfig(**SET, config_operation=Operation.SET))
     ),
+    "create_topics": create_topics.CreateTopicsRequest(
+        topics=[
+            create_topics.CreatableTopic(name=f"new-{name}", num_partitions=1, replication_factor=1) for name in NAMES
+        ]
+    ),
+    "delete_topics": delete_topics.DeleteTopicsRequest(topic_names=[*NAMES]),
+    "create_partitions": create_partitions.CreatePartitionsRequest(
+        topics=[create_partitions.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in NAMES]
+    ),
+    "alter_client_quotas": alter_client_quotas.AlterClientQuotasRequest(
+        entries=[
+            alter_client_quotas.EntryData(
+                entity=[alter_client_quotas.EntityData(entity_type="user", entity_name=name)],
+                ops=[alter_client_quotas.OpData(key="request_percentage", value=1.0)],
+            )
+            for name in NAMES
+        ]
+    ),
 }
 
 
 def state_of(admin: AdminBroker) -> dict[object, object]:
     """All that these requests change."""
     image = admin.controller.image
-    configs = {name: admin.metadata.topics[name].configs.get("flush.ms") for name in NAMES}
-    parts: list[Mapping[Any, object]] = [image.acls, image.scram, configs]
+    known = admin.metadata.topics
+    topics = {name: (topic.configs.get("flush.ms"), topic.partition_count) for name, topic in known.items()}
+    parts: list[Mapping[Any, object]] = [image.acls, image.scram, image.quotas, topics]
     return {key: value for part in parts for key, value in part.items()}
 
 

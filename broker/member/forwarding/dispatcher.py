@@ -1,102 +1,44 @@
-"""Forwarding of a member's admin requests: one after the other, to the active controller, whole.
+"""Dispatcher of a member: what only the active controller can decide is forwarded to it, whole.
 
 Answers go to the client as they come. Levels of this process's loggers are changed here, not at a controller.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import struct
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.cluster.forwarding import FORWARDED, ForwardedRequest, build_envelope
-from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.cluster.forwarding import FORWARDED
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
+from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.forwarding.audit import note_forwarded
+from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher, served
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Parts, Pending, Route, wait_for_frame
-from tidelog.log.system.time import Time
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.header import decode_request_header
-from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
+from tidelog.protocol.messages.envelope import DefaultPrincipalData
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.protocol.record.record_batch import MAGIC_OFFSET, MAGIC_V2, RECORD_BATCH_OVERHEAD, RecordBatch
 
-MAX_QUEUED = 1000
-"""Most requests that wait for the active controller; the next one's connection is closed."""
 FIRST_TRANSACTIONAL_VERSION = 3
 FIRST_VERSION_BY_ID = 13
 _PRODUCE = b"\0\0"
 _LENGTH = struct.Struct(">i")
 _WORD = struct.Struct(">I")
 _CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
-
-
-class Forwarder:
-    """Queue of requests to the active controller, and the task that asks them."""
-
-    def __init__(self, quorum: QuorumView, channel: Channel, time: Time) -> None:
-        self._quorum = quorum
-        self._channel = channel
-        self._time = time
-        self._waiting: deque[tuple[ForwardedRequest, Deferred[bytes]]] = deque()
-        self._has_work = asyncio.Event()
-
-    def forward(self, frame: memoryview, principal: DefaultPrincipalData, client_host: str) -> Deferred[bytes]:
-        """Ask the active controller; the Deferred has the response with its header, or a KafkaError."""
-        deferred: Deferred[bytes] = Deferred()
-        envelope = build_envelope(frame, principal, client_host)
-        self._waiting.append((ForwardedRequest(envelope, self._time.monotonic_ms()), deferred))
-        self._has_work.set()
-        return deferred
-
-    @property
-    def is_full(self) -> bool:
-        """True while no further request is taken."""
-        return len(self._waiting) >= MAX_QUEUED
-
-    async def run(self) -> None:
-        """Answer what is waiting, in its order, until cancelled."""
-        while True:
-            await self._has_work.wait()
-            self._has_work.clear()
-            while self._waiting:
-                request, deferred = self._waiting[0]
-                if not deferred.abandoned:
-                    await self._ask(request)
-                self._waiting.popleft()
-                if not deferred.abandoned:
-                    settle(request, deferred)
-
-    async def _ask(self, request: ForwardedRequest) -> None:
-        while not request.is_settled:
-            await asyncio.sleep(max(0.0, request.not_before_ms - self._time.monotonic_ms()) / 1000)
-            try:
-                answer = await self._channel.ask(self._quorum.address, request.envelope, EnvelopeResponse)
-            except ChannelError:
-                request.take_failure(self._time.monotonic_ms())
-            else:
-                request.take_answer(answer, self._time.monotonic_ms())
-
-
-def settle(request: ForwardedRequest, deferred: Deferred[bytes]) -> None:
-    """Give the client's side what came of a request."""
-    if request.response is not None:
-        deferred.complete(request.response)
-    else:
-        assert request.error is not None
-        deferred.fail(request.error)
 
 
 class ForwardedAnswer(Pending):
@@ -140,8 +82,13 @@ class MemberDispatcher(Dispatcher):
             return super().dispatch(context, frame)
         principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
         principal.token_authenticated = context.token_authenticated
-        deferred = self._forwarder.forward(own, principal, context.client_host)
+        deferred = self._forwarder.forward(own, principal, context.client_host, partial(self._note, context, own))
         return ForwardedAnswer(deferred, lambda error: self._error_answer(own, error))
+
+    def _note(self, context: RequestContext, frame: memoryview, response: bytes) -> None:
+        """Write the audit lines of a request that was answered, in slices as long requests are."""
+        with suppress(KafkaError, CloseConnectionError):  # it was logged
+            self.runner.run(note_forwarded(context, frame, memoryview(response)))
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer a transactional produce request once the coordinators of its producers were asked."""

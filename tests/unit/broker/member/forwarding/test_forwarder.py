@@ -1,4 +1,4 @@
-"""Forwarding of requests to the active controller: their order, their answers, and which requests stay here."""
+"""The queue of requests to the active controller: their order, their answers, and clients that go."""
 
 from __future__ import annotations
 
@@ -9,25 +9,12 @@ from typing import Any, cast
 import pytest
 
 from tidelog.broker.cluster.quorum import Address, QuorumView
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.channel import Channel, ChannelError
-from tidelog.broker.member.forwarding import (
-    MAX_QUEUED,
-    Forwarder,
-    has_transactional_id,
-    is_about_loggers,
-    producer_of,
-)
+from tidelog.broker.member.forwarding.forwarder import MAX_QUEUED, Forwarder
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError, NotControllerError, RequestTimedOutError
-from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
-from tidelog.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
-from tidelog.protocol.messages.produce import ProduceRequest
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
-from tidelog.protocol.schema.fields import Message
 
 WHO = DefaultPrincipalData(type="User", name="ann")
 LIMIT_S = 60.0
@@ -80,6 +67,21 @@ async def test_a_request_whose_client_is_gone_is_not_asked() -> None:
     assert not gone.done
 
 
+async def test_a_response_is_noted_if_its_client_goes_while_it_is_asked() -> None:
+    """The controller has made the change by then, so it has its line in the audit log."""
+    noted: list[bytes] = []
+
+    def answer(data: bytes) -> EnvelopeResponse:
+        gone.abandon()
+        return EnvelopeResponse(response_data=data)
+
+    forwarder = forwarder_to(Controller(answer))
+    gone = forwarder.forward(memoryview(b"gone"), WHO, "127.0.0.1", noted.append)
+    there = forwarder.forward(memoryview(b"there"), WHO, "127.0.0.1")
+    await run_until(forwarder, there)
+    assert (noted, gone.done) == ([b"gone"], False)
+
+
 async def test_a_refusal_is_told_and_the_next_request_is_asked() -> None:
     refused = EnvelopeResponse(error_code=ClusterAuthorizationFailedError.code)
     controller = Controller(lambda data: refused if data == b"1" else EnvelopeResponse(response_data=data))
@@ -116,43 +118,3 @@ def test_so_many_requests_may_wait() -> None:
     assert not forwarder.is_full
     forwarder.forward(memoryview(b""), WHO, "127.0.0.1")
     assert forwarder.is_full
-
-
-def frame(api_key: int, version: int, request: Message) -> memoryview:
-    header = RequestHeader(api_key, version, 7, "client")
-    return memoryview(encode_request_header(header) + request.encode(version))
-
-
-@pytest.mark.parametrize("version", [3, 8, 9, 13])
-@pytest.mark.parametrize("transactional_id", [None, "id"])
-def test_the_transactional_id_of_a_produce_request(version: int, transactional_id: str | None) -> None:
-    request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1)
-    assert has_transactional_id(frame(ApiKey.PRODUCE, version, request)) is (transactional_id is not None)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "answer"),
-    [
-        ([ResourceType.BROKER_LOGGER], True),
-        ([ResourceType.BROKER_LOGGER, ResourceType.TOPIC], False),
-        ([ResourceType.TOPIC], False),
-        ([], False),
-    ],
-)
-def test_levels_of_loggers_are_changed_here(kinds: list[ResourceType], answer: bool) -> None:
-    resources = [AlterConfigsResource(resource_type=kind, resource_name="1") for kind in kinds]
-    request = IncrementalAlterConfigsRequest(resources=resources)
-    assert is_about_loggers(frame(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)) is answer
-
-
-def test_the_producer_of_a_transactional_batch() -> None:
-    records = [Record(0, 1, None, b"value", [])]
-
-    def batch(*, is_transactional: bool) -> memoryview:
-        options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=0, is_transactional=is_transactional)
-        return memoryview(build_batch(records, options))
-
-    assert producer_of(batch(is_transactional=True)) == (9, 2)
-    assert producer_of(batch(is_transactional=False)) is None
-    assert producer_of(batch(is_transactional=True)[:60]) is None
-    assert producer_of(None) is None
