@@ -18,6 +18,8 @@ START_POLL_S = 0.02
 SIGTERM_EXIT = 143
 """Exit code of a JVM that stopped cleanly on SIGTERM: 128 + 15."""
 
+META_PROPERTIES = "meta.properties"
+
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
@@ -118,11 +120,18 @@ class ApacheKafka(BrokerProcess):
 
     def format(self) -> None:
         """Write server.properties and, where the directory is new, format it. Raises RuntimeError."""
+        self.write_properties()
+        if not (self.data_directory / META_PROPERTIES).exists():
+            self.format_data_directory()
+
+    def write_properties(self) -> None:
+        """Write server.properties into the node's directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lines = [f"{key}={value}" for key, value in self.properties().items()]
         self._properties_path.write_text("\n".join(lines) + "\n")
-        if (self.data_directory / "meta.properties").exists():
-            return
+
+    def format_data_directory(self) -> None:
+        """Run StorageTool on the new directory. Raises RuntimeError."""
         arguments = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path)]
         done = run_tool(STORAGE_TOOL, arguments, version=self.version, options=self.tool_options)
         if done.returncode != 0:

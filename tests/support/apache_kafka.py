@@ -1,14 +1,23 @@
-"""Apache Kafka for tests: a node and its command-line tools; a machine without Java or Maven skips the test."""
+"""Apache Kafka for tests: a node and its command-line tools; a machine without Java or Maven skips the test.
+
+StorageTool formats one directory per version and checkout. Fifty nodes of a run get copies of its files, each with a
+node id and a directory id of its own, and spare a JVM each.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from random import SystemRandom
 
 from benchmarks.rivals import apache_kafka as rival
+from benchmarks.rivals.kafka_jars import BUILD, build_lock
 from tests.support.jvm import BROKER_HEAP, SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4, broker_classpath
+from tidelog.protocol.types import random_uuid, uuid_to_str
 
 CONFIG_COMMAND = rival.CONFIG_COMMAND
 CONSOLE_CONSUMER = rival.CONSOLE_CONSUMER
@@ -20,6 +29,15 @@ TOPIC_COMMAND = rival.TOPIC_COMMAND
 VERIFIABLE_PRODUCER = rival.VERIFIABLE_PRODUCER
 console_producer = rival.console_producer
 dump_log_segments = rival.dump_log_segments
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+DECIDE_FORMAT = (
+    "controller.quorum.bootstrap.servers",
+    "eligible.leader.replicas.enable",
+    "inter.broker.protocol.version",
+    "metadata.log.dir",
+    "unstable.feature.versions.enable",
+)
+"""Settings that StorageTool reads, beside ids and log.dirs: none of our nodes has one today."""
 
 
 class ApacheKafka(rival.ApacheKafka):
@@ -37,6 +55,34 @@ class ApacheKafka(rival.ApacheKafka):
         super().__init__(directory, overrides, version=version, port=port)
         self.java_options = (*BROKER_HEAP, *broker_options(version))
         self.tool_options = (*SMALL_HEAP, *broker_options(version))
+
+    def format_data_directory(self) -> None:
+        """Copy what StorageTool once wrote; it formats the directory itself where a setting decides how."""
+        properties = self.properties()
+        if properties.pop("log.dirs") != str(self.data_directory) or any(key in properties for key in DECIDE_FORMAT):
+            super().format_data_directory()
+            return
+        template = self._format_template()
+        self.data_directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(template / BOOTSTRAP_CHECKPOINT, self.data_directory)
+        text = with_ids((template / rival.META_PROPERTIES).read_text(), properties["node.id"])
+        (self.data_directory / rival.META_PROPERTIES).write_text(text)
+
+    def _format_template(self) -> Path:
+        """The directory of this version that StorageTool formats, once."""
+        directory = BUILD / "formatted" / self.version
+        node = rival.ApacheKafka(directory, version=self.version)
+        node.tool_options = self.tool_options
+        with build_lock(directory):
+            node.format()
+        return node.data_directory
+
+
+def with_ids(meta_properties: str, node_id: str) -> str:
+    """Replace the node id and the directory id, by a new one."""
+    directory_id = uuid_to_str(random_uuid(SystemRandom()))
+    text = re.sub(r"^node\.id=.*$", f"node.id={node_id}", meta_properties, flags=re.MULTILINE)
+    return re.sub(r"^directory\.id=.*$", f"directory.id={directory_id}", text, flags=re.MULTILINE)
 
 
 def run_tool(

@@ -53,9 +53,7 @@ class ZooKeeperKafka(ApacheKafka):
 
     def format(self) -> None:
         """Write server.properties; a directory needs no formatting."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        lines = [f"{key}={value}" for key, value in self.properties().items()]
-        self._properties_path.write_text("\n".join(lines) + "\n")
+        self.write_properties()
 
     def start(self) -> Self:
         """ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
