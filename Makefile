@@ -191,6 +191,9 @@ fmt: $(VENV)/.test ## format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+kafka-jars: ## fetch the jars that tests run Kafka and its clients from; needs Maven and Java
+	PYTHONPATH=src $(PYTHON) -P -m benchmarks.rivals.kafka_jars
+
 $(VENV)/.bench: $(VENV)/.test
 	$(INSTALL) '.[bench]'
 	@touch $@

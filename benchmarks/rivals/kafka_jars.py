@@ -3,6 +3,7 @@
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the closure into ``jars/``, and a
 ``complete`` marker is made last: a directory without the marker is built again, so a killed Maven leaves nothing that
 looks whole. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one download.
+``python -m benchmarks.rivals.kafka_jars`` fetches all that tests use by one Maven, which saves the start of twelve.
 
 Which registry Maven asks is Maven's own configuration; none is named here.
 """
@@ -10,12 +11,14 @@ Which registry Maven asks is Maven's own configuration; none is named here.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 KAFKA_4 = "4.3.1"
 """The Kafka that Tidelog is compared with: the newest whose tools resolve and which runs on Java 17."""
@@ -23,8 +26,12 @@ KAFKA_3 = "3.9.2"
 """The last line of Kafka that answers old clients and writes the old formats."""
 SCALA = "2.13"
 LOG4J = "2.24.3"
+OLD_CLIENTS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.0.2", "2.0.1")
+"""Releases of kafka-clients before KAFKA_3 that tests drive, from the first KafkaProducer on."""
 BUILD = Path(__file__).resolve().parents[2] / "build"
 MAVEN_TIMEOUT_S = 900
+MAVEN_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Maven runs for seconds: with them it takes 2.3 s of CPU time in place of 3.9."""
 
 JAVA_INSTALL = "apt-get install default-jdk-headless"
 MAVEN_INSTALL = "apt-get install maven"
@@ -85,22 +92,36 @@ def build_lock(directory: Path) -> Iterator[None]:
         yield
 
 
+class JarSet(NamedTuple):
+    """Artifacts whose jars lie in one directory, with those of all that they depend on."""
+
+    name: str
+    artifacts: tuple[Artifact, ...]
+
+
 def resolve(name: str, artifacts: Sequence[Artifact], below: Path = BUILD / "kafka") -> Path:
     """The directory that holds these artifacts' jars and all they depend on; downloaded on the first call.
 
     ``name`` is the directory in ``below``. Raises MissingToolError without Maven or Java, RuntimeError with
     Maven's last lines where it fails. Any thread or process.
     """
-    directory = below / name
-    pom = _pom(artifacts)
-    if _is_complete(directory, pom):
-        return directory / "jars"
+    resolve_all([JarSet(name, tuple(artifacts))], below)
+    return below / name / "jars"
+
+
+def resolve_all(jar_sets: Sequence[JarSet], below: Path = BUILD / "kafka") -> None:
+    """Download what is not there yet of these sets, by one Maven. Raises as `resolve`."""
+    poms = {below / name: _pom(name, artifacts) for name, artifacts in sorted(jar_sets)}
+    if all(_is_complete(directory, pom) for directory, pom in poms.items()):
+        return
     maven = find_tool("mvn", MAVEN_INSTALL)
     java()
-    with build_lock(directory):
-        if not _is_complete(directory, pom):
-            _copy_dependencies(maven, directory, pom)
-    return directory / "jars"
+    with ExitStack() as locks:
+        for directory in poms:
+            locks.enter_context(build_lock(directory))
+        absent = {directory: pom for directory, pom in poms.items() if not _is_complete(directory, pom)}
+        if absent:
+            _copy_dependencies(maven, absent, below)
 
 
 def _is_complete(directory: Path, pom: str) -> bool:
@@ -108,23 +129,43 @@ def _is_complete(directory: Path, pom: str) -> bool:
     return marker.exists() and marker.read_text() == pom
 
 
-def _copy_dependencies(maven: str, directory: Path, pom: str) -> None:
-    (directory / "complete").unlink(missing_ok=True)
-    shutil.rmtree(directory / "jars", ignore_errors=True)
-    (directory / "pom.xml").write_text(pom)
+def _copy_dependencies(maven: str, poms: dict[Path, str], below: Path) -> None:
+    """Run Maven over these directories, as the modules of one project if there are several."""
+    for directory, pom in poms.items():
+        (directory / "complete").unlink(missing_ok=True)
+        shutil.rmtree(directory / "jars", ignore_errors=True)
+        (directory / "pom.xml").write_text(pom)
+    place = next(iter(poms)) if len(poms) == 1 else below / "all"
+    if len(poms) > 1:
+        place.mkdir(exist_ok=True)
+        (place / "pom.xml").write_text(_parent_pom(poms))
     command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
+    environment = {**os.environ, "MAVEN_OPTS": f"{MAVEN_OPTIONS} {os.environ.get('MAVEN_OPTS', '')}"}
+    done = subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"Maven could not resolve {directory.name}:\n{(done.stdout + done.stderr)[-2000:]}")
-    (directory / "complete").write_text(pom)
+        raise RuntimeError(f"Maven could not resolve {place.name}:\n{(done.stdout + done.stderr)[-2000:]}")
+    for directory, pom in poms.items():
+        (directory / "complete").write_text(pom)
 
 
-def _pom(artifacts: Sequence[Artifact]) -> str:
+def _pom(name: str, artifacts: Sequence[Artifact]) -> str:
+    """The POM of one set."""
     dependencies = "\n".join(artifact.xml() for artifact in artifacts)
+    return _project(f"rivals-{name}", f"<dependencies>\n{dependencies}\n</dependencies>")
+
+
+def _parent_pom(directories: Iterable[Path]) -> str:
+    """The POM of a project whose modules are the directories beside its own."""
+    modules = "\n".join(f"<module>../{directory.name}</module>" for directory in directories)
+    return _project("rivals", f"<packaging>pom</packaging>\n<modules>\n{modules}\n</modules>")
+
+
+def _project(name: str, content: str) -> str:
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0">\n<modelVersion>4.0.0</modelVersion>\n'
-        "<groupId>tidelog</groupId><artifactId>rivals</artifactId><version>1</version>\n"
-        f"<dependencies>\n{dependencies}\n</dependencies>\n</project>\n"
+        f"<groupId>tidelog</groupId><artifactId>{name}</artifactId><version>1</version>\n{content}\n</project>\n"
     )
 
 
@@ -140,10 +181,41 @@ def _logging(version: str) -> list[Artifact]:
     return [Artifact(group, "log4j-slf4j-impl", LOG4J), Artifact(group, "log4j-core", LOG4J)]
 
 
+def broker_set(version: str = KAFKA_4) -> JarSet:
+    """The broker and its command-line tools."""
+    artifacts = [_kafka(f"kafka_{SCALA}", version), _kafka("kafka-tools", version), _kafka("kafka-tools-api", version)]
+    return JarSet(version, (*artifacts, *_logging(version)))
+
+
+def shell_set(version: str = KAFKA_4) -> JarSet:
+    """``kafka-metadata-shell``."""
+    return JarSet(f"shell-{version}", (_kafka("kafka-shell", version), *_logging(version)))
+
+
+def streams_set(version: str = KAFKA_4) -> JarSet:
+    """Kafka Streams."""
+    return JarSet(f"streams-{version}", (_kafka("kafka-streams", version), *_logging(version)))
+
+
+def connect_set(version: str = KAFKA_4) -> JarSet:
+    """Kafka Connect, its file connectors and MirrorMaker 2."""
+    names = ("connect-runtime", "connect-file", "connect-mirror")
+    return JarSet(f"connect-{version}", (*(_kafka(name, version) for name in names), *_logging(version)))
+
+
+def clients_set(version: str = KAFKA_4) -> JarSet:
+    """``kafka-clients`` without what it depends on."""
+    return JarSet(f"clients-{version}", (_kafka("kafka-clients", version, bare=True),))
+
+
+def client_set(version: str) -> JarSet:
+    """``kafka-clients``."""
+    return JarSet(f"client-runtime-{version}", (_kafka("kafka-clients", version),))
+
+
 def broker_jars(version: str = KAFKA_4) -> Path:
     """The directory with the jars of the broker and its command-line tools. Raises as `resolve`."""
-    artifacts = [_kafka(f"kafka_{SCALA}", version), _kafka("kafka-tools", version), _kafka("kafka-tools-api", version)]
-    return resolve(version, [*artifacts, *_logging(version)])
+    return resolve(*broker_set(version))
 
 
 def broker_classpath(version: str = KAFKA_4) -> str:
@@ -153,25 +225,36 @@ def broker_classpath(version: str = KAFKA_4) -> str:
 
 def shell_classpath(version: str = KAFKA_4) -> str:
     """A Java class path that runs ``kafka-metadata-shell``. Raises as `resolve`."""
-    return f"{resolve(f'shell-{version}', [_kafka('kafka-shell', version), *_logging(version)])}/*"
+    return f"{resolve(*shell_set(version))}/*"
 
 
 def streams_classpath(version: str = KAFKA_4) -> str:
     """A Java class path with Kafka Streams and all it needs to run. Raises as `resolve`."""
-    return f"{resolve(f'streams-{version}', [_kafka('kafka-streams', version), *_logging(version)])}/*"
+    return f"{resolve(*streams_set(version))}/*"
 
 
 def connect_classpath(version: str = KAFKA_4) -> str:
     """A Java class path that runs Kafka Connect, its file connectors and MirrorMaker 2. Raises as `resolve`."""
-    names = ("connect-runtime", "connect-file", "connect-mirror")
-    return f"{resolve(f'connect-{version}', [*(_kafka(name, version) for name in names), *_logging(version)])}/*"
+    return f"{resolve(*connect_set(version))}/*"
 
 
 def clients_jar(version: str = KAFKA_4) -> Path:
     """The one ``kafka-clients`` jar of a version, without its dependencies. Raises as `resolve`."""
-    return resolve(f"clients-{version}", [_kafka("kafka-clients", version, bare=True)]) / f"kafka-clients-{version}.jar"
+    return resolve(*clients_set(version)) / f"kafka-clients-{version}.jar"
 
 
 def client_classpath(version: str) -> str:
     """A Java class path with ``kafka-clients`` of a version and all it needs to run. Raises as `resolve`."""
-    return f"{resolve(f'client-runtime-{version}', [_kafka('kafka-clients', version)])}/*"
+    return f"{resolve(*client_set(version))}/*"
+
+
+def resolve_for_tests() -> None:
+    """Download all sets that the tests use."""
+    versions = (KAFKA_4, KAFKA_3)
+    both = [make(version) for version in versions for make in (broker_set, clients_set, client_set)]
+    old = [client_set(version) for version in OLD_CLIENTS]
+    resolve_all([*both, *old, shell_set(), streams_set(), connect_set()])
+
+
+if __name__ == "__main__":
+    resolve_for_tests()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.rivals.kafka_jars import OLD_CLIENTS
 from benchmarks.rivals.process import BrokerProcess
 from tests.support.admin import Admin
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
@@ -26,7 +27,7 @@ from tests.support.readers import read_with_confluent
 from tests.support.toolchains import Record
 
 pytestmark = pytest.mark.java
-PRODUCERS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.0.2", "2.0.1", KAFKA_3, KAFKA_4)
+PRODUCERS = (*OLD_CLIENTS, KAFKA_3, KAFKA_4)
 CONSUMERS = PRODUCERS[1:]
 """The KafkaConsumer of 0.8.2 was an empty shell: that release reads with the Scala client, which needs ZooKeeper."""
 SINCE_0_11 = ("1.0.2", "2.0.1")
