@@ -11,7 +11,6 @@ only, but for opening the logs, which has a thread to itself.
 from __future__ import annotations
 
 import os
-import random
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -54,7 +53,7 @@ from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.types import random_uuid, uuid_to_str
+from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
@@ -172,7 +171,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     )  # fmt: skip
     topics = topic_manager(
         config, controller, metadata,
-        validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, random.SystemRandom()),
+        validate_configs=topic_configs.validate, new_topic_id=partial(random_uuid, SystemRandom()),
         listener=replica_manager, threads=threads, directory=ground.default_directory,
         forget=services.forget_topic,
     )  # fmt: skip
@@ -231,7 +230,7 @@ def build_authorizer(
 def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
     """Build the cache of fetch sessions, which is empty."""
     slots = config.get_int("max.incremental.fetch.session.cache.slots")
-    return FetchSessionCache(slots, time.monotonic_ms, random.Random())
+    return FetchSessionCache(slots, time.monotonic_ms, SystemRandom())
 
 
 def recovery_of(broker: Broker) -> Callable[[], list[TopicPartition]]:
@@ -305,7 +304,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             failures[directory] = error
     cluster_id = check_identity(identities, config)
     for directory in [directory for directory, identity in identities.items() if identity is None]:
-        identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
+        identity = MetaProperties(cluster_id, config.node_id, random_uuid(SystemRandom()))
         try:
             write_meta_properties(file_system, directory, identity)
             identities[directory] = identity
@@ -384,7 +383,7 @@ def check_identity(found: Mapping[str, MetaProperties | None], config: BrokerCon
     """
     ids = {properties.cluster_id for properties in found.values() if properties is not None}
     configured = config.get("cluster.id")
-    cluster_id: str = configured or next(iter(ids), None) or uuid_to_str(random_uuid(random.SystemRandom()))
+    cluster_id: str = configured or next(iter(ids), None) or uuid_to_str(random_uuid(SystemRandom()))
     for directory, properties in found.items():
         if properties is None:
             continue

@@ -12,7 +12,6 @@ formats.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -386,7 +385,11 @@ class LogConfig:
     def random_segment_jitter(self) -> int:
         """Draw a random part of ``segment.jitter.ms`` (at most ``segment.ms``) for one segment."""
         jitter = min(self.segment_jitter_ms, self.segment_ms)
-        return random.randrange(jitter) if jitter else 0
+        if not jitter:
+            return 0
+        import random  # few topics ask for a jitter
+
+        return random.randrange(jitter)
 
 
 def _codec_number(name: str) -> int:

@@ -159,7 +159,9 @@ class FrameReader:
     def _replace(self, capacity: int) -> None:
         """Go on in a new buffer. The old one lives as long as frames cut from it do."""
         waiting = self._end - self._start
-        view = memoryview(_map(capacity) if capacity >= LAZY_BYTES else bytearray(capacity)) if capacity else _EMPTY
+        view = _EMPTY
+        if capacity:
+            view = memoryview(anonymous_memory(capacity) if capacity >= LAZY_BYTES else bytearray(capacity))
         view[:waiting] = self._view[self._start : self._end]
         self._view, self._capacity = view, capacity
         self._start, self._end = 0, waiting
@@ -171,8 +173,9 @@ def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
     return InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {max_frame_bytes}{hint}")
 
 
-def _map(capacity: int) -> mmap:
-    """Anonymous memory: private, because freeing 100 MB of shared memory takes 9 ms, and of private 4."""
+def anonymous_memory(capacity: int) -> mmap:
+    """Map memory that costs nothing until it is written: private, because freeing 100 MB of shared memory takes 9 ms,
+    and of private 4."""
     return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 

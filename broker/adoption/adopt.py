@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -69,7 +68,7 @@ from tidelog.log.system.file_system import FileEntry, FileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
-from tidelog.protocol.types import random_uuid, uuid_to_str
+from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 
 STAGING_DIRECTORY = ".adopting"
 JOURNAL_FILE = "journal"
@@ -168,7 +167,7 @@ class Adoption:
         if read_meta_properties(self._file_system, self._options.target) is not None:
             return None
         source = self._plan.identity
-        generator = random.SystemRandom()
+        generator = SystemRandom()
         cluster_id = source.cluster_id if source is not None else uuid_to_str(random_uuid(generator))
         return MetaProperties(cluster_id, self._options.node_id, random_uuid(generator))
 
@@ -204,7 +203,7 @@ class Adoption:
 
     def _stage(self, topic: PlannedTopic) -> None:
         config = LogConfig(topic.configs)
-        topic_id = topic.topic_id or random_uuid(random.SystemRandom())
+        topic_id = topic.topic_id or random_uuid(SystemRandom())
         self._adopted.topic_ids[topic.name] = topic_id
         self._adopted.leader_epochs[topic.name] = topic.leader_epoch
         for partition in topic.partitions:

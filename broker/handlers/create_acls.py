@@ -7,7 +7,6 @@ where others of the request are not. A created rule holds at once; the answer is
 from __future__ import annotations
 
 import logging
-import random
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.acls import check_acl, new_rules, plan_creation
@@ -26,7 +25,7 @@ from tidelog.protocol.messages.create_acls import (
     CreateAclsRequest,
     CreateAclsResponse,
 )
-from tidelog.protocol.types import random_uuid
+from tidelog.protocol.types import SystemRandom, random_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
         except KafkaError as error:
             results.append(result_of(without_traceback(error)))
         yield None
-    generator = random.SystemRandom()
+    generator = SystemRandom()
     created = new_rules(rules, authorizer.rules)
     records = plan_creation(created, authorizer.rules, lambda: random_uuid(generator))
     broker.controller.commit(records)

@@ -5,8 +5,6 @@ A client without an id is given one. With no subscription set the list is empty,
 
 from __future__ import annotations
 
-import random
-
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.client_metrics import subscription_of
 from tidelog.broker.requests.context import RequestContext
@@ -16,7 +14,7 @@ from tidelog.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-from tidelog.protocol.types import ZERO_UUID, random_uuid
+from tidelog.protocol.types import ZERO_UUID, SystemRandom, random_uuid
 
 API_KEY = ApiKey.GET_TELEMETRY_SUBSCRIPTIONS
 MIN_VERSION = 0
@@ -32,7 +30,7 @@ def handle(
     """The subscription that applies to this client."""
     client_instance_id = request.client_instance_id
     if client_instance_id == ZERO_UUID:
-        client_instance_id = random_uuid(random.SystemRandom())
+        client_instance_id = random_uuid(SystemRandom())
     subscription = subscription_of(broker.configs, context, client_instance_id)
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=client_instance_id,

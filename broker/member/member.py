@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -65,7 +64,7 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError
 from tidelog.protocol.messages import fetch, fetch_snapshot
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from tidelog.protocol.types import random_uuid
+from tidelog.protocol.types import SystemRandom, random_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ class Member:
         registration = Registration(
             broker_id=node_id,
             cluster_id=cluster_id,
-            incarnation_id=random_uuid(random.SystemRandom()),
+            incarnation_id=random_uuid(SystemRandom()),
             endpoints=settings.endpoints,
             features=offered_levels(),
             rack=settings.rack,

@@ -176,14 +176,14 @@ class Connection:
             shell.doubt(self)
         self._last_active_ms = now_ms
         if self._pending is not None or self._queue:
-            keep(self, shell.scratch_view[:count])
+            keep(self, shell.scratch[:count])
             self._has_frames = True
             self._end_turn()
             return
         expect_the_next(self, shell.wakefulness)
         self._in_turn = True
         try:
-            taken = self._answer_frames(shell.scratch_view, count)
+            taken = self._answer_frames(shell.scratch, count)
         except Exception as error:  # noqa: BLE001 - refuse logs it; a connection that nothing answers would hang
             if self._out:
                 self._flush()  # what was appended before it is acknowledged, or its sender would append it again
@@ -192,7 +192,7 @@ class Connection:
         finally:
             self._in_turn = False
         if taken < count:
-            keep(self, shell.scratch_view[taken:count])
+            keep(self, shell.scratch[taken:count])
         self._end_turn()
 
     def _answer_frames(self, view: memoryview, count: int) -> int:

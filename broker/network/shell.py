@@ -19,6 +19,7 @@ from tidelog.broker.metrics.request_times import RequestTimes
 from tidelog.broker.network.request_memory import RequestMemory
 from tidelog.broker.network.wakefulness import Wakefulness
 from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.protocol.frames import anonymous_memory
 
 if TYPE_CHECKING:
     from tidelog.broker.network.connection import Connection
@@ -72,8 +73,7 @@ class Shell:
         self.wakefulness = Wakefulness(loop, timers.monotonic_ms, limits.awake_ms)
         self.times = RequestTimes((metrics or Metrics()).histogram)
         self.memory = RequestMemory(limits.queued_bytes)
-        self.scratch = bytearray(SCRATCH_BYTES)
-        self.scratch_view = memoryview(self.scratch)
+        self.scratch = memoryview(anonymous_memory(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
         self.watched: dict[Connection, None] = {}
         self.doubted: dict[Connection, None] = {}

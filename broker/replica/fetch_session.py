@@ -20,7 +20,6 @@ Loop thread only; deadlines on the monotonic clock. Source: KIP-227, Kafka's Fet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from random import Random
 
 from tidelog.protocol.errors import (
     FetchSessionIdNotFoundError,
@@ -28,7 +27,7 @@ from tidelog.protocol.errors import (
     InvalidFetchSessionEpochError,
 )
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
-from tidelog.protocol.types import ZERO_UUID
+from tidelog.protocol.types import ZERO_UUID, Random
 
 INVALID_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -242,9 +241,9 @@ class FetchSessionCache:
         now = self._monotonic_ms()
         if not targets or (len(self.sessions) >= self._max_slots and not self._evict(len(targets), now)):
             return None
-        session_id = self._random.randrange(1, 2**31)
-        while session_id in self.sessions:
-            session_id = self._random.randrange(1, 2**31)
+        session_id = self._random.getrandbits(31)
+        while session_id == 0 or session_id in self.sessions:
+            session_id = self._random.getrandbits(31)
         session = FetchSession(session_id, targets, uses_topic_ids=uses_topic_ids, now_ms=now)
         self.sessions[session_id] = session
         return session

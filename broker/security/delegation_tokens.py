@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
     DelegationTokenOwnerMismatchError,
 )
 from tidelog.protocol.metadata_records.records import RemoveDelegationTokenRecord
-from tidelog.protocol.types import random_uuid, uuid_to_str
+from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig
@@ -71,7 +71,7 @@ class DelegationTokens:
         lifetime = min(longest, request.lifetime_ms) if request.lifetime_ms > 0 else longest
         max_ms = min(now + lifetime, _LATEST_MS)
         expires_ms = min(max_ms, now + self._config.get_int(EXPIRY_TIME_MS))
-        token_id = uuid_to_str(random_uuid(secrets.SystemRandom()))
+        token_id = uuid_to_str(random_uuid(SystemRandom()))
         return TokenState(token_id, request.owner, request.requester, request.renewers, now, max_ms, expires_ms)
 
     def create(self, token: TokenState, credentials: Credentials) -> None:

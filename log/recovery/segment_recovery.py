@@ -31,9 +31,8 @@ from tidelog.log.index.time_index import TimestampOffset
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import replay_batch
 from tidelog.log.producer.state import ProducerStateManager
+from tidelog.log.records.section_walk import IS_COMPILED
 from tidelog.log.recovery.progress import RecoveryProgress
-from tidelog.log.recovery.scan import IS_COMPILED
-from tidelog.log.recovery.walk import CompiledWalk
 from tidelog.log.segment.batch_scan import (
     BODY_CHUNK_BYTES,
     BatchHeader,
@@ -123,6 +122,8 @@ class SegmentRecovery:
     def run(self) -> int:
         """See :func:`recover_segment`."""
         if IS_COMPILED:
+            from tidelog.log.recovery.walk import CompiledWalk  # a clean start recovers nothing
+
             CompiledWalk(self).run()
         self._walk()
         segment, size = self.segment, self.segment.size

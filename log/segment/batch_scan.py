@@ -12,13 +12,12 @@ cannot be: both say at which byte. Nothing is allocated by a claimed length befo
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
 from tidelog.protocol.errors import CorruptMessageError
-from tidelog.protocol.record.crc import crc32c
+from tidelog.protocol.record.crc import crc32, crc32c
 from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 
 #: The smallest magic-0 message: crc 4, magic 1, attributes 1, key length 4, value length 4.
@@ -155,4 +154,4 @@ def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
     on."""
     if header.magic == 2:
         return bool(_UINT.unpack_from(batch, 17)[0] == crc32c(batch[21:]))
-    return bool(_UINT.unpack_from(batch, 12)[0] == zlib.crc32(batch[16:]))
+    return bool(_UINT.unpack_from(batch, 12)[0] == crc32(batch[16:]))

@@ -28,7 +28,6 @@ Free functions; any thread. The codecs release the GIL for their work.
 from __future__ import annotations
 
 import struct
-import zlib
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -238,6 +237,8 @@ class _Window:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    import zlib
+
     output, window = _BoundedOutput(CompressionType.GZIP, max_bytes), _Window(data)
     try:
         _append_gzip_member(window, output)
@@ -249,6 +250,8 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _append_gzip_member(window: _Window, output: _BoundedOutput) -> None:
+    import zlib
+
     output.begin_part()
     member = zlib.decompressobj(wbits=31)
     while not member.eof:
@@ -261,6 +264,8 @@ def _append_gzip_member(window: _Window, output: _BoundedOutput) -> None:
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    import zlib
+
     encoder = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
     return encoder.compress(data) + encoder.flush()
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os.path
 import sys
+from binascii import crc32
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,12 @@ DIR/node-1/, node-2/ ...     server.properties, data, node.log
 from __future__ import annotations
 
 import os
-import random
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog.protocol.types import random_uuid, uuid_to_str
+from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 
 CONTROLLER_ID = 1000
 HOST = "127.0.0.1"
@@ -85,7 +84,7 @@ def cluster_id_of(directory: Path) -> str:
     directory.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         temporary = path.with_name(f"cluster.id.{os.getpid()}")
-        temporary.write_text(uuid_to_str(random_uuid(random.SystemRandom())) + "\n")
+        temporary.write_text(uuid_to_str(random_uuid(SystemRandom())) + "\n")
         temporary.rename(path)
     return path.read_text().strip()
 

@@ -103,6 +103,16 @@ def test_random_uuids_are_version_4_and_never_reserved_nor_dashed() -> None:
     assert not [uuid for uuid in uuids if types.uuid_to_str(uuid).startswith("-")]
 
 
+@pytest.mark.parametrize("bits", [1, 7, 8, 9, 31, 128])
+def test_the_system_draws_numbers_of_just_so_many_bits(bits: int) -> None:
+    drawn = [types.SystemRandom().getrandbits(bits) for _ in range(64)]
+    seen = 0
+    for number in drawn:
+        seen |= number
+    assert all(0 <= number < 1 << bits for number in drawn)
+    assert seen == (1 << bits) - 1, "each bit is drawn: missing in 64 numbers once in 10^17 runs"
+
+
 def test_tagged_fields_are_skipped() -> None:
     section = bytes.fromhex("020001aa0502bbcc")
     assert types.skip_tagged_fields(section + b"rest", 0) == len(section)

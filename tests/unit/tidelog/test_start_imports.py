@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 HEAVY = {"numpy", "lz4", "zstandard", "cramjam", "http", "aiohttp", "email", "xml", "unittest"}
-#: These took 5 MB of an idle broker: the command line, a database, OpenSSL's hashes, tables of international names, and
-#: what finds resources of packages.
-UNUSED = HEAVY | {"click", "sqlite3", "hashlib", "hmac", "shutil", "tempfile", "datetime", "platform", "uuid"}
+#: These took 5 MB of an idle broker: the command line, a database, OpenSSL's hashes, tables of international names,
+#: what finds resources of packages, generators of random numbers, a codec.
+UNUSED = HEAVY | {"click", "sqlite3", "hashlib", "hmac", "shutil", "tempfile", "datetime", "platform", "uuid",
+                  "random", "zlib"}  # fmt: skip
 UNUSED_MODULES = {
     "encodings.idna",
     "importlib.resources",
     "tidelog.client",
     "tidelog.broker.loop.thread_rule",
     "tidelog.broker.laboratory",
+    "tidelog.log.recovery.scan",
 }
 
 

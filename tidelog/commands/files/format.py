@@ -9,7 +9,6 @@ first users. The first start commits them.
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -178,7 +177,7 @@ def format_directories(
     Raises FormatError and KafkaStorageError; with FormatError nothing was written.
     """
     from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
-    from tidelog.protocol.types import random_uuid
+    from tidelog.protocol.types import SystemRandom, random_uuid
 
     found = {directory: read_meta_properties(file_system, directory) for directory in config.log_dirs}
     for directory, properties in found.items():
@@ -193,7 +192,7 @@ def format_directories(
         make_directory(directory, config)
         if directory == first and reason is None:
             write_first_records(file_system, directory, records)
-        identity = MetaProperties(cluster_id, config.node_id, random_uuid(random.SystemRandom()))
+        identity = MetaProperties(cluster_id, config.node_id, random_uuid(SystemRandom()))
         write_meta_properties(file_system, directory, identity)
     return missing
 
