@@ -16,6 +16,8 @@ from tidelog.broker.loop.turn_clock import TurnClock
 
 _REBUILD_MINIMUM = 512
 """Below this many entries, cancelled timers are left for their deadline to remove."""
+RUN_MS = 2.0
+"""Time that timers due together get before others are served: a thousand connections may reach their limit at once."""
 
 
 class CancelHandle(Protocol):
@@ -92,7 +94,7 @@ class TimerQueue:
         self.run_due()
 
     def run_due(self) -> None:
-        """Fire what is due; the loop's timer calls this."""
+        """Fire what is due; the loop's timer calls this. After RUN_MS others are served before the rest is fired."""
         self._armed = None
         self._armed_deadline = float("inf")
         heap, now = self._heap, self.monotonic_ms()
@@ -107,8 +109,10 @@ class TimerQueue:
                     self._cancelled -= 1
                 else:
                     self.turns.run("timer", callback)
+                    if due and self.monotonic_ms() - now >= RUN_MS:
+                        break
         finally:
-            for timer in due:  # a callback raised: the rest keeps its turn
+            for timer in due:  # the rest keeps its turn, also if a callback raised
                 heapq.heappush(heap, timer)
             self._arm(now)
 

@@ -21,12 +21,16 @@ import socket
 import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from functools import partial
 
 from tidelog.broker.loop.timers import Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
 
 ACCEPT_PER_TURN = 64
+ACCEPT_MS = 1.0
+"""Time in a turn after which those who are connected already are served before the next client is accepted. A client
+takes 0.1 ms, and one that is refused or closes another takes more."""
 RETRY_MS = 100
 """Pause after a shortage of descriptors, in which files other than connections may be closed."""
 LOG_EVERY_MS = 10_000
@@ -146,7 +150,7 @@ class Acceptor:
         """Accept connections; without effect while it does so already."""
         if not self._accepting and not self._closed:
             self._accepting = True
-            self._loop.add_reader(self._listener.fileno(), self.on_readable)
+            self._loop.add_reader(self._listener.fileno(), partial(self._timers.turns.run, "accept", self.on_readable))
 
     def pause(self) -> None:
         """Leave new clients in the backlog."""
@@ -161,7 +165,8 @@ class Acceptor:
         self._listener.close()
 
     def on_readable(self) -> None:
-        """Accept waiting clients, at most ACCEPT_PER_TURN of them."""
+        """Accept waiting clients, at most ACCEPT_PER_TURN of them, for ACCEPT_MS; the loop comes back for the rest."""
+        until_ms = self._timers.monotonic_ms() + ACCEPT_MS
         for _ in range(ACCEPT_PER_TURN):
             if not self._has_room():
                 self.pause()
@@ -183,6 +188,8 @@ class Acceptor:
             descriptor = client.fileno()
             self._on_accept(client, address[0])
             if self._reserve.is_touched(descriptor) and not self._go_on("only the reserve of descriptors is left"):
+                return
+            if self._timers.monotonic_ms() >= until_ms:
                 return
 
     def _go_on(self, shortage: str) -> bool:

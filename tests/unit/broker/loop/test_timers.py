@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.loop.timers import RUN_MS
 
 
 @pytest.fixture
@@ -79,6 +80,25 @@ def test_a_callback_that_raises_costs_the_others_nothing(loop: ManualLoop) -> No
         loop.advance(5)
     loop.advance(5)
     assert fired == ["still"]
+
+
+def test_timers_due_together_let_others_be_served_in_between(loop: ManualLoop) -> None:
+    """A thousand connections that reach their limit at once take 50 ms to close."""
+    fired: list[int] = []
+
+    def fire(number: int) -> None:
+        loop.time.advance(RUN_MS / 2)
+        fired.append(number)
+
+    for number in range(10):
+        loop.timers.schedule(10 + number / 100, lambda number=number: fire(number))  # type: ignore[misc]
+    loop.time.advance(20)
+    turns = []
+    while len(loop.timers):
+        loop.timers.run_due()
+        turns.append(len(fired))
+    assert turns == [2, 4, 6, 8, 10]
+    assert fired == [*range(10)]
 
 
 def test_a_callback_may_schedule_again(loop: ManualLoop) -> None:

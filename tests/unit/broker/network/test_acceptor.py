@@ -71,11 +71,12 @@ class Fixture:
         self.room = 1000
         self.may_give_way = self.gave_way = 0
         self.rate = 1_000_000
+        self.work_ms = 0.0
         self.acceptor = Acceptor(
             cast(Any, self.loop),
             self.loop.timers,
             cast(Any, self.listener),
-            on_accept=lambda client, host: self.accepted.append(client),
+            on_accept=self.on_accept,
             has_room=lambda: len(self.accepted) < self.room,
             make_room=self.make_room,
             reserve=DescriptorReserve(
@@ -84,6 +85,10 @@ class Fixture:
             rate=ConnectionRate(lambda: self.rate, self.loop.time.monotonic_ms),
         )
         self.acceptor.resume()
+
+    def on_accept(self, client: socket.socket, _: str) -> None:
+        self.loop.time.advance(self.work_ms)
+        self.accepted.append(client)
 
     def make_room(self) -> bool:
         if self.gave_way == self.may_give_way:
@@ -107,6 +112,18 @@ def test_all_who_wait_are_accepted_up_to_a_bound(fixture: Fixture) -> None:
     assert len(fixture.accepted) == ACCEPT_PER_TURN
     fixture.acceptor.on_readable()
     assert len(fixture.accepted) == ACCEPT_PER_TURN + 5
+
+
+def test_those_who_are_connected_are_served_between_the_many_who_come(fixture: Fixture) -> None:
+    """To accept 64 clients, each of which closes another one, takes 10 ms."""
+    fixture.work_ms = 0.3
+    fixture.listener.waiting = [FakeSocket(50) for _ in range(10)]
+    turns = []
+    while fixture.listener.waiting:
+        (readable,) = fixture.loop.readers.values()
+        readable()
+        turns.append(len(fixture.accepted))
+    assert turns == [4, 8, 10]
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
