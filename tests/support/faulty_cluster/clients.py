@@ -74,13 +74,15 @@ class Worker:
 class Writer(Worker):
     """An idempotent producer with acks=all on partition 0 of a topic; when each acknowledged value was sent."""
 
-    def __init__(self, bootstrap: str, topic: str, history: History, name: str = "w", acks: int = -1) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, history: History, name: str = "w", acks: int = -1, **settings: object
+    ) -> None:
+        """``settings`` are of librdkafka, with ``_`` for a dot."""
         super().__init__()
-        self._producer = Producer(
-            {**WRITER, "bootstrap.servers": bootstrap}
-            if acks == -1
-            else {**WRITER, "bootstrap.servers": bootstrap, "enable.idempotence": False, "acks": acks}
-        )
+        more = {key.replace("_", "."): value for key, value in settings.items()}
+        if acks != -1:
+            more |= {"enable.idempotence": False, "acks": acks}
+        self._producer = Producer({**WRITER, "bootstrap.servers": bootstrap, **more})
         self.topic, self._name = topic, name
         self.history = history
         self._number = 0

@@ -87,8 +87,8 @@ class FaultyCluster:
             self._make()
             self.controller.start()
             self.start(*IDS)
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 

@@ -1,0 +1,326 @@
+"""Rows of ``benchmarks.cluster``: what one cluster of three brokers is measured doing.
+
+Processor times are those of all three brokers, without the controller. Each row is a function that returns figures by
+name; `benchmarks.cluster.BARS` has the aims of some of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Self
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from benchmarks.procfs import CpuTime, cpu_time, rss_bytes
+from benchmarks.rivals.cluster import NODE_IDS, BrokerCluster
+
+RECORD_BYTES = 1000
+BATCH_BYTES = 65_536
+WAIT_S = 120.0
+IDLE_S = 5.0
+REST_S = 3.0
+STEADY_S = 6.0
+PACE_S = 0.002
+SAMPLED = 50
+"""Partitions that a writer goes to where there are many."""
+QUICK = {"reconnect.backoff.max.ms": 100, "topic.metadata.refresh.fast.interval.ms": 50, "retry.backoff.ms": 20}
+Row = dict[str, float]
+
+
+@cache
+def admin(bootstrap: str) -> AdminClient:
+    """A client for each list of addresses: a new one for each question would compete with the brokers."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create(cluster: BrokerCluster, name: str, replicas: list[int], partitions: int = 1) -> None:
+    """A topic whose partitions all have these replicas."""
+    topic = NewTopic(name, partitions, replica_assignment=[replicas] * partitions)
+    (done,) = admin(cluster.bootstrap).create_topics([topic], operation_timeout=WAIT_S).values()
+    done.result()
+    wait_until(lambda: are_in_sync(cluster, name, replicas, partitions))
+
+
+def are_in_sync(cluster: BrokerCluster, name: str, replicas: list[int], partitions: int) -> bool:
+    """Return whether the first of the replicas leads all partitions, and all are in sync."""
+    found = admin(cluster.bootstrap).list_topics(name, timeout=WAIT_S).topics[name].partitions.values()
+    wanted = sorted(replicas)
+    good = [one for one in found if one.leader == replicas[0] and sorted(one.isrs) == wanted]
+    return len(good) == partitions
+
+
+def isr(cluster: BrokerCluster, name: str) -> list[int]:
+    """The in-sync replicas of partition 0, asked from the brokers that run."""
+    living = ",".join(broker.bootstrap for broker in cluster.brokers.values() if broker.process is not None)
+    partition = admin(living).list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
+    return [] if partition is None else list(partition.isrs)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a state."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def processor_time(cluster: BrokerCluster) -> CpuTime:
+    """Processor time of all brokers so far."""
+    times = [cpu_time(broker.pid) for broker in cluster.brokers.values() if broker.process is not None]
+    return CpuTime(sum(one.user_s for one in times), sum(one.system_s for one in times))
+
+
+def write(cluster: BrokerCluster, topic: str, megabytes: int) -> None:
+    """Write records with acks=all, in batches."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 20, "batch.size": BATCH_BYTES, **QUICK}
+    )
+    value = os.urandom(RECORD_BYTES)
+    for _ in range(megabytes * 1000):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    if producer.flush(WAIT_S):
+        raise TimeoutError
+
+
+def throughput(cluster: BrokerCluster, megabytes: int) -> Row:
+    """acks=all with replication factor 3."""
+    create(cluster, "bulk", [1, 2, 3])
+    write(cluster, "bulk", 20)
+    before, begin = processor_time(cluster), time.monotonic()
+    write(cluster, "bulk", megabytes)
+    used, seconds = processor_time(cluster) - before, time.monotonic() - begin
+    gigabytes = megabytes / 1000
+    return {
+        "acks=all, 1,000 B, 64 KB batches: user CPU s/GB": used.user_s / gigabytes,
+        "  user and system CPU s/GB": used.total_s / gigabytes,
+        "  MB/s": megabytes / seconds,
+    }
+
+
+def round_trips(cluster: BrokerCluster, count: int) -> Row:
+    """One record after the other, acknowledged by all."""
+    create(cluster, "single", [1, 2, 3])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
+    times = []
+    for number in range(count + 100):
+        if number == 100:
+            before = processor_time(cluster)
+        begin = time.perf_counter()
+        producer.produce("single", b"x" * 100)
+        if producer.flush(WAIT_S):
+            raise TimeoutError
+        times.append(1000 * (time.perf_counter() - begin))
+    used = processor_time(cluster) - before
+    ordered = statistics.quantiles(times[100:], n=100)
+    return {
+        "acks=all, one record: p50 ms": ordered[49],
+        "  p99 ms": ordered[98],
+        "  CPU ms per acknowledgement": 1000 * used.total_s / count,
+    }
+
+
+def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
+    """A follower that was away; single records go to its leader all the time."""
+    create(cluster, "missed", [1, 2, 3])
+    create(cluster, "beside", [1, 2])
+    follower = cluster.brokers[3]
+    without_s, cpu_s = return_to_isr(cluster)
+    follower.terminate()
+    write(cluster, "missed", megabytes)
+    with PacedWriter(cluster.bootstrap, "beside", 1) as alone:
+        time.sleep(REST_S)
+    with PacedWriter(cluster.bootstrap, "beside", 1) as meanwhile:
+        seconds, used_s = return_to_isr(cluster)
+    return {
+        "catch-up: MB per CPU s of the follower": megabytes / max(used_s - cpu_s, 0.01),
+        "  MB/s, without the start": megabytes / max(seconds - without_s, 0.01),
+        "  s from its start to the ISR": seconds,
+        "  p99 of produce at its leader, times that without": percentile(meanwhile.times, 99)
+        / percentile(alone.times, 99),
+    }
+
+
+def return_to_isr(cluster: BrokerCluster) -> tuple[float, float]:
+    """Start broker 3, first stop it where it runs; return the seconds and its CPU seconds until it is in sync."""
+    follower = cluster.brokers[3]
+    if follower.process is not None:
+        follower.terminate()
+        wait_until(lambda: 3 not in isr(cluster, "missed"))
+    begin = time.monotonic()
+    follower.start()
+    wait_until(lambda: 3 in isr(cluster, "missed"))
+    return time.monotonic() - begin, cpu_time(follower.pid).total_s
+
+
+class PacedWriter:
+    """A thread that writes a record each PACE_S with acks=all, to partitions in turn, and notes acknowledgements."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, step: int = 1) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
+        self._topic, self._numbers = topic, range(0, partitions, step)
+        self._thread = threading.Thread(target=self._run)
+        self._is_ended = threading.Event()
+        self.times: list[float] = []
+        """Milliseconds to each acknowledgement."""
+        self.acknowledged: dict[int, list[float]] = defaultdict(list)
+        """Times of the clock, for each partition."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+        if self._producer.flush(WAIT_S):
+            raise TimeoutError
+
+    def _run(self) -> None:
+        for number in itertools.cycle(self._numbers):
+            if self._is_ended.is_set():
+                return
+            note = partial(self._note, time.monotonic(), number)
+            self._producer.produce(self._topic, b"x" * 100, partition=number, on_delivery=note)
+            deadline = time.monotonic() + PACE_S
+            while (left := deadline - time.monotonic()) > 0:
+                self._producer.poll(left)
+
+    def _note(self, sent: float, number: int, error: object, _message: object) -> None:
+        if error is None:
+            now = time.monotonic()
+            self.times.append(1000 * (now - sent))
+            self.acknowledged[number].append(now)
+
+    def longest_gaps(self, since: float) -> list[float]:
+        """Return the longest time without an acknowledgement after ``since``, of each partition."""
+        return [
+            max(
+                later - earlier
+                for earlier, later in itertools.pairwise([since, *(one for one in times if one > since)])
+            )
+            for times in self.acknowledged.values()
+            if times[-1] > since
+        ]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile."""
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
+    """A steady rate with acks=all: a record is acknowledged when both followers have it, so this bounds their lag."""
+    create(cluster, "steady", [1, 2, 3])
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 1, "batch.size": BATCH_BYTES, **QUICK}
+    )
+    value, rate, times = os.urandom(RECORD_BYTES), megabytes_per_s * 1000, []
+    sent, begin = 0, time.monotonic()
+
+    def note(number: int, error: object, _message: object) -> None:
+        if error is None:
+            times.append(1000 * (time.monotonic() - begin - number / rate))
+
+    while (elapsed := time.monotonic() - begin) < STEADY_S:
+        due = int(elapsed * rate)
+        while sent < due:
+            try:
+                if sent % 50:
+                    producer.produce("steady", value)
+                else:
+                    producer.produce("steady", value, on_delivery=partial(note, sent))
+            except BufferError:
+                producer.poll(0.01)
+                continue
+            sent += 1
+        producer.poll(0.001)
+    if producer.flush(WAIT_S):
+        raise TimeoutError
+    return {
+        f"steady {megabytes_per_s} MB/s, acks=all: p99 ms, a bound of the followers' lag": percentile(times, 99),
+        "  MB/s reached": sent / 1000 / (time.monotonic() - begin),
+    }
+
+
+def fail_over(cluster: BrokerCluster) -> Row:
+    """The leader is killed under a writer; session 3 s, heartbeats each 0.5 s."""
+    create(cluster, "turns", [2, 1, 3])
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "request.timeout.ms": 1000, **QUICK}
+    )
+    done: list[tuple[float, float]] = []
+
+    def note(sent: float, error: object, _message: object) -> None:
+        if error is None:
+            done.append((sent, time.monotonic()))
+
+    def write_until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            producer.produce("turns", b"x", on_delivery=partial(note, time.monotonic()))
+            producer.poll(0.01)
+
+    write_until(lambda: len(done) > 100)
+    killed = time.monotonic()
+    cluster.brokers[2].kill()
+    write_until(lambda: done[-1][0] >= killed)
+    producer.flush(WAIT_S)
+    again = next(acknowledged for sent, acknowledged in done if sent >= killed) - killed
+    cluster.brokers[2].start()
+    wait_until(lambda: 2 in isr(cluster, "turns"))
+    return {"leader killed to the first acknowledgement, s": again}
+
+
+def start_and_idle(cluster: BrokerCluster) -> Row:
+    """A clean restart with few partitions; then nothing happens."""
+    broker = cluster.brokers[1]
+    wait_until(lambda: all(1 in isr(cluster, name) for name in ("bulk", "single", "missed", "turns")))
+    broker.terminate()
+    broker.start()
+    return {
+        "clean start, six partitions: s": broker.start_seconds,
+        "idle: % of a core per broker": idle_percent(cluster),
+        "  resident MB after it all": rss_bytes(cluster.brokers[3].pid) / 1e6,
+    }
+
+
+def idle_percent(cluster: BrokerCluster) -> float:
+    """Return how much of a core a broker uses while nothing happens."""
+    begin_s, begin = processor_time(cluster).total_s, time.monotonic()
+    time.sleep(IDLE_S)
+    return 100 * (processor_time(cluster).total_s - begin_s) / (time.monotonic() - begin) / len(NODE_IDS)
+
+
+def many_partitions(cluster: BrokerCluster, count: int) -> Row:
+    """A broker that leads many partitions stops in an orderly way under writers, and starts again."""
+    create(cluster, "many", [1, 2, 3], count)
+    idle = idle_percent(cluster)
+    leader = cluster.brokers[1]
+    with PacedWriter(cluster.bootstrap, "many", count, max(1, count // SAMPLED)) as writer:
+        wait_until(lambda: len(writer.times) > 5 * SAMPLED)
+        since = time.monotonic()
+        leader.terminate()
+        wait_until(lambda: len(writer.longest_gaps(time.monotonic() - 1.0)) == len(writer.acknowledged))
+        gaps = writer.longest_gaps(since)
+    leader.start()
+    return {
+        f"{count:,} partitions, idle: % of a core per broker": idle,
+        "  controlled stop of their leader: longest s without acks of a partition": max(gaps),
+        "  p50 s": statistics.median(gaps),
+        "  clean start with them, s": leader.start_seconds,
+        "  resident MB of it": rss_bytes(leader.pid) / 1e6,
+    }

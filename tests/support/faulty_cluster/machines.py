@@ -1,0 +1,162 @@
+"""Machines of a cluster as network namespaces of this one: addresses of their own, cables that can be pulled.
+
+The addresses are those that RFC 5737 keeps for documentation, so that a guide's commands are run as they stand. Clients
+in this process reach all machines. Needs root and the program ``ip`` of iproute2.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from benchmarks.rivals.apache_kafka import SIGTERM_EXIT, java_command
+from benchmarks.rivals.kafka_jars import KAFKA_4
+from benchmarks.rivals.process import BrokerProcess
+from benchmarks.rivals.tidelog_broker import read_ready_line
+
+NETWORK = "198.51.100."
+OWN = f"{NETWORK}254/24"
+MACHINES = (1, 2, 3)
+INSTALL = "apt-get install iproute2"
+
+
+def address(machine: int) -> str:
+    """Return a machine's address."""
+    return f"{NETWORK}{machine}"
+
+
+def require_namespaces() -> None:
+    """Skip where no network namespace can be made."""
+    if shutil.which("ip") is None:
+        pytest.skip(f"ip is missing; install it with: {INSTALL}")
+    if os.geteuid() != 0:
+        pytest.skip("only root makes network namespaces")
+    known = subprocess.run(["ip", "-oneline", "address"], capture_output=True, text=True, check=True).stdout
+    if f" {NETWORK}" in known:
+        pytest.skip(f"an interface of this machine has an address of {NETWORK}0/24 already")
+    name = f"tidelog-{os.getpid()}-try"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no network namespaces here: {tried.stderr.strip()}")
+    ip("netns", "delete", name)
+
+
+def ip(*words: str) -> None:
+    """Run ``ip``. Raises subprocess.CalledProcessError."""
+    subprocess.run(["ip", *words], check=True, timeout=60)
+
+
+class Machines:
+    """The namespaces and the bridge between them, which is in one of its own."""
+
+    def __init__(self) -> None:
+        self._switch = self.namespace(0)
+        self._stack = ExitStack()
+
+    def namespace(self, machine: int) -> str:
+        """Return the name of a machine's namespace."""
+        return f"tidelog-{os.getpid()}-{machine}"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for machine in (0, *MACHINES):
+                ip("netns", "add", self.namespace(machine))
+                stack.callback(ip, "netns", "delete", self.namespace(machine))
+            ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "bridge", "up")
+            for machine in MACHINES:
+                self._plug(machine)
+            self._plug_own()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _plug(self, machine: int) -> None:
+        name = self.namespace(machine)
+        self._cable(f"port{machine}", "eth0", name)
+        ip("-n", name, "address", "add", f"{address(machine)}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            ip("-n", name, "link", "set", device, "up")
+
+    def _plug_own(self) -> None:
+        """Join this process's own network; its end goes with the other one."""
+        device = f"tide{os.getpid()}"
+        self._cable("own", device, str(os.getpid()))
+        ip("address", "add", OWN, "dev", device)
+        ip("link", "set", device, "up")
+
+    def _cable(self, port: str, device: str, place: str) -> None:
+        """Make a cable from the bridge to a namespace."""
+        ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", device, "netns", place)
+        ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+
+    def pull(self, machine: int) -> None:
+        """Pull a machine's cable."""
+        ip("-n", self._switch, "link", "set", f"port{machine}", "down")
+
+    def plug_in(self, machine: int) -> None:
+        """Put it back."""
+        ip("-n", self._switch, "link", "set", f"port{machine}", "up")
+
+    def command(self, machine: int, words: Iterable[str]) -> list[str]:
+        """Return a command that runs on a machine; its process id is that of ``words``."""
+        return ["ip", "netns", "exec", self.namespace(machine), *words]
+
+
+class Controller(BrokerProcess):
+    """A controller of Apache Kafka on a machine."""
+
+    name = "controller"
+    start_timeout_s = 120.0
+
+    def __init__(self, machines: Machines, machine: int, config: Path) -> None:
+        super().__init__(config.parent, 9093)
+        self.host = address(machine)
+        words = [*java_command(KAFKA_4, ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")), "kafka.Kafka"]
+        self._command = machines.command(machine, [*words, str(config)])
+
+    def command(self) -> list[str]:
+        """``kafka-server-start.sh``, by its class."""
+        return self._command
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Ask ApiVersions until the controller answers."""
+        self.answer_or_fail(deadline, 0.05)
+
+    def clean_exit_codes(self) -> tuple[int, ...]:
+        """A JVM's exit code on SIGTERM."""
+        return (0, SIGTERM_EXIT)
+
+
+class Member(BrokerProcess):
+    """A Tidelog broker on a machine."""
+
+    name = "member"
+    start_timeout_s = 120.0
+    stop_timeout_s = 120.0
+
+    def __init__(self, machines: Machines, machine: int, config: Path, tidelog: list[str]) -> None:
+        super().__init__(config.parent, 9092)
+        self.host = address(machine)
+        self._command = machines.command(machine, [*tidelog, "serve", "--config", str(config)])
+
+    def command(self) -> list[str]:
+        """``tidelog serve``."""
+        return self._command
+
+    def stdout(self) -> int:
+        """A pipe: the ready line comes on it."""
+        return subprocess.PIPE
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Read the ready line. Raises BrokerError."""
+        read_ready_line(self, deadline)
