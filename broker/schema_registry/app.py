@@ -12,7 +12,9 @@ POST /subjects/S/versions                       register
 DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
 POST /compatibility/subjects/S/versions[/V]     would it be taken
 GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
-GET  /contexts                                  the default one alone
+GET  /contexts                                  the names of contexts
+
+A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
 
 Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. Who may ask is said by
 the guards of the admin interface: reading needs READ on the topic ``_schemas``, all else WRITE. Loop thread only.
@@ -36,10 +38,11 @@ from tidelog.broker.admin.permissions import Need, Permissions
 from tidelog.broker.config.keys.admin import SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.schema_registry import errors
 from tidelog.broker.schema_registry.changes import parse_version, submission_of, version_of, versions_of
+from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified
 from tidelog.broker.schema_registry.errors import RegistryError
 from tidelog.broker.schema_registry.records import PROTOBUF, SCHEMA_TYPES, RegisteredSchema, described
 from tidelog.broker.schema_registry.service import Registry
-from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE
+from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE, State
 from tidelog.broker.schema_registry.topic import TOPIC
 from tidelog.protocol.acl import AclOperation
 
@@ -62,6 +65,7 @@ REGISTRY: web.AppKey[Registry] = web.AppKey("registry", Registry)
 CHECK = "/compatibility/subjects/{subject}/versions"
 CHECKS = (CHECK, CHECK + "/{version}")
 LOOK_UP = "/subjects/{subject}"
+CONTEXT = "/contexts/{context}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -88,6 +92,7 @@ async def close_registry(app: web.Application) -> None:
 
 def need_of(request: web.Request, path: str) -> Need:
     """Return the right that a request needs."""
+    path = path.removeprefix(CONTEXT)
     reads = request.method in ("GET", "HEAD") or (request.method == "POST" and (path in CHECKS or path == LOOK_UP))
     return Need(AclOperation.READ if reads else AclOperation.WRITE, topic=TOPIC)
 
@@ -143,8 +148,18 @@ async def body_of(request: web.Request) -> Any:
 
 
 def subject_of(request: web.Request) -> str:
-    """The subject that a path names."""
-    return request.match_info["subject"]
+    """The subject that a path names, with its context."""
+    return qualified(request.match_info["subject"], context_of(request))
+
+
+def context_of(request: web.Request) -> str:
+    """The context that a path names, as a prefix of subjects."""
+    return context_prefix(request.match_info.get("context", "."))
+
+
+def place_of(request: web.Request) -> str | None:
+    """The subject or the context whose setting a path names; None for the registry's own."""
+    return subject_of(request) if "subject" in request.match_info else context_of(request) or None
 
 
 def version_in(request: web.Request) -> int:
@@ -174,16 +189,18 @@ async def types(_request: web.Request) -> web.Response:
     return answer(SCHEMA_TYPES)
 
 
-async def contexts(_request: web.Request) -> web.Response:
-    """The default context; there is no other."""
-    return answer(["."])
+async def contexts(request: web.Request) -> web.Response:
+    """The names of contexts: the default one, and those that subjects have."""
+    state = await request.app[REGISTRY].state()
+    found = {context_in(name).strip(":") for name in state.subjects(deleted=True)}
+    return answer(sorted({"."} | (found - {""})))
 
 
 async def schemas(request: web.Request) -> web.Response:
     """The versions of all subjects."""
     state, deleted = await request.app[REGISTRY].state(), is_set(request, "deleted")
     rows = []
-    for subject in state.subjects(request.query.get("subjectPrefix", ""), deleted=deleted):
+    for subject in names_asked(request, state):
         versions = state.versions(subject, deleted=deleted)
         rows += versions[-1:] if is_set(request, "latestOnly") else versions
     found = page(request, rows)
@@ -242,9 +259,18 @@ async def versions_of_id(request: web.Request) -> web.Response:
 async def subjects(request: web.Request) -> web.Response:
     """The names of subjects."""
     state = await request.app[REGISTRY].state()
-    prefix = request.query.get("subjectPrefix", "").removeprefix(":*:")
-    names = state.subjects(prefix, deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
-    return answer(page(request, names))
+    return answer(page(request, names_asked(request, state)))
+
+
+def names_asked(request: web.Request, state: State) -> list[str]:
+    """The names of subjects that ``subjectPrefix`` asks for: of all contexts without it, else of one."""
+    every = state.subjects(deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
+    prefix = request.query.get("subjectPrefix", "" if "context" in request.match_info else ":*:")
+    if prefix.startswith(":*:"):
+        inner = prefix.removeprefix(":*:")
+        return [name for name in every if name.removeprefix(context_in(name)).startswith(inner)]
+    prefix = qualified(prefix, context_of(request))
+    return [name for name in every if name.startswith(prefix) and context_in(name) == context_in(prefix)]
 
 
 async def versions(request: web.Request) -> web.Response:
@@ -282,13 +308,18 @@ async def referenced_by(request: web.Request) -> web.Response:
 async def look_up(request: web.Request) -> web.Response:
     """The version that a schema has under a subject."""
     submission = submission_of(await body_of(request))
-    found = await request.app[REGISTRY].look_up(subject_of(request), submission, deleted=is_set(request, "deleted"))
+    found = await request.app[REGISTRY].look_up(
+        subject_of(request), submission, deleted=is_set(request, "deleted"), normalize=is_set(request, "normalize")
+    )
     return answer({**shown(found), "schema": await text_of(request, found)})
 
 
 async def register(request: web.Request) -> web.Response:
     """Register a schema under a subject."""
-    found = await request.app[REGISTRY].register(subject_of(request), submission_of(await body_of(request)))
+    submission = submission_of(await body_of(request))
+    found = await request.app[REGISTRY].register(
+        subject_of(request), submission, normalize=is_set(request, "normalize")
+    )
     return answer({"id": found.id, "version": found.version, **described(found), "schema": found.text})
 
 
@@ -321,7 +352,7 @@ async def compatibility(request: web.Request) -> web.Response:
 
 async def show_level(request: web.Request) -> web.Response:
     """A compatibility level."""
-    state, subject = await request.app[REGISTRY].state(), request.match_info.get("subject")
+    state, subject = await request.app[REGISTRY].state(), place_of(request)
     if subject is None:
         return answer({"compatibilityLevel": state.levels.get(None, DEFAULT_LEVEL)})
     if subject not in state.levels and not is_set(request, "defaultToGlobal"):
@@ -332,19 +363,19 @@ async def show_level(request: web.Request) -> web.Response:
 async def set_level(request: web.Request) -> web.Response:
     """Set a compatibility level."""
     value = field_of(await body_of(request), "compatibility")
-    level = await request.app[REGISTRY].set_level(request.match_info.get("subject"), value)
+    level = await request.app[REGISTRY].set_level(place_of(request), value)
     return answer({"compatibility": level})
 
 
 async def unset_level(request: web.Request) -> web.Response:
     """Take a compatibility level back."""
-    level = await request.app[REGISTRY].unset_level(request.match_info.get("subject"))
+    level = await request.app[REGISTRY].unset_level(place_of(request))
     return answer({"compatibility": level, "compatibilityLevel": level})
 
 
 async def show_mode(request: web.Request) -> web.Response:
     """A mode."""
-    state, subject = await request.app[REGISTRY].state(), request.match_info.get("subject")
+    state, subject = await request.app[REGISTRY].state(), place_of(request)
     if subject is None:
         return answer({"mode": state.modes.get(None, DEFAULT_MODE)})
     if subject not in state.modes and not is_set(request, "defaultToGlobal"):
@@ -354,13 +385,13 @@ async def show_mode(request: web.Request) -> web.Response:
 
 async def set_mode(request: web.Request) -> web.Response:
     """Set a mode."""
-    value, subject = field_of(await body_of(request), "mode"), request.match_info.get("subject")
+    value, subject = field_of(await body_of(request), "mode"), place_of(request)
     return answer({"mode": await request.app[REGISTRY].set_mode(subject, value, force=is_set(request, "force"))})
 
 
 async def unset_mode(request: web.Request) -> web.Response:
     """Take a mode back."""
-    return answer({"mode": await request.app[REGISTRY].unset_mode(request.match_info.get("subject"))})
+    return answer({"mode": await request.app[REGISTRY].unset_mode(place_of(request))})
 
 
 def field_of(body: Any, name: str) -> Any:
@@ -376,7 +407,7 @@ def routes_of_setting(base: str, show: Handler, put: Handler, unset: Handler) ->
         yield from (web.get(path, show), web.put(path, put), web.delete(path, unset))
 
 
-ROUTES = [
+_PLAIN = [
     web.get("/", root),
     web.get("/contexts", contexts),
     web.get("/schemas", schemas),
@@ -398,3 +429,4 @@ ROUTES = [
     *routes_of_setting("/config", show_level, set_level, unset_level),
     *routes_of_setting("/mode", show_mode, set_mode, unset_mode),
 ]
+ROUTES = [*_PLAIN, *(web.route(one.method, CONTEXT + one.path, one.handler) for one in _PLAIN[2:])]

@@ -40,6 +40,24 @@ class Old(NamedTuple):
     source: Source
 
 
+class Wanted(NamedTuple):
+    """A schema that is looked for, as it was sent or normalized."""
+
+    parsed: ParsedSchema
+    normalize: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text in which it is stored."""
+        return self.parsed.normalized if self.normalize else self.parsed.canonical
+
+    def equals(self, other: ParsedSchema) -> bool:
+        """Return whether a registered schema is the same one."""
+        if self.normalize:
+            return other.normalized == self.parsed.normalized
+        return other.identity == self.parsed.identity
+
+
 class Registry:
     """The registry of one broker."""
 
@@ -81,7 +99,7 @@ class Registry:
         """Read a registered schema. Raises RegistryError."""
         return await self._in_thread(parse, changes.source_of_registered(await self.state(), schema))
 
-    async def register(self, subject: str, submission: Submission) -> RegisteredSchema:
+    async def register(self, subject: str, submission: Submission, *, normalize: bool = False) -> RegisteredSchema:
         """Register a schema, unless the subject has it. Raises RegistryError."""
         submission = changes.pinned(await self.state(), submission)
         parsed = await self.parsed(submission)
@@ -92,7 +110,7 @@ class Registry:
                 source = changes.source_of(state, submission)
                 if source != parsed.source:  # what it refers to was replaced meanwhile
                     parsed = await self._in_thread(parse, source)
-                known = await self._equal(state, subject, submission, parsed, deleted=False)
+                known = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
                 if known is not None and submission.id in (None, known.id):
                     return known
                 changes.check_references(state, submission)
@@ -102,23 +120,25 @@ class Registry:
                 state = await self._topic.settle()
                 if state.changes == before:
                     break
-            schema = changes.new_version(state, subject, submission, parsed.canonical)
+            schema = changes.new_version(state, subject, submission, Wanted(parsed, normalize).text)
             await self._topic.write([schema_record(schema)])
             return schema
 
-    async def look_up(self, subject: str, submission: Submission, *, deleted: bool) -> RegisteredSchema:
+    async def look_up(
+        self, subject: str, submission: Submission, *, deleted: bool, normalize: bool = False
+    ) -> RegisteredSchema:
         """Return the version of a subject that is this schema. Raises RegistryError."""
         state = await self.state()
         changes.versions_of(state, subject, deleted=deleted)
         submission = changes.pinned(state, submission)
         parsed = await self._in_thread(parse, changes.source_of(state, submission))
-        found = await self._equal(state, subject, submission, parsed, deleted=deleted)
+        found = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=deleted)
         if found is None:
             raise errors.schema_not_found()
         return found
 
     async def _equal(
-        self, state: State, subject: str, submission: Submission, parsed: ParsedSchema, *, deleted: bool
+        self, state: State, subject: str, submission: Submission, wanted: Wanted, *, deleted: bool
     ) -> RegisteredSchema | None:
         versions = [
             one
@@ -126,12 +146,12 @@ class Registry:
             if one.references == submission.references and one.schema_type == submission.schema_type
         ]
         for one in reversed(versions):
-            if one.text == parsed.canonical:
+            if one.text == wanted.text:
                 return one
         # another registry writes equal schemas in another way; Protobuf's compiler takes 0.1 s for each
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
         olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
-        return await self._in_thread(find_equal, parsed, olds)
+        return await self._in_thread(find_equal, wanted, olds)
 
     # ---- compatibility
 
@@ -208,11 +228,11 @@ class Registry:
         return await self._change(change)
 
 
-def find_equal(parsed: ParsedSchema, olds: Sequence[Old]) -> RegisteredSchema | None:
+def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
     """Return the version that is written otherwise but equal. In a thread."""
     for old in olds:
         try:
-            if parse(old.source).identity == parsed.identity:
+            if wanted.equals(parse(old.source)):
                 return old.schema
         except InvalidSchemaError:
             continue  # another registry took it

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tidelog.broker.schema_registry.contexts import context_in
 from tidelog.broker.schema_registry.records import (
     LAST_ID,
     Key,
@@ -97,12 +98,12 @@ class State:
 
     # ---- questions
 
-    def subjects(self, prefix: str = "", *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
         """Return the names of subjects, in order; those all of whose versions are deleted only if asked for."""
         found = []
         for name, versions in self._subjects.items():
             is_live = any(not one.deleted for one in versions.values())
-            if name.startswith(prefix) and (not is_live if deleted_only else is_live or deleted):
+            if not is_live if deleted_only else is_live or deleted:
                 found.append(name)
         return sorted(found)
 
@@ -153,12 +154,15 @@ class State:
 
     def level_of(self, subject: str) -> str:
         """Return the compatibility level that holds for a subject."""
-        return self.levels.get(subject) or self.levels.get(None, DEFAULT_LEVEL)
+        found = self.levels.get(subject) or self.levels.get(context_in(subject))
+        return found or self.levels.get(None, DEFAULT_LEVEL)
 
     def mode_of(self, subject: str) -> str:
         """Return the mode that holds for a subject."""
         own = self.modes.get(None, DEFAULT_MODE)
-        return own if own == "READONLY_OVERRIDE" else self.modes.get(subject) or own
+        if own == "READONLY_OVERRIDE":
+            return own
+        return self.modes.get(subject) or self.modes.get(context_in(subject)) or own
 
 
 def _set(settings: dict[str | None, str], subject: str | None, value: Mapping[str, Any] | None, name: str) -> None:

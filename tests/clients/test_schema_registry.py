@@ -81,6 +81,48 @@ def test_json_there_and_back(registry: Registry) -> None:
     assert JSONDeserializer(JSON, schema_registry_client=registry.client)(data, context("json")) == {"id": 7}
 
 
+def test_a_normalized_schema_is_the_one_that_is_there(registry: Registry) -> None:
+    """Serializers that normalize get one id for orders that mean nothing, in each format."""
+    client = registry.client
+    fields = '"fields":[{"name":"id","type":"long"}]'
+    first = f'{{"type":"record","name":"N",{fields},"b":1,"a":2}}'
+    avro = (first, f'{{"a":2,"name":"N","type":"record","b":1,{fields}}}')
+    plain = ('{"type":"object","title":"N","required":["a"]}', '{"required":["a"],"title":"N","type":"object"}')
+    proto = [f'syntax = "proto3"; {one}; {other}; message N {{}}' for one, other in (IMPORTS, IMPORTS[::-1])]
+    for kind, texts in (("AVRO", avro), ("JSON", plain), ("PROTOBUF", proto)):
+        one, other = (Schema(text, kind) for text in texts)
+        subject = f"normal-{kind}"
+        number = client.register_schema(subject, one, normalize_schemas=True)
+        assert client.register_schema(subject, other, normalize_schemas=True) == number
+        assert client.lookup_schema(subject, other, normalize_schemas=True).schema_id == number
+        registry.ask("PUT", f"/config/{subject}", json={"compatibility": "NONE"})
+        assert client.register_schema(f"{subject}-plain", one) != client.register_schema(f"{subject}-plain", other)
+    serializers = [AvroSerializer(client, text, conf={"normalize.schemas": True}) for text in avro]
+    data, other_data = (serialize({"id": 7}, context("normalized")) for serialize in serializers)
+    assert data == other_data
+
+
+IMPORTS = [f'import "google/protobuf/{name}.proto"' for name in ("timestamp", "duration")]
+
+
+def test_a_client_works_in_a_context(registry: Registry) -> None:
+    """Its subjects are those of the context, under a name of their own for everyone else."""
+    inside = SchemaRegistryClient({"url": f"{registry.url}/contexts/.shop"})
+    registry._clients.append(inside)
+    data = AvroSerializer(inside, AVRO)({"id": 7}, context("held"))
+    assert AvroDeserializer(inside)(data, context("held")) == {"id": 7}
+    assert inside.get_subjects() == [":.shop:held-value"]
+    assert ":.shop:held-value" in registry.client.get_subjects()
+    assert registry.client.get_latest_version(":.shop:held-value").version == 1
+    assert registry.ask("GET", "/contexts") == [".", ".shop"]
+    assert ":.shop:held-value" not in registry.ask("GET", "/subjects?subjectPrefix=")
+    assert registry.ask("GET", "/subjects?subjectPrefix=:.shop:") == [":.shop:held-value"]
+    assert registry.ask("GET", "/subjects/held-value/versions")["error_code"] == 40401
+    registry.ask("PUT", "/contexts/.shop/config", json={"compatibility": "NONE"})
+    assert registry.ask("GET", "/config/:.shop:held-value?defaultToGlobal=true") == {"compatibilityLevel": "NONE"}
+    assert registry.ask("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
+
+
 def message_class() -> Any:
     """A message of a file that imports another one, and one of Protobuf's own."""
     pool = DescriptorPool()

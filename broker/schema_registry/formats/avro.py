@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import fastavro
@@ -50,9 +51,10 @@ def parse(source: Source) -> ParsedSchema:
             whole(parse_json(text), "", types)
         root = whole(node, "", types)
         canonical = compact(Writer().write(node, ""))
+        normalized = compact(Writer(is_sorted=True).write(node, ""))
     except _MALFORMED as error:
         raise InvalidSchemaError(f"{error or type(error).__name__} ({type(error).__name__})") from error
-    return ParsedSchema(source, canonical, canonical, {"root": root, "types": types})
+    return ParsedSchema(source, canonical, canonical, {"root": root, "types": types}, normalized)
 
 
 def full_name(name: str, namespace: str) -> str:
@@ -116,7 +118,15 @@ def _checked(fields: list[Any]) -> list[Any]:
 
 
 class Writer:
-    """A schema in Avro's own order."""
+    """A schema in Avro's own order; attributes that Avro does not know in theirs, or in that of the alphabet."""
+
+    def __init__(self, *, is_sorted: bool = False) -> None:
+        self._is_sorted = is_sorted
+
+    def _foreign(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+        """The attributes that are not known."""
+        names = [name for name in node if name not in known]
+        return {name: node[name] for name in (sorted(names) if self._is_sorted else names)}
 
     def write(self, node: Any, space: str) -> Any:
         """The node as it is written within a namespace."""
@@ -127,7 +137,7 @@ class Writer:
         kind = node["type"]
         if kind in NAMED:
             return self._write_named(node, kind, space)
-        others = {name: one for name, one in node.items() if name not in ("type", "items", "values")}
+        others = self._foreign(node, ("type", "items", "values"))
         if kind in ("array", "map"):
             inner = _ORDERS[kind][0]
             return {"type": kind, inner: self.write(node[inner], space), **others}
@@ -145,7 +155,7 @@ class Writer:
                 found["fields"] = [self._write_field(one, inside) for one in node["fields"]]
             elif attribute in node:
                 found[attribute] = node[attribute]
-        found.update((each, one) for each, one in node.items() if each not in found and each not in _OWN)
+        found |= self._foreign(node, found.keys() | _OWN)
         if node.get("aliases"):
             found["aliases"] = [_relative(full_name(one, inside), inside) for one in node["aliases"]]
         return found
@@ -155,7 +165,7 @@ class Writer:
         found["type"] = self.write(field["type"], space)
         if found.get("order") == "ascending":
             del found["order"]
-        found.update((each, one) for each, one in field.items() if each not in _FIELD_ORDER and each != "aliases")
+        found |= self._foreign(field, (*_FIELD_ORDER, "aliases"))
         if field.get("aliases"):
             found["aliases"] = field["aliases"]
         return found

@@ -44,7 +44,8 @@ def parse(source: Source) -> ParsedSchema:
         if resolve(reference, root, documents) is None:
             raise InvalidSchemaError(f"the $ref {reference} leads nowhere")
     canonical = compact(root)
-    return ParsedSchema(source, canonical, canonical, {"root": root, "documents": documents})
+    model = {"root": root, "documents": documents}
+    return ParsedSchema(source, canonical, canonical, model, compact(root, is_sorted=True))
 
 
 def references_in(node: Any) -> Iterator[str]:

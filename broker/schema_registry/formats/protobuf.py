@@ -44,7 +44,17 @@ def parse(source: Source) -> ParsedSchema:
     own.ClearField("name")
     serialized = base64.b64encode(own.SerializeToString(deterministic=True)).decode()
     model = {"file": own, "imports": imports, "serialized": serialized}
-    return ParsedSchema(source, text, text_of(own), model)
+    return ParsedSchema(source, text, text_of(own), model, text_of(sort_imports(own)))
+
+
+def sort_imports(file: FileDescriptorProto) -> FileDescriptorProto:
+    """Return the file with its imports in the order of their names."""
+    names, found = list(file.dependency), FileDescriptorProto()
+    found.CopyFrom(file)
+    found.dependency[:] = sorted(names)
+    for numbers in (found.public_dependency, found.weak_dependency):
+        numbers[:] = sorted(found.dependency.index(names[number]) for number in numbers)
+    return found
 
 
 def decode_descriptor(text: str) -> FileDescriptorProto:

@@ -35,6 +35,8 @@ class ParsedSchema:
     """Equal for equal schemas."""
     model: Mapping[str, Any]
     """The format's own picture of it, for its rules of compatibility; never changed."""
+    normalized: str
+    """The text that is stored where a client asks for ``normalize``: one for all orders that mean nothing."""
 
 
 def parse_json(text: str) -> Any:
@@ -65,6 +67,6 @@ def _inner(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def compact(value: Any) -> str:
-    """JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+def compact(value: Any, *, is_sorted: bool = False) -> str:
+    """JSON without spaces; names in their own order or in that of the alphabet."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=is_sorted)

@@ -290,7 +290,7 @@ def compiled() -> dict[str, ParsedSchema]:
     for n, text in enumerate(texts):
         name = f"p{n:02}".encode()
         file = FileDescriptorProto.FromString(by_name[f"p{n:02}.proto"].SerializeToString().replace(name, b"p00"))
-        schemas[text] = ParsedSchema(Source("PROTOBUF", text), text, text, {"file": file, "imports": ()})
+        schemas[text] = ParsedSchema(Source("PROTOBUF", text), text, text, {"file": file, "imports": ()}, text)
     return schemas
 
 
