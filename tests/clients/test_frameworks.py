@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,11 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 import tidelog
-from benchmarks.rivals.process import free_port
+from benchmarks.rivals.kafka_jars import BUILD, JAVA_INSTALL, Artifact, resolve
+from benchmarks.rivals.process import BrokerProcess, free_port
+from tests.support.broker import TidelogProcess
+from tests.support.jvm import QUICK
+from tests.support.kafka_jars import or_skip
 from tests.support.power.waiting import wait_until
 from tests.support.requirements import missing, require_tool
 from tidelog.broker_process import clean_environment
@@ -53,7 +57,7 @@ def require_package(name: str) -> None:
 class Shop:
     """A broker with the topics of the page, a directory with the example, and what is sent and billed."""
 
-    def __init__(self, broker: tidelog.Broker, directory: Path) -> None:
+    def __init__(self, broker: tidelog.Broker | BrokerProcess, directory: Path) -> None:
         self.bootstrap = broker.bootstrap
         self.directory = directory
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -104,14 +108,14 @@ class Shop:
         return int(partition.offset)
 
     @contextmanager
-    def running(self, *command: str) -> Iterator[None]:
+    def running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a service of the example; it stops by SIGTERM, in its own time."""
         with (self.directory / "output.txt").open("ab") as output:
             process = subprocess.Popen(
                 command, cwd=self.directory, env=clean_environment(), stdout=output, stderr=output
             )
             try:
-                yield
+                yield process
                 process.terminate()
                 process.wait(LIMIT_S)
             finally:
@@ -137,12 +141,12 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         shop.close()
 
 
-def bill_two_orders(shop: Shop, python: str) -> None:
+def bill_two_orders(shop: Shop, *command: str) -> None:
     """Bill an order, stop, and bill another one."""
     for number in (1, 2):
         shop.order(number)
-        with shop.running(python, "billing.py"):
-            wait_until(lambda: shop.count() >= number)  # noqa: B023
+        with shop.running(*command):
+            wait_until(lambda: len(shop.billed()) >= number)  # noqa: B023
         assert shop.committed() == number
     assert shop.billed() == [1, 2]
 
@@ -150,7 +154,7 @@ def bill_two_orders(shop: Shop, python: str) -> None:
 def test_faststream_goes_on_where_it_was(shop: Shop) -> None:
     require_package("faststream")
     shop.write(block("FastStream", "python"))
-    bill_two_orders(shop, sys.executable)
+    bill_two_orders(shop, sys.executable, "billing.py")
 
 
 def test_fastapi_with_aiokafka_goes_on_where_it_was(shop: Shop) -> None:
@@ -209,7 +213,7 @@ def test_bytewax_goes_on_where_it_was(shop: Shop) -> None:
 @needs_environment
 def test_quix_streams_goes_on_where_it_was(shop: Shop) -> None:
     shop.write(block("Quix Streams", "python"))
-    bill_two_orders(shop, OWN_PYTHON)
+    bill_two_orders(shop, OWN_PYTHON, "billing.py")
 
 
 @needs_environment
@@ -224,6 +228,117 @@ def test_rsyslog_goes_on_where_it_was(shop: Shop) -> None:
         with shop.running(command, "-n", "-f", "rsyslog.conf", "-i", str(shop.directory / "pid")):
             wait_until(lambda: shop.count() >= number)  # noqa: B023
     assert [value.strip() for value in shop.invoices()] == [b"order 1", b"order 2"]
+
+
+FLINK, FLINK_CONNECTOR = "2.0.0", "4.0.1-2.0"
+SPRING_KAFKA = "3.3.10"
+
+
+def flink_jars() -> str:
+    """A class path with Flink, its connector, and a log on standard error."""
+    names = ("flink-clients", "flink-streaming-java", "flink-connector-base")
+    flink = [Artifact("org.apache.flink", name, FLINK) for name in names]
+    connector = Artifact("org.apache.flink", "flink-connector-kafka", FLINK_CONNECTOR)
+    return java_jars(f"flink-{FLINK}", [*flink, connector, Artifact("org.slf4j", "slf4j-simple", "1.7.36")])
+
+
+def java_jars(name: str, artifacts: list[Artifact]) -> str:
+    """A class path of artifacts and all they need."""
+    return f"{or_skip(lambda: resolve(name, artifacts, BUILD / 'frameworks-java'))}/*"
+
+
+def java_service(shop: Shop, title: str, jars: str) -> list[str]:
+    """Compile the Java example of a section; the command that runs it."""
+    compiler, java = (require_tool(name, JAVA_INSTALL) for name in ("javac", "java"))
+    shop.write(block(title, "java"), "Billing.java")
+    shop.run(compiler, "-nowarn", "-cp", jars, "Billing.java")
+    return [java, *QUICK, "-Xmx512M", "-cp", f"{shop.directory}:{jars}", "Billing"]
+
+
+@needs_environment
+def test_spring_bills_each_order_once_when_it_is_killed(shop: Shop) -> None:
+    jars = java_jars(
+        f"spring-kafka-{SPRING_KAFKA}", [Artifact("org.springframework.kafka", "spring-kafka", SPRING_KAFKA)]
+    )
+    command = java_service(shop, "Spring for Apache Kafka", jars)
+    bill_two_orders(shop, *command)
+    for number in range(3, 60):
+        shop.order(number)
+    with shop.running(*command) as service:
+        wait_until(lambda: len(shop.billed()) > 10)
+        service.kill()
+        service.wait()
+    with shop.running(*command):
+        wait_until(lambda: len(shop.billed()) >= 59)
+    assert shop.billed() == list(range(1, 60))
+
+
+class FlinkJob:
+    """The job of the page: it is started, fails, and is killed."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.sent = 0
+        self._currency = shop.directory / "currency.txt"
+        self._command = java_service(shop, "Flink", flink_jars())
+
+    def run(self) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        """Start the job, at its newest complete checkpoint if there is one."""
+        self._currency.write_text("EUR")
+        complete = sorted(
+            self.shop.directory.glob("checkpoints/*/chk-*/_metadata"), key=lambda one: one.stat().st_mtime
+        )
+        return self.shop.running(*self._command, *(path.parent.as_uri() for path in complete[-1:]))
+
+    def order(self, count: int) -> None:
+        """Send orders."""
+        for _ in range(count):
+            self.sent += 1
+            self.shop.order(self.sent)
+
+    def fail(self, times: int) -> None:
+        """Let the job fail some times, each time with the first part of a transaction written."""
+        end = self.shop.count()
+        self.order(2)
+        wait_until(lambda: self.shop.count() > end)
+        self._currency.unlink()
+        failed = self._failures() + times
+        self.order(2)
+        wait_until(lambda: self._failures() >= failed)
+        self._currency.write_text("EUR")
+
+    def _failures(self) -> int:
+        return (self.shop.directory / "output.txt").read_text().count("switched from RUNNING to FAILED")
+
+    def wait_until_billed(self) -> None:
+        """Wait for the invoices of all orders: each is there once, in order."""
+        wait_until(lambda: len(self.shop.billed()) >= self.sent)
+        assert self.shop.billed() == list(range(1, self.sent + 1))
+
+
+@needs_environment
+def test_flink_bills_each_order_once_whatever_fails(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path / "broker") as broker:
+        shop = Shop(broker, tmp_path)
+        job = FlinkJob(shop)
+        for times in (1, 3):
+            with job.run() as running:
+                job.order(3)
+                job.wait_until_billed()
+                job.fail(times)
+                job.wait_until_billed()
+                end = shop.count()
+                job.order(2)
+                wait_until(lambda: shop.count() > end)  # noqa: B023
+                running.kill()
+                running.wait()
+        with job.run():
+            job.wait_until_billed()
+            job.order(2)
+            broker.kill()
+            broker.start()
+            job.wait_until_billed()
+        shop.close()
 
 
 def test_every_framework_of_the_page_has_its_test() -> None:
