@@ -54,7 +54,7 @@ class PageShell:
                 process.terminate()
 
     def first_line(self, command: str) -> str:
-        """Run a command that goes on for ever until it has printed a line; the line."""
+        """Run a command that does not end until it has printed a line; the line."""
         with self.running(command) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
