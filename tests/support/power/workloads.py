@@ -212,14 +212,17 @@ def groups(broker: RecordedBroker) -> None:
 
 
 def retention(broker: RecordedBroker) -> None:
-    """Segments that go by size, and records that are deleted, up to the very end of the log."""
+    """Segments that go by size, and records that are deleted, up to the very end of the log.
+
+    None goes by its age: the records are years old.
+    """
     broker.start()
     with Asker(broker) as asker:
-        asker.create("orders", retention_bytes="12000")
+        asker.create("orders", retention_bytes="12000", retention_ms="-1")
         for number in range(60):
             asker.produce("orders", values("orders", 100 * number, 4, size=200))
         wait_until(lambda: earliest(asker, "orders") > 0)
-        asker.create("gone")
+        asker.create("gone", retention_ms="-1")
         end = asker.produce("gone", values("gone", 0, 40, size=100)) + 40
         asker.delete_records("gone", 10)
         asker.produce("gone", values("gone", 100, 40, size=100))
