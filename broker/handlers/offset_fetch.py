@@ -7,12 +7,13 @@ v0 answers UNKNOWN_TOPIC_OR_PARTITION where nothing is committed, later versions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.whole_groups import leave_out_repetitions
-from tidelog.broker.loop.steps import Steps, apply_each
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, UnknownTopicOrPartitionError
@@ -36,39 +37,70 @@ _FIRST_VERSION_WITH_IDS = 10
 _FIRST_VERSION_WITH_ERROR = 2
 _NO_OFFSET = -1
 
+AskedPartition = tuple[str, str, bytes, int]
+"""Group, topic's name and id, partition."""
+
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
     """Answer each group; a group that does not exist has no offsets, which is no error.
 
-    A group whose offsets are all asked for is answered once, however often it is named.
+    A partition of a group is answered once, however often it is named, and so is a group whose offsets are all asked
+    for.
     """
     coordinator = coordinators_of(broker).groups
+    seen: set[AskedPartition] = set()
     if context.api_version >= _FIRST_VERSION_WITH_GROUPS:
         by_id = context.api_version >= _FIRST_VERSION_WITH_IDS
         groups = []
         for asked in leave_out_repetitions(request.groups):
+            yield from leave_out_repeated_partitions(asked.group_id, asked.topics or (), seen)
             fetched = coordinator.fetch_offsets(asked, require_stable=request.require_stable, by_id=by_id)
             groups.append((yield from fetched))
             yield None
         return OffsetFetchResponse(groups=groups)
-    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=_topics(request))
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=(yield from _topics(request)))
+    yield from leave_out_repeated_partitions(group.group_id, group.topics or (), seen)
     answer = yield from coordinator.fetch_offsets(group, require_stable=request.require_stable, by_id=False)
     return (yield from _single_group(context.api_version, request, answer))
 
 
-def error_response(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
+def leave_out_repeated_partitions(
+    group_id: str, topics: Sequence[OffsetFetchRequestTopics], seen: set[AskedPartition]
+) -> Steps[None]:
+    """Leave out the partitions that are in ``seen``, and add the others to it.
+
+    Else four bytes of a request stand for metadata of up to ``offset.metadata.max.bytes``, 4,096 by default.
+    """
+    for topic in topics:
+        topic_id, kept = bytes(topic.topic_id), []
+        for number, index in enumerate(topic.partition_indexes):
+            asked = (group_id, topic.name, topic_id, index)
+            if asked not in seen:
+                seen.add(asked)
+                kept.append(index)
+            if not number % ITEMS_PER_STEP:
+                yield None
+        topic.partition_indexes = kept
+
+
+def error_response(request: OffsetFetchRequest, error: KafkaError) -> Steps[OffsetFetchResponse]:
     """The error for each group, at the top, and for v0-1 in each partition."""
-    return OffsetFetchResponse(
-        error_code=error.code,
-        topics=_build_error_topics(request, error.code),
-        groups=[OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code) for group in request.groups],
+    topics = yield from _build_error_topics(request, error.code)
+    groups = yield from apply_each(
+        request.groups, lambda group: OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     )
+    return OffsetFetchResponse(error_code=error.code, topics=topics, groups=groups)
 
 
-def _topics(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | None:
+def _topics(request: OffsetFetchRequest) -> Steps[list[OffsetFetchRequestTopics] | None]:
     if request.topics is None:
         return None
-    return [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics]
+    return (
+        yield from apply_each(
+            request.topics,
+            lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
+        )
+    )
 
 
 def _single_group(
@@ -77,7 +109,7 @@ def _single_group(
     if answer.error_code != NONE:
         if version >= _FIRST_VERSION_WITH_ERROR:
             return OffsetFetchResponse(error_code=answer.error_code)
-        return OffsetFetchResponse(topics=_build_error_topics(request, answer.error_code))
+        return OffsetFetchResponse(topics=(yield from _build_error_topics(request, answer.error_code)))
     topics = []
     for topic in answer.topics:
         partitions = yield from apply_each(topic.partitions, partial(_old_partition, version))
@@ -101,16 +133,15 @@ def _missing(version: int, offset: int) -> int:
     return UnknownTopicOrPartitionError.code if version == 0 and offset == _NO_OFFSET else NONE
 
 
-def _build_error_topics(request: OffsetFetchRequest, error_code: int) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=partition, committed_offset=_NO_OFFSET, metadata="", error_code=error_code
-                )
-                for partition in topic.partition_indexes
-            ],
+def _build_error_topics(request: OffsetFetchRequest, error_code: int) -> Steps[list[OffsetFetchResponseTopic]]:
+    topics = []
+    for topic in request.topics or ():
+        partitions = yield from apply_each(
+            topic.partition_indexes,
+            lambda partition: OffsetFetchResponsePartition(
+                partition_index=partition, committed_offset=_NO_OFFSET, metadata="", error_code=error_code
+            ),
         )
-        for topic in request.topics or ()
-    ]
+        topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+        yield None
+    return topics

@@ -15,16 +15,25 @@ from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError, UnknownTopicOrPartitionError
 
+READS = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
+
 
 def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
-    """Make the calls of a request, one share partition in a step; answered when all are committed."""
+    """Make the calls of a request, one share partition in a step; answered when all are committed.
+
+    A state is read once, however often it is named: else few bytes of a request stand for all its batches.
+    """
     check_enabled(broker)
     call = CALLS[api]
+    seen: set[StateKey] = set()
     begun: list[tuple[Any, list[tuple[int, Deferred[Any]]]]] = []
     for topic in request.topics:
         outcomes = []
         for asked in topic.partitions:
             key = StateKey(request.group_id, bytes(topic.topic_id), asked.partition)
+            if api in READS and key in seen:
+                continue
+            seen.add(key)
             yield opening_of(broker, key)
             outcomes.append((asked.partition, begin_call(broker, call, key, asked)))
         begun.append((topic, outcomes))

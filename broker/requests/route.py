@@ -14,12 +14,12 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
-from tidelog.broker.requests.bounds import max_elements
+from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext, RequestCount
 from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
-from tidelog.protocol.schema.fields import Coder, EncodeError, Message, Struct
+from tidelog.protocol.schema.fields import Coder, EncodeError, Message, MessageTooLongError, Struct
 from tidelog.protocol.schema.source import add_frame
 from tidelog.protocol.transferable import release_slices
 from tidelog.protocol.types import Part
@@ -182,11 +182,16 @@ class Route(RequestCount):
         if response.__class__ is bytes:
             return self.encode(correlation_id, response)
         try:
-            parts = yield from response.encode_in_steps(self.api_version)
+            parts = yield from response.encode_in_steps(self.api_version, MAX_ANSWER_BYTES)
         except GeneratorExit:
             if self.has_slices:
                 release_records(response)
             raise
+        except MessageTooLongError as error:
+            logger.warning(
+                "an answer of API %d version %d is %s: the connection is closed", self.api_key, self.api_version, error
+            )
+            raise CloseConnectionError("an answer is too long") from error
         except EncodeError as error:
             logger.exception("API %d version %d cannot be encoded", self.api_key, self.api_version)
             raise CloseConnectionError("a response cannot be encoded") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator
 
-from tidelog.protocol.schema.fields import Field, Message, Struct
+from tidelog.protocol.schema.fields import Field, Message, MessageTooLongError, Struct
 from tidelog.protocol.schema.source import FIXED, CompiledCoder, Source, default_source, struct_fields
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import (
@@ -38,6 +38,8 @@ def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False)
     source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size, add_records=add_records)
     source.emit("out = []")
     if in_steps:
+        source.names["LengthCheck"] = LengthCheck
+        source.emit("check = LengthCheck(most_bytes)")
         source.emit("yield")
     carries_records = _carries_records(cls)
     if carries_records:
@@ -52,7 +54,7 @@ def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False)
         source.emit("return (yield from join_in_steps(out))")
     else:
         source.emit("return [b''.join(out)]")
-    return source.compile(cls, version, "def encode(o):")
+    return source.compile(cls, version, "def encode(o, most_bytes):" if in_steps else "def encode(o):")
 
 
 def _carries_records(cls: type[Struct]) -> bool:
@@ -73,6 +75,26 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
             out = []
         parts.append(piece)
     return out
+
+
+class LengthCheck:
+    """The length of a message so far that is encoded in steps, but for records that stand as they are."""
+
+    __slots__ = ("_counted", "_most_bytes", "_out", "_size")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._out: list[Buffer] = []
+        self._counted = self._size = 0
+
+    def count(self, out: list[Buffer]) -> None:
+        """Count the pieces that were added to ``out``, or to a new list. Raises MessageTooLongError."""
+        if out is not self._out:
+            self._out, self._counted = out, 0
+        self._size += sum(map(len, out[self._counted :]))
+        self._counted = len(out)
+        if self._size > self._most_bytes:
+            raise MessageTooLongError(f"longer than {self._most_bytes} bytes")
 
 
 def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
@@ -225,7 +247,10 @@ class _EncoderWriter:
         number = self.source.fresh("s")
         self.source.emit(f"for {number}, {each} in enumerate({local}):")
         self.source.indent += 1
-        self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}: yield")
+        self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}:")
+        if self._out == "out":
+            self.source.emit("    check.count(out)")
+        self.source.emit("    yield")
 
     def tagged_fields(self, value: str, tagged: list[Field]) -> None:
         """Write the tagged fields that differ from their defaults, in the order of their tags."""

@@ -24,6 +24,7 @@ clients/…/common/message/README.md.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import (
     TYPE_CHECKING,
@@ -51,6 +52,10 @@ MAX_VERSION = 0x7FFF
 
 class EncodeError(ValueError):
     """A value that its declaration cannot carry: a mistake of the caller."""
+
+
+class MessageTooLongError(EncodeError):
+    """A message that is longer than the caller allows."""
 
 
 class VersionRange(NamedTuple):
@@ -353,10 +358,14 @@ class Message(Struct):
         """The encoder of a version. Raises UnsupportedVersionError."""
         return cls._encoders.get(version) or _encoder(cls, version)
 
-    def encode_in_steps(self, version: int) -> Generator[None, None, list[Part]]:
-        """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays."""
+    def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
+        """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays.
+
+        Raises EncodeError; MessageTooLongError as soon as what is encoded of it has more than ``most_bytes`` without
+        its records.
+        """
         coder = _coder_in_steps(type(self), version, "encode")
-        return (yield from coder.encode_in_steps(self))
+        return (yield from coder.encode_in_steps(self, most_bytes))
 
 
 class Coder(Protocol):

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from tidelog.protocol.errors import InvalidRequestError
-from tidelog.protocol.schema.fields import EncodeError, Field, Message, Struct, StructMeta
+from tidelog.protocol.schema.fields import EncodeError, Field, Message, MessageTooLongError, Struct, StructMeta
 from tidelog.protocol.types import MAX_ELEMENTS, Buffer, MalformedError, Part
 
 # Kafka type -> (struct format character, bytes), for the types of fixed size.
@@ -105,10 +105,12 @@ class CompiledCoder:
         except _UNENCODABLE as error:
             raise self.encode_error(error) from error
 
-    def encode_in_steps(self, message: Any) -> Generator[None, None, list[Part]]:
-        """``encode`` of a coder in steps."""
+    def encode_in_steps(self, message: Any, most_bytes: int) -> Generator[None, None, list[Part]]:
+        """``encode`` of a coder in steps, of a message that has at most so many bytes without its records."""
         try:
-            return (yield from self.function(message))  # type: ignore[no-any-return]
+            return (yield from self.function(message, most_bytes))  # type: ignore[no-any-return]
+        except MessageTooLongError:
+            raise
         except _UNENCODABLE as error:
             raise self.encode_error(error) from error
 

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
+from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import StepRunner
+from tidelog.broker.requests import route as route_module
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Route
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 VERSION = 4
+MANY = 1_000
 RESPONSE = InitProducerIdResponse(producer_id=7)
 
 
@@ -42,3 +46,18 @@ def test_message_and_bytes_make_one_frame(response: Any, form: Any, is_long: boo
     assert b"".join(bytes(part) for part in ([answer] if isinstance(answer, bytes) else answer)) == route.encode(  # type: ignore[union-attr,arg-type]
         5, RESPONSE
     )
+
+
+def test_an_answer_that_is_too_long_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(route_module, "MAX_ANSWER_BYTES", MANY)
+    loop = ManualLoop()
+    found = FindCoordinatorResponse(coordinators=[Coordinator(key="group", host="host")] * MANY)
+    module = SimpleNamespace(
+        Request=FindCoordinatorRequest, handle=lambda *_: in_steps(found), error_response=lambda *_: None
+    )
+    route = Route(ApiKey.FIND_COORDINATOR, VERSION, module, StepRunner(loop.call_soon, lambda: 0.0))
+    with pytest.raises(CloseConnectionError):
+        route.answer(SimpleNamespace(), RequestContext(), FindCoordinatorRequest())  # type: ignore[arg-type]
+    assert "an answer of API 10 version 4 is longer than 1000 bytes: the connection is closed" in caplog.text

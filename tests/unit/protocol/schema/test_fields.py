@@ -18,6 +18,7 @@ from tidelog.protocol.schema.encoder import COPY_BELOW_BYTES
 from tidelog.protocol.schema.fields import (
     EncodeError,
     Message,
+    MessageTooLongError,
     Struct,
     array,
     binary,
@@ -297,6 +298,16 @@ def test_long_arrays_are_read_and_written_in_many_steps() -> None:
         parts, steps = last_of(message.encode_in_steps(version))
         assert b"".join(parts) == data  # type: ignore[arg-type]
         assert steps >= 10_000 // 64
+
+
+def test_in_steps_a_message_that_is_too_long_is_given_up_early() -> None:
+    message = Sample(points=[Point(x=1)] * 10_000)
+    whole = len(message.encode(0))
+    assert b"".join(last_of(message.encode_in_steps(0, whole))[0]) == message.encode(0)  # type: ignore[arg-type]
+    steps: list[None] = []
+    with pytest.raises(MessageTooLongError, match=f"longer than {whole // 4} bytes"):
+        steps.extend(message.encode_in_steps(0, whole // 4))
+    assert 10_000 // 64 // 5 < len(steps) < 10_000 // 64 // 3
 
 
 def test_in_steps_errors_are_as_without() -> None:
