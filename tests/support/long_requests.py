@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import ONE_TURN_BYTES
 from tidelog.protocol.api_keys import ApiKey, request_header_version
 from tidelog.protocol.schema.fields import Field, Message, Struct
 
@@ -97,6 +99,33 @@ def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
 def build(case: Case, count: int) -> Message:
     """The request with ``count`` elements in the case's array, and one in each other."""
     return _struct(request_class(case.api_key), case, case.path, count, 0)  # type: ignore[return-value]
+
+
+def most_legal(case: Case) -> int:
+    """Return the most elements of the case's array in a request that is not refused for its length."""
+    one, two = (elements_in(build(case, count)) for count in (1, 2))
+    each = two - one
+    return (max_elements(case.api_key) - (one - each)) // each
+
+
+def most_in_one_turn(case: Case) -> int:
+    """Return the most elements of the case's array in a request that is decoded at once, not in steps."""
+    one, many = (len(frame_of(case, count)) for count in (1, 101))
+    count = min(most_legal(case), 1 + (ONE_TURN_BYTES - one) * 100 // max(100, many - one))
+    while len(frame_of(case, count)) > ONE_TURN_BYTES:
+        count -= 1
+    return count
+
+
+def elements_in(message: Struct) -> int:
+    """Count the elements in all arrays of a request, as its decoder does."""
+    found = 0
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        inner = value if isinstance(value, list) else [value]
+        found += len(value) if isinstance(value, list) else 0
+        found += sum(elements_in(each) for each in inner if isinstance(each, Struct))
+    return found
 
 
 def frame_of(case: Case, count: int) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.long_requests import all_cases, frame, frame_of
+from tests.support.long_requests import Case, all_cases, build, frame, frame_of, most_legal, request_class
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.requests import bounds, route
 from tidelog.broker.requests.bounds import MAX_BYTES, max_bytes
@@ -70,3 +70,18 @@ def test_no_array_of_any_api_is_longer_than_the_table_says(data: DataBroker, mon
             continue
         taken.append(str(case))
     assert taken == []
+
+
+def test_the_most_legal_elements_are_taken_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests of ``tests/faults/test_long_requests.py`` are as large as may be."""
+    monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
+    monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)
+    for case in (case for api_key in REGISTRY for case in all_cases(api_key)):
+        decode = request_class(case.api_key).decoder_at(case.version).decode
+        decode(body_of(case, most_legal(case)), 0, MOST_ELEMENTS)
+        with pytest.raises(InvalidRequestError):
+            decode(body_of(case, most_legal(case) + 1), 0, MOST_ELEMENTS)
+
+
+def body_of(case: Case, count: int) -> memoryview:
+    return memoryview(bytearray(build(case, count).encode(case.version)))
