@@ -6,8 +6,8 @@ DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
 # Test modules that run at the same time, each whole on one worker. Clients, faults and contracts wait for other processes
-# two thirds of their time, so there are two workers for a processor, and one for unit tests, which never wait.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 2 + 1 )))
+# two thirds of their time, so there are three workers for a processor.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 PYTEST_OPTIONS ?=
 # What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
 TIDELOG_REQUIRE_EXTENSIONS ?= 1

@@ -24,10 +24,14 @@ LONGEST = (
     "tests/clients/test_cluster_start.py",
     "tests/contract/test_kafka_files.py",
     "tests/contract/test_share_answers.py",
-    "tests/faults/test_cleaner_crashes.py",
     "tests/faults/test_soak.py",
+    "tests/clients/test_old_java.py",
+    "tests/clients/test_java.py",
+    "tests/clients/test_install.py",
+    "tests/faults/test_cleaner_crashes.py",
+    "tests/faults/test_power_loss.py",
 )
-"""Modules of more than half a minute, by the durations that CI prints."""
+"""Modules of more than half a minute, by the table that CI prints. Those that wait begin: others use the processors."""
 FIRST = (
     LANE,
     *LONGEST,

@@ -1,0 +1,76 @@
+"""Exit codes of CI's script when tests or checks fail, with stand-ins of all that it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = ("gcc", "kcat", "curl", "javac", "mvn", "npm", "python3", "apt-get")
+MAKE = """\
+case "$1" in
+  test) echo "3 failed, 5 passed in 1.00s"
+    test "$TESTS" = 0 || { echo "make: *** [Makefile:1: test] Error $TESTS" >&2; exit 2; } ;;
+  check) echo checked; exit "$CHECKS" ;;
+  sanitize-quick) exit "$SANITIZED" ;;
+esac
+"""
+PYTEST = 'case "$*" in *--last-failed*) echo "3 passed in 0.50s"; exit "$AGAIN" ;; esac'
+GREEN = {"TESTS": "0", "CHECKS": "0", "SANITIZED": "0", "AGAIN": "0"}
+
+
+def executable(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def run(directory: Path, **answers: str) -> subprocess.CompletedProcess[str]:
+    """Run the script in a directory of its own, where each command exits as the answers say."""
+    (directory / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", directory / ".ci" / "run")
+    for tool in TOOLS:
+        executable(directory / "bin" / tool)
+    executable(directory / "bin" / "make", MAKE)
+    executable(directory / "bin" / "go", "echo go version go1.26.1 linux/amd64")
+    executable(directory / ".venv" / "bin" / "pytest", PYTEST)
+    executable(directory / ".venv" / "bin" / "python", "echo 3.11.7")
+    environment = {"PATH": f"{directory / 'bin'}:{os.environ['PATH']}", **GREEN, **answers}
+    command = [str(directory / ".ci" / "run")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_it_passes_when_all_passed(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "checked" in done.stdout
+    assert "second run" not in done.stdout
+
+
+@pytest.mark.parametrize("failed", ["CHECKS", "SANITIZED"])
+def test_it_fails_with_a_check(tmp_path: Path, failed: str) -> None:
+    assert run(tmp_path, **{failed: "2"}).returncode == 1
+
+
+def test_it_fails_with_a_check_where_failed_tests_pass_again(tmp_path: Path) -> None:
+    assert run(tmp_path, TESTS="1", CHECKS="2").returncode == 1
+
+
+def test_tests_that_pass_when_run_again_are_counted(tmp_path: Path) -> None:
+    done = run(tmp_path, TESTS="1")
+    assert done.returncode == 0
+    assert "tests that needed a second run: 3 passed" in done.stdout
+
+
+def test_it_fails_where_tests_fail_twice(tmp_path: Path) -> None:
+    assert run(tmp_path, TESTS="1", AGAIN="1").returncode == 1
+
+
+@pytest.mark.parametrize("code", ["2", "3", "4"])
+def test_it_fails_where_the_tests_ended_early(tmp_path: Path, code: str) -> None:
+    """Interrupted, an internal error, wrong usage: what had failed until then may pass, the rest did not run."""
+    assert run(tmp_path, TESTS=code).returncode == 1
