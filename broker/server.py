@@ -83,14 +83,22 @@ class Role(Protocol):
 class LoneRole:
     """A node that is its own cluster."""
 
-    broker_epoch = 0
-
     def __init__(self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop) -> None:
         self._parts = (config, time, loop)
+        self._broker: Broker | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        """Epoch under which Apache Kafka has registered this node in its metadata, 0 where it has not: a Kafka that
+        returns takes its replicas for unclean where the marker has another one."""
+        broker = self._broker
+        registration = None if broker is None else broker.controller.image.brokers.get(broker.node_id)
+        return 0 if registration is None else registration.broker_epoch
 
     async def build(self) -> Broker:
         """Build the parts. Raises StartError, ConfigError."""
-        return await build_broker(*self._parts)
+        self._broker = await build_broker(*self._parts)
+        return self._broker
 
     def dispatcher(self, broker: Broker) -> Dispatcher:
         """Return the dispatcher that answers every request itself."""

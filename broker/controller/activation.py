@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tidelog.broker.controller.features import KRAFT_VERSION, first_level, first_levels, highest_level, lowest_level
 from tidelog.broker.metadata.bootstrap import bootstrap_path, read_bootstrap
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord, change_version, records_of_image
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage, PartitionState
 from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters
 from tidelog.protocol.errors import KafkaStorageError
@@ -30,11 +30,20 @@ def activation_records(place: MetadataPlace, image: MetadataImage, node_id: int)
     version = change_version(image.features.get(METADATA_VERSION, first_level(METADATA_VERSION)))
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
-            if state.leader != node_id:
-                change = PartitionChangeRecord(
-                    partition_id=number, topic_id=topic.topic_id, leader=node_id, isr=[node_id]
-                )
-                yield VersionedRecord(change, version)
+            if state.leader != node_id or state.elr or state.last_known_elr:
+                yield VersionedRecord(_election(topic.topic_id, number, state, node_id), version)
+
+
+def _election(topic_id: bytes, number: int, state: PartitionState, node_id: int) -> PartitionChangeRecord:
+    """Return the record by which this node leads; it is in the ISR, and so no longer in the ELR, nor is another one."""
+    return PartitionChangeRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        leader=node_id,
+        isr=[node_id],
+        eligible_leader_replicas=[] if state.elr else None,
+        last_known_elr=[] if state.last_known_elr else None,
+    )
 
 
 def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedRecord]:

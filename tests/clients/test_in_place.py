@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,17 @@ from tests.support.apache_kafka import ApacheKafka, run_tool
 from tests.support.broker import TidelogProcess
 from tests.support.metadata_changes import SHA_256, SHA_512, alter, set_quota, set_user
 from tests.support.metadata_facts import BROKER, GROUP, TOPIC, Facts, facts
+from tests.support.partition_change import RECOVERING
 from tests.support.samples import OPEN_TRANSACTION, Samples, picture
 from tests.support.share_client import ACCEPT, ShareClient, read_from_earliest
+from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_log
+from tidelog.broker.metadata.replay import MAX_BATCH_BYTES
 from tidelog.cli import main
 from tidelog.client import Client
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.metadata_records.frames import decode_metadata_record
+from tidelog.protocol.metadata_records.records import PartitionChangeRecord
+from tidelog.protocol.record.record_batch import iter_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -94,11 +101,41 @@ def test_there_and_back(tmp_path: Path, stop: Stop) -> None:
         expect(ours, changed, samples)
         assert seen(ours).configs[TOPIC, "indexed"].items() >= FOUND.items()
         finish(ours.bootstrap)
+        left = seen(ours)
         ours.terminate()
+        if stop is BrokerProcess.terminate:
+            return_cleanly(theirs, left)
     finally:
         print(ours.output(), theirs.output(), sep="\n")
         ours.kill()
         theirs.kill()
+
+
+def return_cleanly(kafka: ApacheKafka, left: Facts) -> None:
+    """Kafka takes the directory back and finds a clean stop: no partition's leader is elected uncleanly."""
+    directory = str(kafka.data_directory / METADATA_DIRECTORY)
+    before = read_metadata_log(OsFileSystem(), directory).end_offset
+    kafka.start()
+    until_led(kafka, left)
+    elections = [
+        change
+        for path in sorted((kafka.data_directory / METADATA_DIRECTORY).glob("*.log"))
+        for offset, change in partition_changes(path)
+        if offset >= before and change.leader >= 0
+    ]
+    assert len(elections) >= sum(count for _, count in left.topics.values())
+    assert all(change.leader_recovery_state != RECOVERING for change in elections)
+    image = read_metadata_log(OsFileSystem(), directory).image
+    assert all(state.isr == (1,) and not state.elr for topic in image.topics.values() for state in topic.partitions)
+
+
+def partition_changes(path: Path) -> Iterator[tuple[int, PartitionChangeRecord]]:
+    """Yield the changes of partitions in a segment of a metadata log, with their offsets."""
+    for batch in iter_batches(path.read_bytes()):
+        for record in () if batch.is_control else batch.records(MAX_BATCH_BYTES):
+            change = decode_metadata_record(record.value or b"")
+            if isinstance(change, PartitionChangeRecord):
+                yield record.offset, change
 
 
 @pytest.mark.timeout(400)

@@ -51,6 +51,11 @@ def config(value: str | None, name: str = "retention.ms") -> VersionedRecord:
     return VersionedRecord(records.ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value))
 
 
+def changed(**fields: object) -> VersionedRecord:
+    change = records.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, **fields)  # type: ignore[arg-type]
+    return VersionedRecord(change, 2)
+
+
 def topic(partitions: int = 1, leader: int = NODE) -> list[VersionedRecord]:
     return [
         VersionedRecord(records.TopicRecord(name="orders", topic_id=TOPIC_ID)),
@@ -219,6 +224,23 @@ def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
     states = again.image.topics[TOPIC_ID].partitions
     assert [(state.leader, state.leader_epoch, state.isr) for state in states] == [(NODE, 1, (NODE,))] * 2
     again.close()
+
+
+@pytest.mark.parametrize("has_elected", [False, True], ids=["stopped", "elected by a release that kept them"])
+def test_no_eligible_replica_is_left_beside_the_isr(tmp_path: Path, has_elected: bool) -> None:
+    """Kafka 4.3 leaves a stopped node in them, and says so as an error where it finds one in both."""
+    controller = started(tmp_path)
+    left = changed(leader=-1, isr=[], eligible_leader_replicas=[NODE], last_known_elr=[NODE])
+    controller.commit([*topic(), left, *([changed(leader=NODE, isr=[NODE])] if has_elected else [])])
+    controller.close()
+    again = started(tmp_path)
+    (state,) = again.image.topics[TOPIC_ID].partitions
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (NODE, (NODE,), (), ())
+    end = again.end_offset
+    again.close()
+    third = started(tmp_path)
+    assert third.end_offset - end <= 1, "a leader's change alone: nothing is elected twice"
+    third.close()
 
 
 @settings(max_examples=25)
