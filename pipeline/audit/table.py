@@ -22,6 +22,7 @@ from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
 from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 
@@ -44,7 +45,7 @@ class IcebergRows:
 
 @dataclass(frozen=True, slots=True)
 class DeltaRows:
-    """A version of a Delta table."""
+    """A version of a Delta table at a path or an address."""
 
     path: str
     version: int
@@ -201,9 +202,7 @@ def _lowest(plan: ComparePlan) -> int:
 
 def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -> Iterator[pa.RecordBatch]:
     """Read columns of a version's rows, from any files that hold them. ``chosen``: a filter."""
-    from deltalake import DeltaTable
-
-    dataset = DeltaTable(rows.path, version=rows.version).to_pyarrow_dataset()
+    dataset = DeltaAddress.of(rows.path).open(rows.version).to_pyarrow_dataset()
     yield from dataset.to_batches(columns=list(columns), filter=chosen)
 
 

@@ -1,16 +1,21 @@
 """The place of a table's files: a mounted file system, or an object store.
 
-Writing a file in an object store needs no second name: it is there whole, once it is closed, or not at all. Addresses
-and credentials of a store are pyiceberg's own properties, which go to the workers with their plans.
+Writing a file in an object store needs no second name: it is there whole, once it is closed, or not at all. For an
+Iceberg table addresses and credentials of a store are pyiceberg's own properties, which go to the workers with their
+plans. A Delta table's address names the store, and credentials come from each process's environment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
+
+from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.files.remote import located
 
 Properties = tuple[tuple[str, str], ...]
 
@@ -40,6 +45,12 @@ class TableStore(Protocol):
 
     def names_in(self, folder: str) -> list[str]:
         """The names in a folder, none where it is missing."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file, or replace it."""
+
+    def read(self, path: str) -> bytes:
+        """Read a small file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +87,23 @@ class LocalStore:
         """The names in a folder, none where it is missing."""
         try:
             return sorted(os.listdir(folder))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file, or replace it; it is on the disk then."""
+        OsFileSystem().replace_file(path, data)
 
-@dataclass(frozen=True, slots=True)
+    def read(self, path: str) -> bytes:
+        """Read a small file. Raises FileNotFoundError."""
+        with open(path, "rb") as file:
+            return file.read()
+
+
 class ObjectStore:
-    """An object store, as pyiceberg finds it by an address and its properties (``s3.endpoint`` and so on)."""
+    """An object store as one of pyarrow's file systems. A subclass says which."""
 
-    properties: Properties = field(repr=False)
+    __slots__ = ()
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` whose object is there when it is closed."""
@@ -125,9 +144,41 @@ class ObjectStore:
         with self.open_output(path) as stream:
             stream.write(data)
 
+    def read(self, path: str) -> bytes:
+        """Read a small object. Raises FileNotFoundError."""
+        with self.open_input(path) as file:
+            data: bytes = file.read()
+        return data
+
+    def move(self, path: str, target: str) -> None:
+        """Give an object another name. One that is gone was moved before."""
+        file_system, key = self._located(path)
+        with contextlib.suppress(FileNotFoundError):
+            file_system.copy_file(key, self._located(target)[1])
+            file_system.delete_file(key)
+
+    def _located(self, path: str) -> tuple[Any, str]:
+        """The file system of an address, and what it calls the object."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogStore(ObjectStore):
+    """An object store, as pyiceberg finds it by an address and its properties (``s3.endpoint`` and so on)."""
+
+    properties: Properties = field(repr=False)
+
     def _located(self, path: str) -> tuple[Any, str]:
         scheme, netloc, key = _parse(path)
         return _file_system(self.properties, scheme, netloc), key
+
+
+@dataclass(frozen=True, slots=True)
+class AddressStore(ObjectStore):
+    """An object store that the paths themselves name, as those of copied logs do (``files.remote``)."""
+
+    def _located(self, path: str) -> tuple[Any, str]:
+        return located(path)
 
 
 def _parse(path: str) -> tuple[str, str, str]:

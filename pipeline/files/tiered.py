@@ -26,7 +26,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 SCHEME = "tiered+"
 KEPT_CHUNKS = 4
+MOST_BYTES, MOST_OFFSET = 2**31 - 1, 2**63 - 1
+"""Kafka's own bounds of a segment's size and of an offset."""
+MOST_CHUNKS = 1 << 20
+"""Chunks of 2 KiB of the largest segment; the plugin's default is 4 MiB."""
+MOST_MANIFEST_BYTES = 16 << 20
 Decrypt = Callable[[bytes], bytes]
 _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
 _MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
@@ -53,7 +58,8 @@ _BATCH = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets."""
+    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets. Of
+    ``file_size`` bytes the first ``size`` count."""
 
     key: str
     base: int
@@ -62,6 +68,7 @@ class TieredSegment:
     chunk_size: int
     starts: tuple[int, ...]
     compressed: bool
+    file_size: int
     encryption: SegmentEncryption | None = None
 
 
@@ -71,34 +78,65 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         raw = json.loads(text)
         if raw["version"] != "1":
             raise OSError(f"{key} is of version {raw['version']}: expected a manifest of version 1")
-        index = raw["chunkIndex"]
-        starts = [0]
-        for size in _transformed_sizes(index):
-            starts.append(starts[-1] + size)
-        end = raw.get("remoteLogSegmentMetadata", {}).get("endOffset", base)
-        size, chunk_size = index["originalFileSize"], index["originalChunkSize"]
+        index, metadata = raw["chunkIndex"], raw.get("remoteLogSegmentMetadata", {})
+        if _number(metadata, "startOffset", 0, MOST_OFFSET, base) != base:
+            raise ValueError(f"startOffset is {metadata['startOffset']}, expected {base} as in its name")
+        end = _number(metadata, "endOffset", base, MOST_OFFSET, base)
+        size = _number(index, "originalFileSize", 0, MOST_BYTES)
+        chunk_size = _number(index, "originalChunkSize", 1, MOST_BYTES)
+        starts = (0, *accumulate(_transformed_sizes(index, -(-size // chunk_size))))
+        if not isinstance(raw["compression"], bool):
+            raise TypeError("compression is neither true nor false")
         encryption = None if raw.get("encryption") is None else parse_encryption(raw["encryption"])
-        return TieredSegment(key, base, end, size, chunk_size, tuple(starts), raw["compression"], encryption)
-    except (ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError) as error:
+        return TieredSegment(key, base, end, size, chunk_size, starts, raw["compression"], size, encryption)
+    except (
+        ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError, RecursionError,
+    ) as error:  # fmt: skip
         raise OSError(f"{key} is no manifest of a segment: {error}") from error
 
 
-def _transformed_sizes(index: dict[str, Any]) -> list[int]:
+def _number(raw: dict[str, Any], name: str, least: int, most: int, otherwise: int | None = None) -> int:
+    """A whole number of a manifest. Raises KeyError, ValueError."""
+    found = raw[name] if otherwise is None else raw.get(name, otherwise)
+    if type(found) is not int or not least <= found <= most:
+        raise ValueError(f"{name} is {json.dumps(found)[:100]}, expected a whole number from {least} to {most}")
+    return found
+
+
+def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
+    """Sizes of the segment's chunks as they lie in the store. Raises ValueError and others for an index that lies."""
+    if count > MOST_CHUNKS:
+        raise ValueError(f"the segment has {count} chunks, expected up to {MOST_CHUNKS}")
     if index["type"] == "fixed":
-        count = -(-index["originalFileSize"] // index["originalChunkSize"])
-        return [index["transformedChunkSize"]] * (count - 1) + [index["finalTransformedChunkSize"]] * (count > 0)
-    return decode_sizes(bytes(cramjam.zstd.decompress(base64.b64decode(index["transformedChunks"]))))
+        size = _number(index, "transformedChunkSize", 0, MOST_BYTES)
+        last = _number(index, "finalTransformedChunkSize", 0, MOST_BYTES)
+        return [size] * (count - 1) + [last] * (count > 0)
+    if index["type"] != "variable":
+        raise ValueError(f"the chunk index is of type {json.dumps(index['type'])[:100]}, expected fixed or variable")
+    data = _decompress(base64.b64decode(index["transformedChunks"], validate=True), 9 + 4 * count)
+    sizes = decode_sizes(data)
+    if len(sizes) != count or min(sizes, default=0) < 0:
+        raise ValueError(f"transformedChunks has {len(sizes)} sizes, expected {count} that are not negative")
+    return sizes
 
 
 def decode_sizes(data: bytes) -> list[int]:
     """Sizes of chunks: count, base, width, all but the last above the base, the last in full; big-endian."""
     (count,) = struct.unpack_from(">i", data)
     if count < 2:
-        return list(struct.unpack_from(f">{count}i", data, 4))
+        return list(struct.unpack_from(f">{max(count, 0)}i", data, 4))
     base, width = struct.unpack_from(">ib", data, 4)
     end = 9 + (count - 1) * width
+    if not 1 <= width <= 4 or len(data) != end + 4:
+        raise ValueError(f"transformedChunks has {len(data)} bytes, expected {end + 4} for {count} sizes")
     sizes = [base + int.from_bytes(data[at : at + width], "big") for at in range(9, end, width)]
     return [*sizes, struct.unpack_from(">i", data, end)[0]]
+
+
+def _decompress(data: bytes, most: int) -> bytes:
+    """Decompress zstd. Raises cramjam.DecompressionError for damage, and for more bytes than may come of it."""
+    found = bytearray(most)
+    return bytes(found[: cramjam.zstd.decompress_into(data, found)])
 
 
 class SegmentReader(io.RawIOBase):
@@ -137,8 +175,6 @@ class SegmentReader(io.RawIOBase):
         while left:
             number, inside = divmod(self._position, self._segment.chunk_size)
             piece = self._chunk(number)[inside : inside + left]
-            if not piece:
-                raise OSError(f"{self._segment.key} has fewer bytes than its manifest says")
             found.append(piece)
             self._position += len(piece)
             left -= len(piece)
@@ -163,7 +199,13 @@ class SegmentReader(io.RawIOBase):
         try:
             if self._decrypt is not None:
                 data = self._decrypt(data)
-            return bytes(cramjam.zstd.decompress(data)) if self._segment.compressed else data
+            chunk_size = self._segment.chunk_size
+            wanted = min(chunk_size, self._segment.file_size - number * chunk_size)
+            if self._segment.compressed:
+                data = _decompress(data, wanted)
+            if len(data) != wanted:
+                raise OSError(f"it has {len(data)} bytes, expected {wanted}")
+            return data
         except (cramjam.DecompressionError, OSError) as error:
             raise OSError(f"{self._segment.key}, chunk {number}: {error}") from error
 
@@ -328,7 +370,9 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         known = self._manifests.get(path)
         if known is None:
             with self._store.open_input_file(path) as file:
-                text = file.read()
+                text = file.read(MOST_MANIFEST_BYTES + 1)
+            if len(text) > MOST_MANIFEST_BYTES:
+                raise OSError(f"{path} is no manifest of a segment: it has over {MOST_MANIFEST_BYTES} bytes")
             known = self._manifests[path] = parse_manifest(text, path.removesuffix("rsm-manifest") + "log", base)
         return known
 

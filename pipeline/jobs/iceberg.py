@@ -198,9 +198,11 @@ class _IcebergCommits:
         self._table.refresh()
         if run in self._committed or run in _runs_of(self._table):
             self._add_dead_letters(run, staging)
-        elif not self._is_over(version):
+        elif self._is_over(version):
+            self._area.remove_letters(run)
+        else:
             return False
-        self._area.remove_orphans(run, staging, lambda: _files_of(self._table))
+        self._area.remove_orphans(run, staging, lambda: {os.path.basename(path) for path in _files_of(self._table)})
         return True
 
     def _is_over(self, version: int | None) -> bool:

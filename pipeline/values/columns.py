@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.options.columns import NAMES
+from tidelog.pipeline.values.column_bounds import ColumnBounds
 from tidelog.pipeline.values.formats import Reader, arrow_type, read_json, read_json_of, reader_of
 from tidelog.pipeline.values.registry import Registry, UndecodableError, split_header
 
@@ -174,20 +175,21 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
         found = pa.infer_type(rows)
     except pa.ArrowException as error:
         raise BadRequestError(f"the values have no common schema: {error}") from None
-    without = _without_nulls(found)
+    without = _without_nulls(found, ColumnBounds("the values"))
     return without if without is not None and pa.types.is_struct(without) else None
 
 
-def _without_nulls(found: Any) -> Any:
+def _without_nulls(found: Any, bounds: ColumnBounds) -> Any:
     import pyarrow as pa
 
-    if pa.types.is_null(found):
-        return None
-    if pa.types.is_struct(found):
-        fields = [(one.name, _without_nulls(one.type)) for one in found]
-        kept = [pa.field(name, kind) for name, kind in fields if kind is not None]
-        return pa.struct(kept) if kept else None
-    if pa.types.is_list(found):
-        inner = _without_nulls(found.value_type)
-        return None if inner is None else pa.list_(pa.field("element", inner))
-    return found
+    with bounds.inside():
+        if pa.types.is_null(found):
+            return None
+        if pa.types.is_struct(found):
+            fields = [(one.name, _without_nulls(one.type, bounds)) for one in found]
+            kept = [pa.field(name, kind) for name, kind in fields if kind is not None]
+            return pa.struct(kept) if kept else None
+        if pa.types.is_list(found):
+            inner = _without_nulls(found.value_type, bounds)
+            return None if inner is None else pa.list_(pa.field("element", inner))
+        return found

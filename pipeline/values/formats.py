@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_bounds import AvroBounds
+from tidelog.pipeline.values.column_bounds import ColumnBounds
 from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError, read_indices
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ Reader = Callable[[bytes], Any]
 
 def arrow_type(schema: RegisteredSchema) -> pa.StructType:
     """Return the Arrow type of a schema's records: for Protobuf, of its first message. Raises BadRequestError."""
-    found = _TYPES[schema.kind](schema)
     import pyarrow as pa
+
+    found = _TYPES[schema.kind](schema)
 
     if not pa.types.is_struct(found):
         raise BadRequestError(f"schema {schema.id}: a {found} has no columns, expected a record")
@@ -49,34 +51,67 @@ def reader_of(schema: RegisteredSchema) -> Reader:
 
 
 def _avro_type(schema: RegisteredSchema) -> pa.DataType:
-    return _avro(parsed_avro(schema, {}, set(), expand=True), schema.id)
+    named: dict[str, Any] = {}
+    parsed = parsed_avro(schema, named, set())
+    return _AvroColumns(schema.id, named).type_of(parsed)
 
 
-def _avro(node: Any, number: int) -> pa.DataType:
-    """Return the Arrow type of a schema whose names were expanded. Only a record that contains itself has one left."""
-    import pyarrow as pa
+class _AvroColumns:
+    """The Arrow types of a parsed schema, whose ``named`` types stand for their fields."""
 
-    if isinstance(node, list):
+    def __init__(self, number: int, named: Mapping[str, Any]) -> None:
+        self._number = number
+        self._named = named
+        self._bounds = ColumnBounds(f"schema {number}")
+        self._around: list[str] = []
+
+    def type_of(self, node: Any) -> pa.DataType:
+        """Return the type of a node. Raises BadRequestError."""
+        with self._bounds.inside():
+            if isinstance(node, list):
+                return self._of_union(node)
+            if isinstance(node, str):
+                return self.type_of(self._named[node]) if node in self._named else self._simple(node)
+            return self._of_definition(node)
+
+    def _of_union(self, node: list[Any]) -> pa.DataType:
         others = [one for one in node if one != "null"]
         if len(others) != 1:
             raise BadRequestError(
-                f"schema {number}: a union of {len(others)} types has no column, expected one type, or one and null"
+                f"schema {self._number}: a union of {len(others)} types has no column, expected one type, or one and "
+                "null"
             )
-        return _avro(others[0], number)
-    if isinstance(node, str):
-        return _simple(_AVRO_TYPES, node, number)
-    kind = node["type"]
-    if kind == "record":
-        return _struct([pa.field(one["name"], _avro(one["type"], number)) for one in node["fields"]], number)
-    if node.get("logicalType") == "decimal":
-        return pa.decimal128(node["precision"], node.get("scale", 0))
-    if kind in ("enum", "fixed"):
-        return pa.string() if kind == "enum" else pa.binary()
-    if kind == "array":
-        return pa.list_(pa.field("element", _avro(node["items"], number)))
-    if kind == "map":
-        return pa.map_(pa.string(), _avro(node["values"], number))
-    return _simple(_AVRO_TYPES, node.get("logicalType", ""), number, kind)
+        return self.type_of(others[0])
+
+    def _of_definition(self, node: dict[str, Any]) -> pa.DataType:
+        import pyarrow as pa
+
+        kind = node["type"]
+        if kind == "record":
+            return self._of_record(node)
+        if node.get("logicalType") == "decimal":
+            return pa.decimal128(node["precision"], node.get("scale", 0))
+        if kind in ("enum", "fixed"):
+            return pa.string() if kind == "enum" else pa.binary()
+        if kind == "array":
+            return pa.list_(pa.field("element", self.type_of(node["items"])))
+        if kind == "map":
+            return pa.map_(pa.string(), self.type_of(node["values"]))
+        return self._simple(node.get("logicalType", ""), kind)
+
+    def _of_record(self, node: dict[str, Any]) -> pa.DataType:
+        import pyarrow as pa
+
+        name = node["name"]
+        if name in self._around:
+            raise BadRequestError(f"schema {self._number}: {name} contains itself, so it has no column")
+        self._around.append(name)
+        fields = [pa.field(one["name"], self.type_of(one["type"])) for one in node["fields"]]
+        self._around.pop()
+        return _struct(fields, self._number)
+
+    def _simple(self, name: str, otherwise: Any = None) -> pa.DataType:
+        return _simple(_AVRO_TYPES, name, self._number, otherwise)
 
 
 #: Avro's logical types that have an Arrow type; values of others are those of the plain type.
@@ -106,14 +141,12 @@ def parsed_avro(
     schema: RegisteredSchema,
     named: dict[str, Any],
     known: set[int],
-    *,
-    expand: bool,
     logical: tuple[str, ...] = _LOGICAL,
 ) -> Any:
     """Parse a schema, and first those it refers to. Its names become full names; other logical types are removed.
 
-    ``named`` collects the named types, ``known`` the ids of the schemas that were parsed into it. ``expand`` puts
-    definitions in the place of names. Raises BadRequestError.
+    ``named`` collects the named types, ``known`` the ids of the schemas that were parsed into it. Raises
+    BadRequestError.
     """
     import fastavro
     from fastavro.schema import SchemaParseException
@@ -121,11 +154,9 @@ def parsed_avro(
     for _, reference in schema.references:
         if reference.id not in known:
             known.add(reference.id)
-            parsed_avro(reference, named, known, expand=expand, logical=logical)
+            parsed_avro(reference, named, known, logical)
     try:
-        return fastavro.parse_schema(
-            _without_logical(json.loads(schema.text), logical), named_schemas=named, expand=expand
-        )
+        return fastavro.parse_schema(_without_logical(json.loads(schema.text), logical), named_schemas=named)
     except (SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
 
@@ -151,7 +182,10 @@ def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, An
 
     Raises BadRequestError if few bytes may stand for any number of items or fields.
     """
-    bounds = AvroBounds(parsed, named)
+    try:
+        bounds = AvroBounds(parsed, named)
+    except RecursionError:
+        raise BadRequestError(f"schema {schema.id}: its types lie too deep within each other") from None
     if bounds.is_inflated:
         raise BadRequestError(f"schema {schema.id}: a few bytes may stand for any number of items or fields")
     return bounds
@@ -161,7 +195,7 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
     import fastavro
 
     named: dict[str, Any] = {}
-    parsed = parsed_avro(schema, named, set(), expand=False)
+    parsed = parsed_avro(schema, named, set())
     checked_bounds(schema, parsed, named)
 
     def read(payload: bytes) -> Any:
@@ -181,25 +215,32 @@ def _avro_reader(schema: RegisteredSchema) -> Reader:
 
 
 def _json_type(schema: RegisteredSchema) -> pa.DataType:
-    return json_type(json.loads(schema.text), f"schema {schema.id}")
+    what = f"schema {schema.id}"
+    try:
+        node = json.loads(schema.text)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"{what}: {error}, expected a JSON schema") from error
+    return _json(node, what, ColumnBounds(what))
 
 
-def json_type(node: Any, what: str) -> pa.DataType:
+def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
     """Return the Arrow type of a JSON schema, which errors call ``what``. Raises BadRequestError."""
     import pyarrow as pa
 
-    kinds = node.get("type")
-    kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
-    kind = kinds[0] if len(kinds) == 1 else None
-    if kind == "object" and node.get("properties"):
-        fields = node["properties"].items()
-        return pa.struct([pa.field(name, json_type(one, f"{what}, {name}")) for name, one in fields])
-    if kind == "array" and isinstance(node.get("items"), dict):
-        return pa.list_(pa.field("element", json_type(node["items"], what)))
-    known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
-    if known is None:
-        raise BadRequestError(f"{what}: no column for {json.dumps(node)[:100]}, expected one type with its properties")
-    return known()
+    with bounds.inside():
+        kinds = node.get("type") if isinstance(node, dict) else None
+        kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+        kind = kinds[0] if len(kinds) == 1 else None
+        if kind == "object" and isinstance(node.get("properties"), dict) and node["properties"]:
+            fields = node["properties"].items()
+            return pa.struct([pa.field(name, _json(one, f"{what}, {name}", bounds)) for name, one in fields])
+        if kind == "array" and isinstance(node.get("items"), dict):
+            return pa.list_(pa.field("element", _json(node["items"], what, bounds)))
+        known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
+        if known is None:
+            told = json.dumps(node)[:100]
+            raise BadRequestError(f"{what}: no column for {told}, expected one type with its properties")
+        return known()
 
 
 def _json_reader(schema: RegisteredSchema) -> Reader:
@@ -283,7 +324,7 @@ def _protobuf_file(schema: RegisteredSchema) -> Any:
 
 
 def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
-    return _message_type(message_at(schema, [0]), schema.id, ())
+    return _MessageColumns(schema.id).type_of(message_at(schema, [0]))
 
 
 def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
@@ -304,25 +345,37 @@ def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
     return message
 
 
-def _message_type(message: Any, number: int, around: tuple[str, ...]) -> pa.DataType:
-    import pyarrow as pa
+class _MessageColumns:
+    """The Arrow types of a schema's messages, each of which stands for its fields."""
 
-    if message.full_name == "google.protobuf.Timestamp":
-        return pa.timestamp("us", tz="UTC")
-    if message.full_name in around:
-        raise BadRequestError(f"schema {number}: {message.full_name} contains itself, so it has no column")
-    inside = (*around, message.full_name)
-    return _struct([pa.field(one.name, _field_type(one, number, inside)) for one in message.fields], number)
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._bounds = ColumnBounds(f"schema {number}")
+        self._around: list[str] = []
 
+    def type_of(self, message: Any) -> pa.DataType:
+        """Return the type of a message. Raises BadRequestError."""
+        import pyarrow as pa
 
-def _field_type(field: Any, number: int, around: tuple[str, ...]) -> pa.DataType:
-    import pyarrow as pa
+        name = message.full_name
+        if name == "google.protobuf.Timestamp":
+            return pa.timestamp("us", tz="UTC")
+        if name in self._around:
+            raise BadRequestError(f"schema {self._number}: {name} contains itself, so it has no column")
+        self._around.append(name)
+        fields = [pa.field(one.name, self._of_field(one)) for one in message.fields]
+        self._around.pop()
+        return _struct(fields, self._number)
 
-    if _is_map(field):
-        entry = field.message_type.fields_by_name
-        return pa.map_(_field_type(entry["key"], number, around), _field_type(entry["value"], number, around))
-    one = _message_type(field.message_type, number, around) if field.message_type else _scalar_type(field)
-    return pa.list_(pa.field("element", one)) if _is_repeated(field) else one
+    def _of_field(self, field: Any) -> pa.DataType:
+        import pyarrow as pa
+
+        with self._bounds.inside():
+            if _is_map(field):
+                entry = field.message_type.fields_by_name
+                return pa.map_(self._of_field(entry["key"]), self._of_field(entry["value"]))
+            one = self.type_of(field.message_type) if field.message_type else _scalar_type(field)
+            return pa.list_(pa.field("element", one)) if _is_repeated(field) else one
 
 
 def _scalar_type(field: Any) -> pa.DataType:

@@ -54,7 +54,7 @@ def _avro_form(schema: RegisteredSchema) -> JsonForm:
     from fastavro._read_py import schemaless_reader
 
     named: dict[str, Any] = {}
-    parsed = parsed_avro(schema, named, set(), expand=False, logical=())
+    parsed = parsed_avro(schema, named, set(), logical=())
     bounds, form = checked_bounds(schema, parsed, named), AvroJson(named)
 
     def read(payload: bytes) -> Any:

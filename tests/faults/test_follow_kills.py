@@ -1,4 +1,4 @@
-"""``export --follow`` into Iceberg in an object store, while its process, its workers, the broker and the store go.
+"""``export --follow`` into an object store, Iceberg or Delta, while its process, workers, broker and store go.
 
 A producer writes all the time and a reader looks all the time. At every moment a partition's rows are its first
 records, each once; at the end they are all that was acknowledged. Longer: ``make follow-kills FAULTS_EACH=10``.
@@ -15,23 +15,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("moto")
 pytest.importorskip("pyiceberg")
+pytest.importorskip("deltalake")
 
 import confluent_kafka
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.topics import Topics
 from tests.support.broker import TidelogProcess
-from tests.support.moto_store import BUCKET, MotoServer
+from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoServer
 from tests.support.pipelines import NOW_MS
+from tidelog.pipeline.errors import RemoteError
+from tidelog.pipeline.files.delta_address import DeltaAddress
 
 LIMIT_S = 240
 NAME = "lake.events"
@@ -80,19 +85,19 @@ class Producing(threading.Thread):
 class Reading(threading.Thread):
     """A reader that looks at the table all the time: its rows, and what it found wrong. A store may be away."""
 
-    def __init__(self, catalog: SqlCatalog) -> None:
+    def __init__(self, look: Callable[[], pa.Table]) -> None:
         super().__init__(name="reader", daemon=True)
         self.wrong = ""
         self.looks = self.failures = 0
         self.rows: Rows = {}
         self.stopped = threading.Event()
-        self._catalog = catalog
+        self._look = look
 
     def run(self) -> None:
         while not self.stopped.is_set() and not self.wrong:
             try:
-                found = self._catalog.load_table(NAME).scan().to_arrow()
-            except (OSError, NoSuchTableError, SQLAlchemyError):
+                found = self._look()
+            except (OSError, NoSuchTableError, SQLAlchemyError, RemoteError, DeltaError):
                 self.failures += 1
                 time.sleep(0.02)
                 continue
@@ -172,6 +177,16 @@ def wait_for(condition: Callable[[], bool], reader: Reading, what: str) -> None:
 
 
 @contextmanager
+def started(server: MotoServer) -> Iterator[None]:
+    """A server that serves, and refuses connections at the end."""
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+@contextmanager
 def stopped_at_end(*threads: Producing | Reading) -> Iterator[None]:
     try:
         yield
@@ -215,21 +230,51 @@ class Scene:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_each_record_is_there_once_whatever_goes(tmp_path: Path) -> None:
+@contextmanager
+def iceberg(work: Path, server: MotoServer) -> Iterator[tuple[list[str], Callable[[], pa.Table]]]:
+    """The arguments that name a table, and a look at it."""
+    uri, warehouse = f"sqlite:///{work / 'catalog.db'}", f"s3://{BUCKET}/{work.name}"
+    properties = dict(server.store().properties)
+    options = [part for name, value in properties.items() for part in ("--catalog-property", f"{name}={value}")]
+    catalog = SqlCatalog("tidelog", uri=uri, warehouse=warehouse, **properties)
+    try:
+        yield (
+            [NAME, "--catalog", uri, "--warehouse", warehouse, *options],
+            lambda: catalog.load_table(NAME).scan().to_arrow(),
+        )
+    finally:
+        catalog.close()
+
+
+@contextmanager
+def delta(work: Path, server: MotoServer) -> Iterator[tuple[list[str], Callable[[], pa.Table]]]:
+    """The arguments that name a table, and a look at it."""
+    address = server.store().address(f"{work.name}/events")
+    yield ["--format", "delta", address], lambda: DeltaAddress.of(address).open().to_pyarrow_table()
+
+
+@pytest.mark.parametrize("table", [iceberg, delta])
+def test_each_record_is_there_once_whatever_goes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: Callable[[Path, MotoServer], AbstractContextManager[tuple[list[str], Callable[[], pa.Table]]]],
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     chance, server = random.Random(SEED), MotoServer()
     faults = list(KINDS) * EACH
     chance.shuffle(faults)
-    server.start()
-    uri, warehouse = f"sqlite:///{tmp_path / 'catalog.db'}", f"s3://{BUCKET}/{tmp_path.name}"
-    properties = dict(server.store().properties)
-    options = [part for name, value in properties.items() for part in ("--catalog-property", f"{name}={value}")]
-    with TidelogProcess(tmp_path / "broker") as broker:
+    with (
+        closing(server),
+        TidelogProcess(tmp_path / "broker") as broker,
+        started(server),
+        table(tmp_path, server) as (arguments, look),
+    ):
         Topics(broker.bootstrap).create("events", PARTITIONS)
-        command = [sys.executable, "-m", "tidelog", "pipeline", "export", NAME, "--path", str(broker.data_directory)]
-        command += ["--topic", "events", "--catalog", uri, "--warehouse", warehouse, *options]
+        command = [sys.executable, "-m", "tidelog", "pipeline", "export", "--path", str(broker.data_directory)]
+        command += ["--topic", "events", *arguments]
         command += ["--master", MASTER, "--quiet", "--follow", "--interval", "0.2", "--file-bytes", "20000"]
-        catalog = SqlCatalog("tidelog", uri=uri, warehouse=warehouse, **properties)
-        producer, reader = Producing(broker.bootstrap), Reading(catalog)
+        producer, reader = Producing(broker.bootstrap), Reading(look)
         follower = Following([*command, "--commit-files", "2"])
         try:
             with stopped_at_end(reader):
@@ -246,5 +291,3 @@ def test_each_record_is_there_once_whatever_goes(tmp_path: Path) -> None:
             assert follower.process.wait(LIMIT_S) == 0
         finally:
             follower.kill()
-            catalog.close()
-            server.stop()

@@ -1,15 +1,21 @@
-"""An S3 server of the package moto in this process, on 127.0.0.1: objects lie in memory."""
+"""An S3 server of the package moto, on 127.0.0.1: objects lie in its memory."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
-from moto.server import ThreadedMotoServer
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 BUCKET = "lake"
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "not-so-secret"}
+"""Environment variables of programs that get the address alone."""
+SCRIPT = Path(__file__).parent / "scripts" / "s3_server.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,10 @@ class MotoStore:
             ("s3.region", "us-east-1"),
         )
 
+    def address(self, prefix: str) -> str:
+        """The address of a prefix."""
+        return f"s3://{BUCKET}/{prefix}?endpoint_override={quote(self.endpoint, safe='')}&region=us-east-1"
+
     def client(self) -> S3FileSystem:
         """A client that may do anything."""
         address = self.endpoint.removeprefix("http://")
@@ -42,25 +52,33 @@ class MotoStore:
 
 
 class MotoServer:
-    """A server that can be stopped and started: the objects stay, connections are refused meanwhile."""
+    """A server that can be stopped and started: the objects stay, connections are refused meanwhile.
+
+    It is a process of its own: deltalake keeps the interpreter's lock while it waits for an answer.
+    """
 
     def __init__(self) -> None:
         self.port = 0
-        self._server: ThreadedMotoServer | None = None
+        self._is_serving = False
+        command = [sys.executable, "-W", "ignore", str(SCRIPT)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
 
     def start(self) -> None:
         """Serve, on the port of before."""
-        self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
-        self._server.start()
-        _, self.port = self._server.get_host_and_port()
+        self.port = int(self._ask(f"start {self.port}"))
+        self._is_serving = True
 
     def stop(self) -> None:
         """Refuse connections."""
-        if self._server is not None:
-            self._server.stop()
-            assert self._server._server is not None
-            self._server._server.server_close()
-            self._server = None
+        if self._is_serving:
+            self._ask("stop")
+            self._is_serving = False
+
+    def close(self) -> None:
+        """End the process; the objects are gone."""
+        self._process.communicate()
 
     def store(self) -> MotoStore:
         """The server's objects, in a bucket that is made."""
@@ -68,13 +86,20 @@ class MotoServer:
         store.client().create_dir(BUCKET)
         return store
 
+    def _ask(self, order: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(order, file=self._process.stdin, flush=True)
+        answer: str = self._process.stdout.readline()
+        return answer
+
 
 @contextmanager
 def moto_store() -> Iterator[MotoStore]:
     """A server with an empty bucket."""
     server = MotoServer()
-    server.start()
     try:
+        server.start()
         yield server.store()
     finally:
-        server.stop()
+        server.close()

@@ -1,7 +1,8 @@
-"""Places of an Iceberg table's new files, and the traces by which a later run finds those of a killed one.
+"""Places of a table's new files, of Iceberg or Delta, and the traces by which a later run finds those of a killed one.
 
     mounted            TABLE/_tidelog/staging/<run>/, owned by a lock, with the version; links give files their names
     object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
+                       (a Delta table's dead letters are moved once the run has committed)
 
 Mounted too the names end with (a part of) the run: files of a version that the table was restored from stay beside
 those of the runs after, and their offsets may have other records since.
@@ -19,8 +20,9 @@ from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from tidelog.pipeline.export.manifest import DATA, DIRECTORY, ExportTable, StagingRun
-from tidelog.pipeline.export.store import LOCAL, ObjectStore, Properties
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, ExportTable, StagingRun
+from tidelog.pipeline.export.store import LOCAL, CatalogStore, ObjectStore, Properties
+from tidelog.pipeline.job_errors import BadRequestError
 
 RUNS = "runs"
 VERSION = "version"
@@ -30,7 +32,7 @@ says whether its traces may go."""
 
 
 class TableArea(Protocol):
-    """Files of an Iceberg table, as the runs of exports bring them in. ``has_locks``: a run that goes on is told from
+    """Files of a table, as the runs of exports bring them in. ``has_locks``: a run that goes on is told from
     one that has ended."""
 
     @property
@@ -53,7 +55,10 @@ class TableArea(Protocol):
         """Give files their place in the table, and return the addresses."""
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
-        """Remove a run's files of the table whose addresses are not known."""
+        """Remove a run's files of the table whose names are not known."""
+
+    def remove_letters(self, run: str) -> None:
+        """Remove the dead letters that a run wrote and did not commit."""
 
 
 class MountedArea:
@@ -61,9 +66,15 @@ class MountedArea:
 
     has_locks = True
 
-    def __init__(self, location: str, finish: Finish) -> None:
+    def __init__(self, location: str, finish: Finish, letters: str = DEAD_LETTER) -> None:
+        """``letters``: the folder of dead letters. Raises BadRequestError where the table cannot be made."""
         self._table = ExportTable(location, lambda run, staging: finish(run, staging, _version_in(staging)))
-        os.makedirs(self._table.directory(DIRECTORY), exist_ok=True)
+        self._letters = letters
+        try:
+            for folder in (DIRECTORY, letters):
+                os.makedirs(self._table.directory(folder), exist_ok=True)
+        except OSError as error:
+            raise BadRequestError(f"table {self._table.path} cannot be made: {error.strerror}") from error
 
     def open(self) -> None:
         """Finish what killed runs have left. Raises JobError."""
@@ -88,7 +99,7 @@ class MountedArea:
         """Link files to their place. One that is there already is the run's own and stays."""
         paths = []
         for name in names:
-            path = self._table.directory(folder, name)
+            path = self._table.directory(self._letters if folder == DEAD_LETTER else folder, name)
             if not os.path.exists(path):
                 os.link(os.path.join(staging, folder, name), path)
             paths.append(f"file://{path}")
@@ -97,11 +108,13 @@ class MountedArea:
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
         """Remove a run's links whose addresses are not known."""
         names = [name for name in self.names_of(run, staging, DATA) if self._is_brought_in(staging, name)]
-        addresses = known() if names else set()
+        stay = known() if names else set()
         for name in names:
-            path = self._table.directory(DATA, name)
-            if f"file://{path}" not in addresses:
-                os.unlink(path)
+            if name not in stay:
+                os.unlink(self._table.directory(DATA, name))
+
+    def remove_letters(self, run: str) -> None:
+        """Do nothing: they go with the staging directory."""
 
     def _is_brought_in(self, staging: str, name: str) -> bool:
         path = self._table.directory(DATA, name)
@@ -128,10 +141,12 @@ class StoreArea:
 
     has_locks = False
 
-    def __init__(self, location: str, store: ObjectStore, finish: Finish) -> None:
+    def __init__(self, location: str, store: ObjectStore, finish: Finish, letters: str = DEAD_LETTER) -> None:
+        """``letters``: the folder of dead letters that are committed."""
         self._location = location.rstrip("/")
         self._store = store
         self._finish = finish
+        self._letters = letters
 
     def open(self) -> None:
         """Finish what killed runs have left. Raises OSError."""
@@ -154,16 +169,26 @@ class StoreArea:
         return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Return the addresses of files, which were written at their place."""
-        return [self._place(folder, name) for name in names]
+        """Return the addresses of files, which were written at their place; move dead letters that have another one."""
+        target = self._letters if folder == DEAD_LETTER else folder
+        paths = [(self._place(folder, name), self._place(target, name)) for name in names]
+        for written, path in paths:
+            if written != path:
+                self._store.move(written, path)
+        return [path for _, path in paths]
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
-        """Remove a run's objects whose addresses are not known."""
-        paths = [self._place(DATA, name) for name in self.names_of(run, staging, DATA)]
-        addresses = known() if paths else set()
-        for path in paths:
-            if path not in addresses:
-                self._remove(path)
+        """Remove a run's objects whose names are not known."""
+        names = self.names_of(run, staging, DATA)
+        stay = known() if names else set()
+        for name in names:
+            if name not in stay:
+                self._remove(self._place(DATA, name))
+
+    def remove_letters(self, run: str) -> None:
+        """Remove the run's objects."""
+        for name in self.names_of(run, "", DEAD_LETTER):
+            self._remove(self._place(DEAD_LETTER, name))
 
     def _place(self, *names: str) -> str:
         return "/".join((self._location, *names))
@@ -177,4 +202,4 @@ def area_of(location: str, properties: Properties, finish: Finish) -> TableArea:
     """The area of a table at an address. ``properties``: those of the table's file system, as pyiceberg names them."""
     if location.startswith(("file:", "/")):
         return MountedArea(location, finish)
-    return StoreArea(location, ObjectStore(properties), finish)
+    return StoreArea(location, CatalogStore(properties), finish)

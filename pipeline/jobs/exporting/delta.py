@@ -1,14 +1,15 @@
 """The export into a Delta table through ``deltalake``: each part of a run is one version of the table.
 
-    TABLE/_delta_log/                     the table's versions; each of an export has txn (``tidelog.export``, N)
-    TABLE/_tidelog/delta-00000007.json    the offsets of state 7, written before the version that has txn 7
-    TABLE/data/*.parquet                  the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
+    TABLE/_delta_log/                           the table's versions; each of an export has txn (``tidelog.export``, N)
+    TABLE/_tidelog/delta-00000007-<run>.json    the offsets of state 7, written before the version that has txn 7
+    TABLE/data/*.parquet                        the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
 
 Delta keeps an application's transaction number for good, in checkpoints too, where it forgets a commit's own metadata.
-So the number says which state counts, and the state's file says the offsets. Exports commit under the area's lock: a
-state that was written for a number is replaced as long as the table does not have that number, and never after. Other
-writers may append, delete and compact between two commits; a commit that one of them overtakes is a conflict. After a
-RESTORE the state of the restored version counts (``exporting.delta_versions``). Needs a directory that is mounted.
+So the number says which state counts, and the state's file says the offsets. A commit asks for the version after the
+one that has the state the run began with: of two runs one gets it. What the other one has written, its file of that
+state too, is removed by a later run (``exporting.areas``); until then the commit's metadata says whose file counts.
+Other writers may append, delete and compact between two commits; a commit that one of them overtakes is a conflict.
+After a RESTORE the state of the restored version counts (``exporting.delta_versions``).
 """
 
 from __future__ import annotations
@@ -16,17 +17,26 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, ExportTable, Manifest, StagingRun
-from tidelog.pipeline.job_errors import DELTA_INSTALL, ConflictError, JobError, missing
-from tidelog.pipeline.jobs.exporting.areas import name_own_files
+from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, Manifest, StagingRun
+from tidelog.pipeline.export.store import LOCAL, AddressStore, TableStore
+from tidelog.pipeline.files.delta_address import DeltaAddress, delta_errors
+from tidelog.pipeline.job_errors import DELTA_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.jobs.exporting.areas import Finish, MountedArea, StoreArea, TableArea
 from tidelog.pipeline.jobs.exporting.commits import export_into
-from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID, STATE_KEY, Position, position_of
+from tidelog.pipeline.jobs.exporting.delta_versions import (
+    APP_ID,
+    RUN_KEY,
+    STATE_KEY,
+    Commit,
+    Position,
+    commit_of,
+    position_of,
+)
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
@@ -36,6 +46,10 @@ from tidelog.pipeline.options.columns import Columns
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
+
+LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
+"""The folder of dead letters: Delta's vacuum leaves alone what begins with an underscore."""
+_STATE = re.compile(r"delta-(?P<number>\d{8})(-(?P<run>[0-9a-f]+))?\.json")
 
 
 def export_to_delta(
@@ -51,26 +65,92 @@ def export_to_delta(
 
     progress = progress or Progress("export", quiet=True)
     merger = Merger(spark, progress, groups=not request.values)
-    table = _DeltaCommits(request, merger if request.mode == UPSERT else None)
     try:
-        return export_into(spark, request, table, table.open(), progress)
+        table = _DeltaCommits(request, merger if request.mode == UPSERT else None)
+        try:
+            return export_into(spark, request, table, table.open(), progress)
+        finally:
+            table.open()  # clears the staging away
     except DeltaError as error:
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
-    finally:
-        table.open()  # clears the staging away
 
 
-def look_at(path: str) -> tuple[Manifest, int, tuple[str, ...]]:
-    """The state that exports left in the table at ``path``, its newest version, and that version's files.
+def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...]]:
+    """The state that exports left in the table, its newest version, and that version's files.
 
-    Raises JobError for a table without exports, MissingPackageError.
+    Raises JobError for a table without exports, RemoteError, MissingPackageError.
     """
     if importlib.util.find_spec("deltalake") is None:
         raise missing("deltalake", DELTA_INSTALL)
-    from deltalake import DeltaTable
+    address = DeltaAddress.of(given)
+    table = address.open()
+    with delta_errors(address):
+        manifest = _States(address.path, _store_of(address)).manifest_of(table)
+        return manifest, table.version(), tuple(table.file_uris())
 
-    table = DeltaTable(path)
-    return _manifest_at(ExportTable(path), position_of(table)), table.version(), tuple(table.file_uris())
+
+def _store_of(address: DeltaAddress) -> TableStore:
+    return AddressStore() if address.is_remote else LOCAL
+
+
+def _area_of(address: DeltaAddress, finish: Finish) -> TableArea:
+    """The place of the table's new files. Raises BadRequestError where something else lies there."""
+    names = _store_of(address).names_in(address.path)
+    if names and DIRECTORY not in names:
+        raise BadRequestError(f"{address.uri} is not empty and no exported table: expected an empty or new directory")
+    if address.is_remote:
+        return StoreArea(address.path, AddressStore(), finish, LETTERS)
+    return MountedArea(address.path, finish, LETTERS)
+
+
+class _States:
+    """The files that say the offsets of each state."""
+
+    def __init__(self, path: str, store: TableStore) -> None:
+        self._folder = os.path.join(path, DIRECTORY)
+        self._store = store
+
+    def manifest_of(self, table: DeltaTable | None) -> Manifest:
+        """The state whose rows the table has; after a restore too the next one has a new number. Raises JobError."""
+        position = position_of(table)
+        return replace(self.read(position.rows, table), version=position.newest)
+
+    def read(self, number: int, table: DeltaTable | None) -> Manifest:
+        """The state of a number that was committed. Raises JobError."""
+        if not number or table is None:
+            return Manifest()
+        path = os.path.join(self._folder, self._name_of(number, table))
+        try:
+            return Manifest.from_json(self._store.read(path).decode(), path)
+        except FileNotFoundError:
+            raise JobError(f"{path} is missing: it says which offsets the table has") from None
+
+    def write(self, state: Manifest) -> None:
+        """Write a state that is to be committed."""
+        path = os.path.join(self._folder, _state_name(state.version, state.run))
+        self._store.put(path, state.to_json().encode())
+
+    def remove(self, number: int, run: str) -> None:
+        """Remove the state of a run that was not committed."""
+        name = _state_name(number, run)
+        if name in self._store.names_in(self._folder):
+            self._store.remove(os.path.join(self._folder, name))
+
+    def _name_of(self, number: int, table: DeltaTable) -> str:
+        """The name of a committed state's file. Runs that were too late may have left others of its number."""
+        found = {match["run"] or "": match[0] for match in map(_STATE.fullmatch, self._store.names_in(self._folder))
+                 if match is not None and int(match["number"]) == number}  # fmt: skip
+        if len(found) < 2:
+            return next(iter(found.values()), f"delta-{number:08d}.json")
+        commit = commit_of(table, number)
+        if commit is None or commit.run not in found:
+            raise JobError(f"{self._folder} has {len(found)} files of state {number}: expected one, and the table's "
+                           "history does not say which was committed")  # fmt: skip
+        return found[commit.run]
+
+
+def _state_name(number: int, run: str) -> str:
+    return f"delta-{number:08d}-{run}.json"
 
 
 class _DeltaCommits:
@@ -79,19 +159,22 @@ class _DeltaCommits:
     may_grow = False
 
     def __init__(self, request: ExportRequest, merger: Merger | None) -> None:
-        """``merger`` of a table of latest values alone."""
+        """``merger`` of a table of latest values alone. Raises OptionError, BadRequestError."""
         self._schema = Columns.all(headers=request.headers).arrow_schema()
-        self._area = ExportTable(request.table, self._finish)
+        self._address = DeltaAddress.of(request.table)
+        self._area = _area_of(self._address, self._finish)
+        self._store = _store_of(self._address)
+        self._states = _States(self._address.path, self._store)
         self._merger = merger
-        self._committed: set[str] = set()
         self._position = Position(0, 0)
 
     def open(self) -> Manifest:
         """Take away what killed runs left, and return the table's state. Raises JobError, BadRequestError."""
         self._area.open()
-        os.makedirs(self._area.directory(DIRECTORY, DEAD_LETTER), exist_ok=True)
-        self._position = position_of(self._table())
-        return _manifest_at(self._area, self._position)
+        table = self._address.open_if_there()
+        with delta_errors(self._address):
+            self._position = position_of(table)
+            return self._states.manifest_of(table)
 
     def widen(self, request: ExportRequest) -> None:
         """Add the columns of values to the table. Raises JobError where a column would have to change."""
@@ -101,7 +184,7 @@ class _DeltaCommits:
         if request.columns is None:
             return
         self._schema = pa.schema([*self._schema, *request.columns.fields()])
-        table = self._table()
+        table = self._address.open_if_there()
         if table is None:
             return
         wanted: Any = Schema.from_arrow(self._schema)
@@ -109,7 +192,7 @@ class _DeltaCommits:
         changed = [one.name for one in wanted.fields if one.name in known and one.type != known[one.name].type]
         if changed:
             raise JobError(
-                f"Delta table {self._area.path}: the type of {', '.join(changed)} has changed, which Delta does not "
+                f"Delta table {self._address.uri}: the type of {', '.join(changed)} has changed, which Delta does not "
                 "take; expected a new table"
             )
         new = [one for one in wanted.fields if one.name not in known]
@@ -117,61 +200,85 @@ class _DeltaCommits:
             table.alter.add_columns(new)
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make the staging directory of one part. Raises JobError."""
-        return name_own_files(self._area.begin_run(run))
+        """Make room for the files of one part. Raises JobError."""
+        return self._area.begin_run(run, self._position.newest)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add one version with the new files and the number of their state. Raises ConflictError."""
+        """Add one version with the new files and the number of their state. Raises ConflictError, JobError."""
         with self._area.locked():
-            table = self._table()
-            if position_of(table) != self._position:
-                raise self._conflict("export")
+            table = self._address.open_if_there()
+            with delta_errors(self._address):
+                if position_of(table) != self._position:
+                    raise self._conflict("export")
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
-            OsFileSystem().replace_file(_state_path(self._area, after.version), state.to_json().encode())
-            change = Change(added=[(file.name, file.rows) for file in after.files if file not in before.files])
-            if self._merger is not None:
-                change = self._merger.merge(self._files_of(table), plans, staged)
-            self._bring_in(staged.path, DATA, (name for name, _ in change.added))
-            self._bring_in(staged.path, DEAD_LETTER, os.listdir(os.path.join(staged.path, DEAD_LETTER)))
-            self._add(table, change, after.version)
+            self._states.write(state)
+            try:
+                self._commit(table, before, after, plans, staged)
+            except FileNotFoundError:  # in a store the export that was faster takes away what this one wrote
+                if position_of(self._address.open_if_there()) != self._position:
+                    raise self._conflict("export") from None
+                raise
+            self._add_dead_letters(staged.run, staged.path)
             self._position = Position(after.version, after.version)
-        self._committed.add(staged.run)
+
+    def _commit(
+        self,
+        table: DeltaTable | None,
+        before: Manifest,
+        after: Manifest,
+        plans: list[PartitionPlan],
+        staged: StagingRun,
+    ) -> None:
+        change = Change(added=[(file.name, file.rows) for file in after.files if file not in before.files])
+        if self._merger is not None:
+            change = self._merger.merge(self._files_of(table), plans, staged)
+        self._area.bring_in(staged.path, DATA, (name for name, _ in change.added))
+        self._add(table, change, after)
+
+    def _add_dead_letters(self, run: str, staging: str) -> None:
+        self._area.bring_in(staging, DEAD_LETTER, self._area.names_of(run, staging, DEAD_LETTER))
 
     def _conflict(self, writer: str) -> ConflictError:
         return ConflictError(
-            f"another {writer} committed to {self._area.path} meanwhile: this run kept what it had committed "
+            f"another {writer} committed to {self._address.uri} meanwhile: this run kept what it had committed "
             "before; run it again to go on from there"
         )
 
-    def _add(self, table: DeltaTable | None, change: Change, number: int) -> None:
+    def _add(self, table: DeltaTable | None, change: Change, state: Manifest) -> None:
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import create_table_with_add_actions
 
-        properties = CommitProperties({STATE_KEY: str(number)}, 0, [Transaction(APP_ID, number)])
+        number = state.version
+        metadata = {STATE_KEY: str(number), RUN_KEY: state.run}
+        properties = CommitProperties(metadata, 0, [Transaction(APP_ID, number)])
         added = [self._add_action(name, rows) for name, rows in change.added]
         schema: Any = Schema.from_arrow(self._schema)
-        if table is None:
-            create_table_with_add_actions(self._area.path, schema, added, commit_properties=properties)
-        else:
-            actions = [*added, *(self._remove_action(path) for path in change.removed)]
-            try:
-                table.create_write_transaction(actions, "append", schema, commit_properties=properties)
-            except CommitFailedError:
-                raise self._conflict("writer") from None
+        try:
+            with delta_errors(self._address):
+                if table is None:
+                    options = dict(self._address.options)
+                    create_table_with_add_actions(
+                        self._address.uri, schema, added, storage_options=options, commit_properties=properties
+                    )
+                else:
+                    actions = [*added, *(self._remove_action(path) for path in change.removed)]
+                    table.create_write_transaction(actions, "append", schema, commit_properties=properties)
+        except CommitFailedError:
+            raise self._conflict("writer") from None
 
     def _add_action(self, name: str, rows: int) -> Any:
         from deltalake.transaction import AddAction
 
-        status = os.stat(self._area.directory(DATA, name))
+        size = self._store.size_of(self._place_of(DATA, name))
         stats = json.dumps({"numRecords": rows})
-        return AddAction(f"{DATA}/{name}", status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
+        return AddAction(f"{DATA}/{name}", size, {}, time.time_ns() // 1_000_000, True, stats)
 
     def _remove_action(self, path: str) -> Any:
         from deltalake.transaction import RemoveAction
 
-        name = os.path.relpath(path, self._area.path)
-        return RemoveAction(name, True, time.time_ns() // 1_000_000, os.path.getsize(path), {})
+        name = path.removeprefix(self._place_of(""))
+        return RemoveAction(name, True, time.time_ns() // 1_000_000, self._store.size_of(path), {})
 
     def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
         """The files of the newest version. Raises JobError where rows in them are deleted by other files."""
@@ -180,59 +287,49 @@ class _DeltaCommits:
         if table is None:
             return []
         if pa.table(table.deletion_vectors()).num_rows:
-            raise JobError(f"Delta table {self._area.path} has deletion vectors: expected none, purge the table first")
+            raise JobError(
+                f"Delta table {self._address.uri} has deletion vectors: expected none, purge the table first"
+            )
         found = pa.table(table.get_add_actions())
         names, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
-        return [OldFile(self._area.directory(name), size) for name, size in zip(names, sizes, strict=True)]
+        return [OldFile(self._place_of(name), size) for name, size in zip(names, sizes, strict=True)]
 
-    def _table(self) -> DeltaTable | None:
-        from deltalake import DeltaTable
+    def _place_of(self, *names: str) -> str:
+        return os.path.join(self._address.path, *names)
 
-        if not DeltaTable.is_deltatable(self._area.path):
-            return None
-        return DeltaTable(self._area.path)
+    # ---- what killed runs left
 
-    # ---- files
-
-    def _place_of(self, folder: str, name: str) -> str:
-        return self._area.directory(*((DIRECTORY, folder) if folder == DEAD_LETTER else (folder,)), name)
-
-    def _bring_in(self, staging: str, folder: str, names: Iterable[str]) -> None:
-        """Give staged files their names in the table."""
-        for name in names:
-            os.link(os.path.join(staging, folder, name), self._place_of(folder, name))
-
-    def _finish(self, run: str, staging: str) -> bool:
-        """Take the files of a run that did not commit away again; of one that did, they stay."""
-        if run in self._committed or _read_state(self._area, position_of(self._table()).newest).run == run:
-            return True
-        table = self._table()
-        known = set() if table is None else {os.path.basename(uri) for uri in table.file_uris()}
-        for folder in (DATA, DEAD_LETTER):
-            for name in os.listdir(os.path.join(staging, folder)):
-                path = self._place_of(folder, name)
-                is_own = os.path.exists(path) and os.path.samefile(os.path.join(staging, folder, name), path)
-                if is_own and name not in known:
-                    os.unlink(path)
+    def _finish(self, run: str, staging: str, version: int | None) -> bool:
+        """Finish a run that has ended: of one that has committed bring in the dead letters, of another one take all
+        away. False while its commit may still succeed. ``version``: the number of the state that it began with."""
+        table = self._address.open_if_there()
+        with delta_errors(self._address):
+            newest = position_of(table).newest
+            number = next((one for one in self._numbers_of(version, newest) if self._run_of(one, table) == run), 0)
+            if number:
+                self._add_dead_letters(run, staging)
+            elif self._area.has_locks or version is None or version < newest:
+                self._area.remove_letters(run)
+                self._states.remove((version or 0) + 1, run)
+            else:
+                return False
+            self._area.remove_orphans(run, staging, lambda: self._names_of(table, number))
         return True
 
+    def _numbers_of(self, version: int | None, newest: int) -> tuple[int, ...]:
+        """The state that a run has committed, if it has committed one; the newest where it did not say."""
+        number = newest if version is None else version + 1
+        return (number,) if 0 < number <= newest else ()
 
-def _manifest_at(area: ExportTable, position: Position) -> Manifest:
-    """The state whose rows the table has; after a restore too the next one has a new number. Raises JobError."""
-    return replace(_read_state(area, position.rows), version=position.newest)
+    def _run_of(self, number: int, table: DeltaTable | None) -> str:
+        return self._states.read(number, table).run
 
-
-def _read_state(area: ExportTable, number: int) -> Manifest:
-    """The state of a number. Raises JobError."""
-    if not number:
-        return Manifest()
-    path = _state_path(area, number)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return Manifest.from_json(file.read(), path)
-    except FileNotFoundError:
-        raise JobError(f"{path} is missing: it says which offsets the table has") from None
-
-
-def _state_path(area: ExportTable, number: int) -> str:
-    return area.directory(DIRECTORY, f"delta-{number:08d}.json")
+    def _names_of(self, table: DeltaTable | None, number: int) -> set[str]:
+        """The names of the files of the newest version, and of the one with which a state was committed."""
+        if table is None:
+            return set()
+        uris = set(table.file_uris())
+        commit: Commit | None = commit_of(table, number) if number else None
+        if commit is not None:
+            uris |= set(self._address.open(commit.version).file_uris())
+        return {os.path.basename(uri) for uri in uris}

@@ -12,6 +12,7 @@ have been cleaned up before either is found, no RESTORE is as young, and the tra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 APP_ID = "tidelog.export"
 STATE_KEY = "tidelog.export"
 """The key of the state's number in a commit's metadata."""
+RUN_KEY = "tidelog.export.run"
+"""The key of the run that made the commit."""
 #: Most commits are those of exports: the first few are enough.
 FIRST_COMMITS = 16
 
@@ -42,21 +45,42 @@ def position_of(table: DeltaTable | None) -> Position:
     return Position(newest, _state_at(table, newest) if newest else 0)
 
 
+class Commit(NamedTuple):
+    """The commit of a state: the table's version, and the run that made it, "" where it does not say."""
+
+    version: int
+    run: str
+
+
+def commit_of(table: DeltaTable, number: int) -> Commit | None:
+    """Find the commit of a state; None where the history has it no more."""
+    for commit in _history(table):
+        if commit.get(STATE_KEY) == str(number):
+            return Commit(commit["version"], commit.get(RUN_KEY, ""))
+    return None
+
+
+def _history(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The metadata of commits, the newest first, asked for in few requests."""
+    seen, count = 0, FIRST_COMMITS
+    while True:
+        found = table.history(count)
+        yield from found[seen:]
+        if len(found) < count:
+            return
+        seen, count = count, count * 8
+
+
 def _state_at(table: DeltaTable, newest: int) -> int:
     """The number of the state at the table's version."""
-    wanted, count, was_restored = table.version(), FIRST_COMMITS, False
-    while True:
-        history = table.history(count)
-        for commit in history:
-            if commit["version"] > wanted:
-                continue
-            if STATE_KEY in commit:
-                return int(commit[STATE_KEY])
-            if commit.get("operation") == "RESTORE":
-                wanted, was_restored = _restored_version(table, commit), True
-        if len(history) < count:
-            break
-        count *= 8
+    wanted, was_restored = table.version(), False
+    for commit in _history(table):
+        if commit["version"] > wanted:
+            continue
+        if STATE_KEY in commit:
+            return int(commit[STATE_KEY])
+        if commit.get("operation") == "RESTORE":
+            wanted, was_restored = _restored_version(table, commit), True
     if was_restored:
         raise _unknown(table)
     return newest
@@ -69,11 +93,11 @@ def _restored_version(table: DeltaTable, commit: dict[str, Any]) -> int:
         return int(parameters["version"])
     if parameters.get("datetime") is None:
         raise _unknown(table)
-    from deltalake import DeltaTable
-
-    then = DeltaTable(table.table_uri)
-    then.load_as_version(datetime.fromtimestamp(int(parameters["datetime"]) / 1000, UTC))
-    return then.version()
+    newest = table.version()
+    table.load_as_version(datetime.fromtimestamp(int(parameters["datetime"]) / 1000, UTC))
+    found = table.version()
+    table.load_as_version(newest)
+    return found
 
 
 def _unknown(table: DeltaTable) -> JobError:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Rows
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, ExportTable, Manifest, PartitionState, id_text
+from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.reports.foreign_rows import FolderScan, SnapshotScan, recorded_ranges
 from tidelog.pipeline.jobs.source import LogSource
@@ -83,7 +84,7 @@ def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
 def _opened(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     if iceberg is not None:
         return _SnapshotTable.of_iceberg(iceberg)
-    is_delta = os.path.isdir(os.path.join(name, "_delta_log"))
+    is_delta = is_remote(name) or os.path.isdir(os.path.join(name, "_delta_log"))
     return _SnapshotTable.of_delta(name) if is_delta else _ParquetTable.open(name)
 
 
@@ -185,7 +186,7 @@ class _SnapshotTable:
         from tidelog.pipeline.jobs.exporting.delta import look_at
 
         manifest, version, files = look_at(path)
-        return cls(path, manifest, DeltaRows(os.path.abspath(path), version), files)
+        return cls(path, manifest, DeltaRows(path if is_remote(path) else os.path.abspath(path), version), files)
 
     @property
     def scan(self) -> SnapshotScan:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.pipeline.export.store import LOCAL, ObjectStore, properties_of
+from tidelog.pipeline.export.store import LOCAL, CatalogStore, properties_of
 
 
 def test_a_file_is_written_read_listed_and_removed(tmp_path: Path) -> None:
@@ -23,6 +23,6 @@ def test_a_file_is_written_read_listed_and_removed(tmp_path: Path) -> None:
 
 
 def test_a_store_does_not_show_its_credentials() -> None:
-    store = ObjectStore(properties_of({"s3.secret-access-key": "secret", "s3.port": 1}))
+    store = CatalogStore(properties_of({"s3.secret-access-key": "secret", "s3.port": 1}))
     assert store.properties == (("s3.port", "1"), ("s3.secret-access-key", "secret"))
     assert "secret" not in repr(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 
 pytest.importorskip("moto")
 
+import cramjam
+import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -27,7 +30,7 @@ from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
 from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
-from tidelog.pipeline.files.tiered import TieredHandler, decode_sizes, parse_manifest
+from tidelog.pipeline.files.tiered import SegmentReader, TieredHandler, decode_sizes, parse_manifest
 
 PREFIX = "tier/"
 BOUNCY_CASTLE = Path(__file__).with_name("bouncy_castle.txt")
@@ -220,12 +223,89 @@ WITHOUT_KEY = (
 NO_TEXT = WITHOUT_KEY.replace(b'"encryption": {}', b'"encryption": {"dataKey": 5, "aad": ""}')
 
 
+FIXED = {
+    "type": "fixed", "originalChunkSize": 10, "originalFileSize": 25, "transformedChunkSize": 10,
+    "finalTransformedChunkSize": 5,
+}  # fmt: skip
+
+
+def variable(sizes: list[int], **fields: Any) -> dict[str, Any]:
+    """The chunk index of a segment of 25 bytes, which has three chunks."""
+    packed = bytes(cramjam.zstd.compress(encode_sizes(sizes)))
+    text = base64.b64encode(packed).decode()
+    return {"type": "variable", "originalChunkSize": 10, "originalFileSize": 25, "transformedChunks": text, **fields}
+
+
+def manifest_with(index: Any, **fields: Any) -> bytes:
+    metadata = {"startOffset": 7, "endOffset": 9}
+    whole = {"version": "1", "chunkIndex": index, "compression": False, "remoteLogSegmentMetadata": metadata, **fields}
+    return json.dumps(whole).encode()
+
+
+def test_a_manifest_is_parsed() -> None:
+    fixed = parse_manifest(manifest_with(FIXED), "x.log", 7)
+    assert (fixed.end, fixed.size, fixed.starts) == (9, 25, (0, 10, 20, 25))
+    assert parse_manifest(manifest_with(variable([12, 14, 3])), "x.log", 7).starts == (0, 12, 26, 29)
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b'{"version": "2"}', b'{"version": "1", "chunkIndex": {}}', WITHOUT_KEY, NO_TEXT]
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"version": "2"}',
+        b'{"version": "1", "chunkIndex": {}}',
+        WITHOUT_KEY,
+        NO_TEXT,
+        *(
+            manifest_with({**FIXED, name: value})
+            for name in ("originalChunkSize", "originalFileSize", "transformedChunkSize", "finalTransformedChunkSize")
+            for value in (-1, 1.5, True, None, "9", 2**31, 1e400)
+        ),
+        manifest_with({**FIXED, "originalChunkSize": 0}),
+        manifest_with({**FIXED, "originalChunkSize": 1, "originalFileSize": 2**31 - 1}),
+        manifest_with({**FIXED, "type": "other"}),
+        manifest_with(variable([12, 14])),
+        manifest_with(variable([12, 14, 3, 4])),
+        manifest_with(variable([12, 14, -3])),
+        manifest_with(variable([12, -14, 3])),
+        manifest_with(variable([], transformedChunks="no base64")),
+        manifest_with(variable([], transformedChunks=base64.b64encode(b"no zstd").decode())),
+        manifest_with(variable([1] * 1_000_000)),
+        manifest_with(FIXED, compression="yes"),
+        manifest_with(FIXED, remoteLogSegmentMetadata={"startOffset": 8, "endOffset": 9}),
+        manifest_with(FIXED, remoteLogSegmentMetadata={"startOffset": 7, "endOffset": 6}),
+        manifest_with(FIXED, remoteLogSegmentMetadata=[]),
+    ],
 )
 def test_damaged_manifests_are_told(text: bytes) -> None:
     with pytest.raises(OSError, match=r"x\.rsm-manifest"):
-        parse_manifest(text, "x.rsm-manifest", 0)
+        parse_manifest(text, "x.rsm-manifest", 7)
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+@pytest.mark.parametrize("size", [9, 11, 10_000_000])
+def test_a_chunk_of_another_size_is_told(is_compressed: bool, size: int) -> None:
+    """Else the bytes after it would be taken for those of the next one."""
+    chunks = [b"a" * 10, b"b" * size, b"c" * 5]
+    if is_compressed:
+        chunks = [bytes(cramjam.zstd.compress(chunk)) for chunk in chunks]
+    index = variable([len(chunk) for chunk in chunks])
+    segment = parse_manifest(manifest_with(index, compression=is_compressed), "x.log", 7)
+    with SegmentReader(pa.BufferReader(b"".join(chunks)), segment, None) as reader:
+        assert reader.read(10) == b"a" * 10
+        with pytest.raises(OSError, match=r"x\.log, chunk 1"):
+            reader.read(1)
+
+
+def test_a_segment_that_is_cut_is_told() -> None:
+    segment = parse_manifest(manifest_with(FIXED), "x.log", 7)
+    reader = SegmentReader(pa.BufferReader(b"a" * 22), segment, None)
+    with reader, pytest.raises(OSError, match=r"x\.log, chunk 2: it has 2 bytes, expected 5"):
+        reader.read()
 
 
 def test_an_address_without_a_bucket_is_refused() -> None:

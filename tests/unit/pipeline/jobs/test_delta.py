@@ -25,6 +25,7 @@ from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits, delta
+from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID
 from tidelog.protocol.record.record_batch import Record, build_batch
@@ -168,14 +169,14 @@ def test_a_writer_between_the_look_and_the_commit_is_a_conflict(
     fill(data.log("orders"), 1)
     run(data)
     fill(data.log("orders"), 1)
-    real = delta._DeltaCommits._bring_in
+    real = MountedArea.bring_in
 
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(delta._DeltaCommits, "_bring_in", real)
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(MountedArea, "bring_in", real)
         DeltaTable(table_of(data)).restore(0)
-        real(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(delta._DeltaCommits, "_bring_in", overtaken)
+    monkeypatch.setattr(MountedArea, "bring_in", overtaken)
     with pytest.raises(ConflictError):
         run(data)
     run(data)
@@ -214,7 +215,7 @@ def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory) -> Non
     assert offsets(data) == [6, 7, 8, 9, 10]
 
 
-@pytest.mark.parametrize("step", ["_bring_in", "_add", "after"])
+@pytest.mark.parametrize("step", ["bring_in", "_add", "after"])
 @pytest.mark.parametrize("grows", [False, True])
 def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
     data: DataDirectory, monkeypatch: pytest.MonkeyPatch, step: str, grows: bool
@@ -229,8 +230,8 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(delta._DeltaCommits, "_add" if step == "after" else step,
-                      killed_later if step == "after" else killed)  # fmt: skip
+        target: Any = MountedArea if step == "bring_in" else delta._DeltaCommits
+        patch.setattr(target, "_add" if step == "after" else step, killed_later if step == "after" else killed)
         run(data)
     if grows:
         fill(data.log("orders"), 4)
@@ -239,6 +240,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
     there, known = files(data)
     assert there == known
     assert os.listdir(Path(table_of(data), "_tidelog", "staging")) == []
+    assert len(list(Path(table_of(data), "_tidelog").glob("delta-*.json"))) == DeltaTable(table_of(data)).version() + 1
 
 
 def test_of_two_runs_one_wins_and_the_other_says_so(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +269,45 @@ def test_damaged_batches_lie_beside_the_table(data: DataDirectory) -> None:
     assert offsets(data) == list(range(5, 20))
     letters = polars.read_parquet(Path(table_of(data), "_tidelog", "dead-letter", "*.parquet"))
     assert letters.get_column("position").to_list() == [0]
+
+
+def test_dead_letters_of_a_part_stay_when_the_run_is_killed_after_the_next_part(data: DataDirectory) -> None:
+    """Each part is a run of its own, and only the newest state names it."""
+    fill(data.log("orders"), 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    real, opened = delta._DeltaCommits.open, []
+
+    def killed_at_end(commits: delta._DeltaCommits) -> Any:
+        opened.append(commits)
+        return killed() if len(opened) == 2 else real(commits)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(delta._DeltaCommits, "open", killed_at_end)
+        run(data, file_bytes=200, commit_files=1)
+    assert DeltaTable(table_of(data)).version() > 0
+    run(data)
+    letters = polars.read_parquet(Path(table_of(data), "_tidelog", "dead-letter", "*.parquet"))
+    assert letters.get_column("position").to_list() == [0]
+    assert offsets(data) == list(range(5, 20))
+
+
+def test_the_state_that_was_committed_counts_among_others_of_its_number(data: DataDirectory) -> None:
+    fill(data.log("orders"), 2)
+    run(data)
+    folder = Path(table_of(data), "_tidelog")
+    (state,) = folder.glob("delta-00000001-*.json")
+    other = json.loads(state.read_text()) | {"run": "0" * 32, "topics": {}}
+    (folder / f"delta-00000001-{'0' * 32}.json").write_text(json.dumps(other))
+    assert run(data).committed is False
+    for path in Path(table_of(data), "_delta_log").glob("*.json"):  # as if its metadata had been cleaned up
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("\n".join(json.dumps(line) for line in lines if "commitInfo" not in line))
+    with pytest.raises(JobError, match="has 2 files of state 1"):
+        run(data)
 
 
 def test_an_audit_finds_the_rows_that_differ(data: DataDirectory) -> None:

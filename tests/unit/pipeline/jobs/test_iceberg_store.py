@@ -154,3 +154,22 @@ def test_dead_letters(data: DataDirectory, target: IcebergTarget, store: MotoSto
     letters = table_of(target, NAME + "_dead_letter").scan().to_arrow().to_pylist()
     assert [letter["position"] for letter in letters] == [0]
     assert left_over(store, target) == set()
+
+
+def test_dead_letters_of_a_run_that_did_not_commit_go(
+    data: DataDirectory, target: IcebergTarget, store: MotoStore
+) -> None:
+    fill(data.log("orders"), 4)
+    data.close()
+    path = data.path / "orders-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(iceberg_job, "_commit", killed)
+        run(data, target)
+    run(data, target)
+    folder = table_of(target).location().removeprefix(f"s3://{BUCKET}/")
+    known = table_of(target, NAME + "_dead_letter").inspect.all_files().column("file_path").to_pylist()
+    assert store.names_below(f"{folder}/dead-letter") == set(known)
+    assert len(known) == 1

@@ -96,7 +96,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
         return Kind(
             lambda asked: export_to_delta(None, asked),
             lambda: polars.read_delta(path).to_dicts(),
-            ((commits, "_bring_in"), (commits, "_add"), (upsert.Merger, "merge")),
+            ((MountedArea, "bring_in"), (commits, "_add"), (upsert.Merger, "merge")),
             path,
         )
     target = target_below(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Iterator
@@ -360,6 +361,88 @@ def test_a_log_without_values_settles_nothing(data: DataDirectory) -> None:
 def test_schemas_without_columns_are_refused(kind: str, text: Any) -> None:
     with pytest.raises(BadRequestError, match=r"schema 7.*(expected|no column)"):
         arrow_type(RegisteredSchema(7, kind, json.dumps(text)))
+
+
+def doubling_avro(levels: int) -> RegisteredSchema:
+    """Each record has the next one twice: 2 to the power of ``levels`` fields."""
+    inner: Any = "int"
+    for level in reversed(range(levels)):
+        again = inner if isinstance(inner, str) else inner["name"]
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": again}]
+        inner = {"type": "record", "name": f"r{level}", "fields": fields}
+    return RegisteredSchema(7, "AVRO", json.dumps(inner))
+
+
+def chained_avro(levels: int, kind: str = "record") -> RegisteredSchema:
+    """Types one within the other, each in a schema that the next one refers to where they are named."""
+    text: Any = "int"
+    for level in range(levels):
+        fields = [{"name": "a", "type": text}]
+        text = {"type": "record", "name": f"r{level}", "fields": fields} if kind == "record" else {
+            "type": "array", "items": text
+        }  # fmt: skip
+    return RegisteredSchema(7, "AVRO", json.dumps({"type": "record", "name": "top",
+                                                   "fields": [{"name": "a", "type": text}]}))  # fmt: skip
+
+
+def doubling_protobuf(levels: int, times: int = 2) -> RegisteredSchema:
+    file = descriptor_pb2.FileDescriptorProto(name="deep.proto", package="deep", syntax="proto3")
+    for level in range(levels):
+        message = file.message_type.add(name=f"M{level}")
+        for number in range(1, times + 1):
+            field = message.field.add(name=f"f{number}", number=number)
+            field.label = field.LABEL_OPTIONAL
+            if level + 1 < levels:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".deep.M{level + 1}"
+            else:
+                field.type = field.TYPE_INT64
+    return RegisteredSchema(7, "PROTOBUF", base64.b64encode(file.SerializeToString()).decode())
+
+
+def nested_json(levels: int) -> RegisteredSchema:
+    text = '{"type": "object", "properties": {"a": ' * levels + '{"type": "integer"}' + "}}" * levels
+    return RegisteredSchema(7, "JSON", text)
+
+
+LARGE = {
+    "Avro, doubling": doubling_avro(40),
+    "Avro, deep records": chained_avro(60),
+    "Avro, deep arrays": chained_avro(60, "array"),
+    "Avro, deeper than Python": RegisteredSchema(
+        7, "AVRO", '{"type": "array", "items": ' * 5000 + '"int"' + "}" * 5000
+    ),
+    "Protobuf, doubling": doubling_protobuf(40),
+    "Protobuf, deep": doubling_protobuf(2000, 1),
+    "JSON, deep": nested_json(60),
+    "JSON, deeper than Python": nested_json(5000),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_schemas_of_too_many_columns_are_refused(name: str) -> None:
+    """A doubling one has 2 to the power of 40 fields: a visit of them all does not end."""
+    with pytest.raises(BadRequestError, match="schema 7"):
+        arrow_type(LARGE[name])
+
+
+@pytest.mark.parametrize("schema", [doubling_avro(10), chained_avro(20), doubling_protobuf(10), nested_json(40)])
+def test_schemas_of_many_columns_are_pinned(schema: RegisteredSchema) -> None:
+    found = arrow_type(schema)
+    assert unpin(pin(found)) == found
+
+
+def test_deep_json_values_are_refused_as_columns() -> None:
+    with pytest.raises(BadRequestError, match=r"the values: it describes .* over 50 deep"):
+        inferred_type([b'{"a":' * 60 + b"1" + b"}" * 60])
+    found = inferred_type([b'{"a":' * 40 + b"1" + b"}" * 40])
+    assert found is not None
+    assert unpin(pin(found)) == found
+
+
+@pytest.mark.parametrize("text", ["no JSON", "true", '{"type": "object", "properties": [1]}', '{"type": {}}'])
+def test_json_that_is_no_schema_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError, match="schema 7"):
+        arrow_type(RegisteredSchema(7, "JSON", text))
 
 
 def test_headers_of_values() -> None:

@@ -1,0 +1,103 @@
+"""The address of a Delta table: a directory, or a prefix of an object store, as pyarrow and as ``deltalake`` name it.
+
+    given      /lake/orders      s3://bucket/orders?endpoint_override=...&region=...
+    path       /lake/orders      s3://bucket?endpoint_override=...&region=.../orders      (``files.remote``)
+    uri        /lake/orders      s3://bucket/orders, and the query as options
+
+Credentials are never part of it: both libraries take them from the environment (``AWS_ACCESS_KEY_ID`` and so on).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from tidelog.pipeline.errors import OptionError, RemoteError
+from tidelog.pipeline.files.remote import is_remote
+from tidelog.pipeline.files.storage import place_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Options = tuple[tuple[str, str], ...]
+#: A store that is away is told within half a minute; deltalake's own patience is three.
+PATIENCE: Options = (("max_retries", "3"), ("retry_timeout", "30s"))
+_SCHEMES = ("s3", "gs", "abfs", "abfss")
+_S3_OPTIONS = ("endpoint_override", "region", "scheme")
+#: Colours and arrows of an error that deltalake tells in several lines.
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaAddress:
+    """An address of a table. ``path``: for pyarrow; ``uri`` and ``options``: for deltalake."""
+
+    path: str
+    uri: str
+    options: Options = ()
+
+    @classmethod
+    def of(cls, given: str) -> DeltaAddress:
+        """Parse what a user gave. Raises OptionError."""
+        path = place_of(given)
+        if not is_remote(path):
+            return cls(path, path)
+        scheme, _, rest = path.partition("://")
+        authority, _, key = rest.partition("/")
+        bucket, _, query = authority.partition("?")
+        if scheme not in _SCHEMES or not key:
+            raise OptionError(f"Delta table {given}: expected a directory or an address such as s3://BUCKET/TABLE")
+        return cls(path, f"{scheme}://{bucket}/{key}", (*_options(given, scheme, query), *PATIENCE))
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether the table lies in an object store."""
+        return is_remote(self.path)
+
+    def open(self, version: int | None = None) -> DeltaTable:
+        """Open a version of the table, by default the newest. Raises RemoteError, deltalake's DeltaError."""
+        from deltalake import DeltaTable
+
+        with delta_errors(self):
+            return DeltaTable(self.uri, version=version, storage_options=dict(self.options))
+
+    def open_if_there(self) -> DeltaTable | None:
+        """Open the newest version; None where no table is. Raises RemoteError, deltalake's DeltaError."""
+        from deltalake import DeltaTable
+
+        with delta_errors(self):
+            is_there = DeltaTable.is_deltatable(self.uri, dict(self.options))
+        return self.open() if is_there else None
+
+
+def _options(given: str, scheme: str, query: str) -> Options:
+    """The options of deltalake that say what the query says. Raises OptionError."""
+    found = {name: unquote(value) for name, _, value in (part.partition("=") for part in query.split("&") if part)}
+    unknown = [name for name in found if scheme != "s3" or name not in _S3_OPTIONS]
+    if unknown:
+        raise OptionError(
+            f"Delta table {given}: option {unknown[0]} is unknown; expected, for s3, {', '.join(_S3_OPTIONS)}"
+        )
+    options = [("AWS_REGION", found["region"])] if "region" in found else []
+    if "endpoint_override" in found:
+        endpoint = found["endpoint_override"]
+        if "://" not in endpoint:
+            endpoint = f"{found.get('scheme', 'https')}://{endpoint}"
+        options += [("AWS_ENDPOINT_URL", endpoint), ("AWS_ALLOW_HTTP", str(endpoint.startswith("http:")).lower())]
+    return tuple(options)
+
+
+@contextmanager
+def delta_errors(address: DeltaAddress) -> Iterator[None]:
+    """Inside, an OSError about an object store becomes a RemoteError of one line."""
+    try:
+        yield
+    except OSError as error:
+        if not address.is_remote:
+            raise
+        lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
+        raise RemoteError(f"Delta table {address.uri}: {': '.join(line for line in lines if line)}") from error

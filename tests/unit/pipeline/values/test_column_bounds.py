@@ -1,0 +1,28 @@
+"""Bounds of columns: how many, and how deep within each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.values.column_bounds import MOST_DEPTH, MOST_FIELDS, ColumnBounds
+
+
+def nest(bounds: ColumnBounds, levels: int) -> None:
+    if levels:
+        with bounds.inside():
+            nest(bounds, levels - 1)
+
+
+def test_as_many_as_allowed_side_by_side() -> None:
+    bounds = ColumnBounds("schema 7")
+    for _ in range(MOST_FIELDS):
+        nest(bounds, 1)
+    with pytest.raises(BadRequestError, match="schema 7: it describes over 10000 columns"):
+        nest(bounds, 1)
+
+
+def test_as_deep_as_allowed() -> None:
+    nest(ColumnBounds("schema 7"), MOST_DEPTH)
+    with pytest.raises(BadRequestError, match="some over 50 deep"):
+        nest(ColumnBounds("schema 7"), MOST_DEPTH + 1)
