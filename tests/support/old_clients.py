@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.rivals.kafka_jars import JAVA_INSTALL
-from tests.support.jvm import QUICK, SMALL_HEAP
+from tests.support.jvm import QUICK, QUICK_JAVAC, SMALL_HEAP
 from tests.support.kafka_jars import client_classpath
 from tests.support.readers import Seen
 from tests.support.requirements import require_tool
@@ -74,7 +74,7 @@ def run_java(version: str, program: str, options: dict[str, Any], lines: Iterabl
     sources = _java_programs(version)
     directory = installed(
         f"java-{version}",
-        lambda target: [compiler, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
+        lambda target: [compiler, *QUICK_JAVAC, "-nowarn", "-cp", classpath, "-d", str(target), *sources],
         [PROGRAMS / "java" / source for source in sources],
         may_be_missing=False,
     )
