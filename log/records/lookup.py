@@ -7,11 +7,13 @@ record. Under log append time every record of a batch has the batch's time, so o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.records import engine
-from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import LOG_APPEND_TIME, RecordBatch
+
+if TYPE_CHECKING:
+    from tidelog.protocol.record.message_set import LegacyRecordBatch
 
 
 class FoundRecord(NamedTuple):
@@ -28,7 +30,7 @@ def first_at_or_after(
 
     Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError as reading the batch does.
     """
-    if isinstance(batch, LegacyRecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
+    if not isinstance(batch, RecordBatch) or batch.timestamp_type == LOG_APPEND_TIME:
         for record in batch.records(max_decompressed_bytes):
             if record.timestamp >= timestamp and record.offset >= min_offset:
                 return FoundRecord(record.timestamp, record.offset)

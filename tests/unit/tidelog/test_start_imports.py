@@ -19,6 +19,7 @@ UNUSED_MODULES = {
     "tidelog.broker.loop.thread_rule",
     "tidelog.broker.laboratory",
     "tidelog.log.recovery.scan",
+    "tidelog.protocol.record.message_set",
 }
 
 
