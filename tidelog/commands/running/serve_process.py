@@ -127,6 +127,10 @@ def run(options: ServeWords) -> int:
         from tidelog.broker.loop.thread_rule import install
 
         install()
+    if options.strict:
+        from tidelog.commands.running.core_dumps import forbid_core_dumps
+
+        forbid_core_dumps()
     from tidelog.broker.config.broker_config import BrokerConfig, ServeOptions
     from tidelog.protocol.config_def import ConfigError
 
