@@ -124,7 +124,7 @@ class Desk:
         return ended.stdout
 
     def log(self) -> str:
-        """What the broker wrote so far."""
+        """Return what the broker wrote so far."""
         path = self.directory / "broker.log"
         return path.read_text() if path.exists() else ""
 
