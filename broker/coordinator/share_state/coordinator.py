@@ -7,26 +7,42 @@ hash of ``group:topic-id:partition``. Loop thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, Written
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.types import uuid_to_str
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
     from tidelog.broker.loop.steps import Steps
 
+logger = logging.getLogger(__name__)
+
 
 class ShareStateLog(InternalTopicLog):
     """``__share_group_state`` of this broker, whose beginning can be cut off."""
 
     def delete_before(self, partition: int, offset: int) -> None:
-        """Let go of records below ``offset``. Raises KafkaError."""
-        self._partition(partition).move_log_start(offset)
+        """Let go of records below ``offset`` once all that was appended so far is committed; never, where it is not.
+
+        What stands for those records was appended after them. It may be lost with this broker as long as it is not
+        committed; followers hear at once where the log begins.
+        """
+        waiting = self.uncommitted(partition)
+        (completed(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
+
+    def _cut(self, partition: int, offset: int, committed: Deferred[None]) -> None:
+        try:
+            committed.result()
+            self._partition(partition).move_log_start(offset)
+        except KafkaError as error:
+            logger.warning("%s-%d keeps records that nothing needs: %s", self._topic, partition, error)
 
 
 class ShareStates(Protocol):

@@ -3,7 +3,8 @@
 A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
 changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
 ``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always. So one that has been
-quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it.
+quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it. The log is cut only once the
+snapshots that stand for the cut part are committed: the next coordinator may not have them otherwise.
 
 Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. A leader of
 the partition that reads the state leaves its leader epoch there: from then on the leaders before it are fenced, as is
@@ -106,7 +107,8 @@ class ShareStateShard:
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
         delete_before: Callable[[int], object] = lambda offset: None,
     ) -> None:
-        """``delete_before(offset)`` cuts the beginning of the partition's log off."""
+        """``delete_before(offset)`` cuts the beginning of the partition's log off, once what stands for it is
+        committed."""
         self.timer = timer
         self._time = time
         self._updates_per_snapshot = updates_per_snapshot

@@ -1,0 +1,309 @@
+"""Failovers of the share coordinator: what was answered as written is what the next one reads.
+
+Leaders of a share partition write its state through the queue of calls. Meanwhile the log is copied and pruned, answers
+get lost, brokers die and start, the coordinator moves, and other leaders take over. The order is drawn by Hypothesis,
+which makes a failing one as short as it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.depth import DEPTH
+from tests.unit.broker.coordinator.share_state.replicas import BROKERS, Node, ReplicatedTopic
+from tidelog.broker.coordinator.share_state.calls import CALLS, write_partition
+from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
+from tidelog.broker.coordinator.share_state.persister import TIMEOUT_MS, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
+from tidelog.broker.coordinator.share_state.state import (
+    COLD_AFTER_MS,
+    PRUNE_INTERVAL_MS,
+    ShareState,
+    StateKey,
+    Written,
+    apply_update,
+)
+from tidelog.broker.loop.deferred import Deferred, error_of, failed
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import FencedLeaderEpochError, KafkaError, NotCoordinatorError
+from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
+
+KEY = StateKey("g", b"t" * 16, 0)
+QUIET = StateKey("g", b"t" * 16, 1)
+STATE_EPOCH = 4
+LONG_MS = max(PRUNE_INTERVAL_MS, COLD_AFTER_MS) + 1
+
+Content = tuple[int, tuple[Span, ...]]
+"""Start offset and batches of a state."""
+
+
+def content_of(state: ShareState) -> Content:
+    return state.start_offset, state.batches
+
+
+class Flight(NamedTuple):
+    """A request that was sent; ``outcomes`` is None until the coordinator has taken it."""
+
+    batch: Batch
+    outcomes: dict[StateKey, Deferred[Any]] | None
+
+
+class PartitionLeader:
+    """A leader of the share partition: what it read, and what it asked for since."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.world = world
+        self.epoch = epoch
+        self.persister = ShareStatePersister(lambda _: None if world.topic.leader < 0 else world.topic.leader)
+        self.flight: Flight | None = None
+        self.states: list[ShareState] = []
+        """The state that was read, and the states that each of its changes makes of it."""
+        self.is_over = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Read the state, and go on from there."""
+        self.states = []
+        asked = ReadPartition(partition=KEY.partition, leader_epoch=self.epoch)
+        self.persister.ask(ApiKey.READ_SHARE_GROUP_STATE, KEY, asked, self.world.now_ms).on_done(self._take_read)
+
+    def _take_read(self, done: Deferred[ShareState]) -> None:
+        error = error_of(done)
+        if isinstance(error, FencedLeaderEpochError):
+            self.is_over = True
+        elif error is not None:
+            self.begin()
+        else:
+            self.world.check_read(content_of(done.result()))
+            self.states = [done.result()]
+            self.world.possible = [content_of(done.result())]
+
+    def write(self, number: int) -> None:
+        """Change the state: a record is released or acknowledged, and sometimes the start offset moves."""
+        if self.is_over or not self.states:
+            return
+        state, index = self.states[-1], len(self.states)
+        offset = self.world.next_offset()
+        kind = ACKNOWLEDGED if number % 3 else AVAILABLE
+        start = max(state.start_offset, offset - 4) if number % 2 else state.start_offset
+        change = Written(start, 0, self.epoch, [Span(offset, offset, kind, number + 1)], STATE_EPOCH)
+        self.states.append(apply_update(state, change))
+        self.world.possible.append(content_of(self.states[-1]))
+        states = self.states
+        asked = write_partition(KEY, change)
+        answer = self.persister.ask(ApiKey.WRITE_SHARE_GROUP_STATE, KEY, asked, self.world.now_ms)
+        answer.on_done(lambda done: self._take_written(done, states, index))
+
+    def _take_written(self, done: Deferred[None], states: list[ShareState], index: int) -> None:
+        error = error_of(done)
+        if states is not self.states:
+            if error is None:
+                self.world.faults.append("a change is written after one before it was refused")
+        elif isinstance(error, FencedLeaderEpochError):
+            self.is_over = True
+        elif error is not None:
+            self.begin()  # as a leader does that cannot store a change
+        else:
+            self.world.note_written(content_of(states[index]))
+
+
+class World:
+    """A replicated topic, and leaders of one share partition one after the other."""
+
+    def __init__(self) -> None:
+        self.topic = ReplicatedTopic()
+        self.now_ms = 0.0
+        self.possible: list[Content] = []
+        """What may stand in the log: from what was answered last on."""
+        self.faults: list[str] = []
+        """What went wrong within answers: those who wait for one may not raise."""
+        self._offset = 0
+        node = self.topic.nodes[self.topic.leader]
+        for key in (KEY, QUIET):
+            node.share.initialize(key, 0, STATE_EPOCH)
+        for follower in BROKERS[1:]:
+            self.topic.copy(follower)
+        self.possible = [(0, ())]
+        self.leaders = [PartitionLeader(self, 1)]
+        self.serve(self.leaders[0])
+
+    def next_offset(self) -> int:
+        """Return the offset of the record that the next change is about; some come again."""
+        self._offset += 1
+        return self._offset - self._offset % 3
+
+    def check_read(self, found: Content) -> None:
+        if found not in self.possible:
+            self.faults.append(f"{found} is read, which is none of what may have been written: {self.possible}")
+
+    def note_written(self, written: Content) -> None:
+        if written not in self.possible:
+            self.faults.append(f"{written} is answered as written, and a later leader did not read it")
+        else:
+            self.possible = self.possible[self.possible.index(written) :]
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def send(self, leader: PartitionLeader) -> None:
+        """Send the next request, or have the coordinator take the one that is sent, or take its answer."""
+        flight = leader.flight
+        if flight is None:
+            batch = leader.persister.next_batch(self.now_ms)
+            leader.flight = None if batch is None else Flight(batch, None)
+        elif flight.outcomes is None:
+            node = self.topic.nodes.get(flight.batch.node_id)
+            if node is None:
+                self.lose(leader)
+            else:
+                leader.flight = flight._replace(outcomes=take(node, flight.batch))
+        elif all(outcome.done for outcome in flight.outcomes.values()):
+            leader.flight = None
+            results = {key: error_of(one) or one.result() for key, one in flight.outcomes.items()}
+            leader.persister.take_results(flight.batch, results, self.now_ms)
+
+    def serve(self, leader: PartitionLeader) -> None:
+        """Have a request sent, taken, committed and answered, as far as those live whom it needs."""
+        for _ in range(3):
+            self.send(leader)
+            for broker in BROKERS:
+                self.topic.copy(broker)
+
+    def hurry(self, leader: PartitionLeader) -> None:
+        """Have a request sent and taken, and its answer taken if it comes without any copy."""
+        for _ in range(3):
+            self.send(leader)
+
+    def prune(self) -> None:
+        """Let so much time pass that the states are quiet, and that the logs are pruned."""
+        for node in list(self.topic.nodes.values()):
+            node.loop.advance(LONG_MS)
+
+    def lose(self, leader: PartitionLeader) -> None:
+        """Close the connection: the answer is lost, and the request too if it was not taken."""
+        flight, leader.flight = leader.flight, None
+        if flight is not None:
+            leader.persister.take_failure(flight.batch, "no answer", self.now_ms)
+
+    def step(self, what: str, number: int) -> None:
+        """Take one step of a drawn order."""
+        leader = self.leaders[-1 if number % 3 else -2 :][0]
+        steps: dict[str, Callable[[], object]] = {
+            "write": lambda: leader.write(number),
+            "send": lambda: self.send(leader),
+            "serve": lambda: self.serve(leader),
+            "hurry": lambda: self.hurry(leader),
+            "lose": lambda: self.lose(leader),
+            "take over": lambda: self.leaders.append(PartitionLeader(self, self.leaders[-1].epoch + 1)),
+            "prune": self.prune,
+        }
+        if what == "wait":
+            self.now_ms += (100.0, 1_000.0, TIMEOUT_MS)[number % 3]
+        elif what in steps:
+            steps[what]()
+        else:
+            self.change_broker(what, BROKERS[number % len(BROKERS)])
+
+    def change_broker(self, what: str, broker: int) -> None:
+        """Take a step of one broker."""
+        if what == "kill leader":
+            what, broker = "kill", self.topic.leader
+        changes = {
+            "copy": self.topic.copy, "starve": self.topic.starve, "kill": self.topic.kill,
+            "start": self.topic.start, "move": self.topic.move,
+        }  # fmt: skip
+        changes[what](broker)
+        for leader in self.leaders if what == "kill" else ():
+            if leader.flight is not None and leader.flight.batch.node_id == broker:
+                self.lose(leader)
+
+    def settle(self) -> None:
+        """Have everything run, and look at what the coordinator has then."""
+        for broker in BROKERS:
+            self.topic.start(broker)
+        for _ in range(25):
+            self.now_ms += 1_000.0
+            for broker in BROKERS:
+                self.topic.copy(broker)
+            for leader in self.leaders[-2:]:
+                self.send(leader)
+        self.check_all()
+
+    def check_all(self) -> None:
+        """Read the states from the coordinator, and from the next one."""
+        leader = self.topic.leader
+        for node_id in (leader, *(one for one in BROKERS if one != leader)):
+            for broker in BROKERS:
+                self.topic.copy(broker)
+            self.topic.move(node_id)
+            share = self.topic.nodes[node_id].share
+            assert share.read(QUIET) is not None
+            state = share.read(KEY)
+            assert state is not None
+            self.check_read(content_of(state))
+        assert self.faults == []
+
+
+def take(node: Node, batch: Batch) -> dict[StateKey, Deferred[Any]]:
+    """Make the calls of a request at a broker."""
+
+    def begin(key: StateKey, asked: Any) -> Deferred[Any]:
+        try:
+            if not node.runtime.is_here(coordinator_key(key)):
+                raise NotCoordinatorError
+            answer: Deferred[Any] = CALLS[batch.api].apply(node.share, key, asked)
+        except KafkaError as error:
+            return failed(error)
+        return answer
+
+    return {key: begin(key, call.asked) for key, call in batch.calls.items()}
+
+
+OFTEN = ["write"] * 4 + ["serve"] * 4 + ["hurry", "hurry", "send", "start", "start"]
+KINDS = [*OFTEN, "kill leader", "kill", "copy", "starve", "move", "lose", "take over", "wait", "prune"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size=20, max_size=60)
+
+
+@given(STEPS)
+@example([("write", 1), ("hurry", 1), ("kill leader", 0), ("take over", 0)])
+@example([("write", 1), ("send", 1), ("take over", 0), ("serve", 1), ("hurry", 0)])
+@example([step for number in range(12) for step in [("write", number), ("serve", 1)]])
+@settings(max_examples=25 * DEPTH)
+def test_what_was_answered_as_written_is_read(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for what, number in steps:
+        world.step(what, number)
+    world.settle()
+
+
+def test_nothing_is_cut_off_before_what_stands_for_it_is_committed() -> None:
+    """Otherwise a leader that dies takes the states along that were quiet and have been written again."""
+    world = World()
+    for number in range(5):
+        world.leaders[0].write(number)
+        world.serve(world.leaders[0])
+    world.step("prune", 0)
+    for broker in BROKERS:
+        world.topic.starve(broker)
+    world.topic.kill(world.topic.leader)
+    world.settle()
+
+
+def test_pruning_beside_a_change_that_is_not_committed_gives_no_shard_up() -> None:
+    world = World()
+    node = world.topic.nodes[world.topic.leader]
+    shard = node.runtime.shard(0)
+    for number in range(5):
+        node.share.write(KEY, Written(number, 0, 1, [Span(number, number, ACKNOWLEDGED, 1)], STATE_EPOCH))
+    world.step("prune", 0)
+    assert node.runtime.shard(0) is shard
+    start = node.log.start
+    for broker in BROKERS:
+        world.topic.copy(broker)
+    assert node.log.start > start, "cut off once it is committed"
+    state = node.share.read(KEY)
+    assert state is not None
+    assert content_of(state) == (4, (Span(4, 4, ACKNOWLEDGED, 1),))
