@@ -111,10 +111,12 @@ class History:
                 yield f"{one} was read, and its transaction is aborted"
 
     def _skipped(self, final: Sequence[Position]) -> Iterator[str]:
+        written = _offsets(final)
         for reader, reads in self.reads.items():
             for partition, offsets in _offsets(reads).items():
-                there = [one for one in _offsets(final).get(partition, ()) if min(offsets) <= one <= max(offsets)]
-                for offset in sorted(set(there) - set(offsets)):
+                first, last = min(offsets), max(offsets)
+                there = {one for one in written.get(partition, ()) if first <= one <= last}
+                for offset in sorted(there - set(offsets)):
                     yield f"{reader} passed over {partition} {offset}"
 
 
