@@ -150,9 +150,9 @@ follow-kills: $(VENV)/.test $(EXTENSIONS) ## export --follow while its process, 
 	TIDELOG_FOLLOW_FAULTS=$(FAULTS_EACH) TIDELOG_FOLLOW_SEED=$(FOLLOW_SEED) TIDELOG_FOLLOW_MASTER='$(FOLLOW_MASTER)' \
 	  $(BIN)/pytest tests/faults/test_follow_kills.py --timeout=1800 -p no:randomly
 
-spark-tables: $(VENV)/.test $(EXTENSIONS) ## Spark reads the exports' Iceberg tables (Spark 4.1 and Iceberg's runtime below build/, 500 MB)
-	test -x build/spark-4.1/bin/python || $(PYTHON) -m venv build/spark-4.1
-	build/spark-4.1/bin/python -m pip install --quiet 'pyspark==4.1.*'
+spark-tables: $(VENV)/.test $(EXTENSIONS) ## Spark reads the exports' Iceberg and Delta tables (Spark 4.1.0 and both packages below build/, 500 MB)
+	test -x build/spark-4.1.0/bin/python || $(PYTHON) -m venv build/spark-4.1.0
+	build/spark-4.1.0/bin/python -m pip install --quiet 'pyspark==4.1.0'
 	TIDELOG_SPARK_TABLES=1 $(BIN)/pytest tests/spark/test_tables.py -p no:randomly
 
 SEEDS ?= 2000

@@ -1,6 +1,6 @@
-"""Spark reads the Iceberg tables of exports as their files have them: ``make spark-tables``.
+"""Spark reads the Iceberg and Delta tables of exports as their files have them: ``make spark-tables``.
 
-It takes the newest Spark that Iceberg has a runtime for, in a virtual environment of its own below ``build``.
+It takes a Spark that both have packages for, in a virtual environment of its own below ``build``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 import pytest
 
+pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable
+
 from benchmarks.rivals.kafka_jars import BUILD, Artifact, resolve
 from tests.support.iceberg import closed_catalogs, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tidelog.pipeline.jobs.export import ExportRequest
+from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 from tidelog.protocol.record.record_batch import Record
 
@@ -26,8 +31,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 pytestmark = pytest.mark.skipif(not os.environ.get("TIDELOG_SPARK_TABLES"), reason="make spark-tables")
-PYTHON = BUILD / "spark-4.1" / "bin" / "python"
-RUNTIMES = (Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", bare=True),)
+PYTHON = BUILD / "spark-4.1.0" / "bin" / "python"
+RUNTIMES = (
+    Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", bare=True),
+    Artifact("io.delta", "delta-spark_4.1_2.13", "4.2.0", bare=True),
+    Artifact("io.delta", "delta-storage", "4.2.0", bare=True),
+)
 SCRIPT = Path(__file__).parents[1] / "support" / "scripts" / "spark_tables.py"
 Rows = list[dict[str, Any]]
 
@@ -121,3 +130,22 @@ def test_spark_reads_an_iceberg_table_as_its_files_have_it(
     expected = plain(rows_in_files(table_of(target)))
     assert len(expected) > (370 if mode == "append" else 10)
     assert spark.read("iceberg", table_of(target).metadata_location) == expected
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_spark_reads_a_delta_table(
+    data: DataDirectory, tmp_path: Path, spark: OtherSpark, mode: str, has_checkpoint: bool
+) -> None:
+    """Versions of exports, of a deletion between two of them, and before and after a checkpoint."""
+    path = str(tmp_path / "table")
+    for turn in range(3):
+        export_to_delta(None, ExportRequest(data.source(), path, file_bytes=4000, commit_files=4, mode=mode))
+        fill(data.log("orders"), 2)
+        if turn == 0:
+            DeltaTable(path).delete("offset = 360")
+        if turn == 1 and has_checkpoint:
+            DeltaTable(path).create_checkpoint()
+    expected = plain(DeltaTable(path).to_pyarrow_table().to_pylist())
+    assert len(expected) > (370 if mode == "append" else 10)
+    assert spark.read("delta", path) == expected

@@ -1,4 +1,4 @@
-"""Read tables with a Spark that has Iceberg's runtime: ``spark_tables.py JARS WORK``.
+"""Read tables with a Spark that has Iceberg's runtime and Delta's package: ``spark_tables.py JARS WORK``.
 
 Lines of standard input are JSON, a format and an address; each is answered by a line of JSON, the table's rows. Run by
 an interpreter that has the Spark which the runtime is made for.
@@ -17,6 +17,9 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 COLUMNS = ("topic", "partition", "offset", "hex(key) key", "hex(value) value", "unix_micros(timestamp) timestamp",
            "timestampType", "transform(headers, h -> struct(h.key, hex(h.value) value)) headers")  # fmt: skip
