@@ -130,6 +130,10 @@ class Cluster:
             self._leaders[topic] = self._ask_leaders(topic, create)
         return self._leaders[topic]
 
+    def can_ask_leader(self, topic: str, partition: int) -> bool:
+        """Return whether the partition's leader can be asked; the broker of a console asks no other one."""
+        return True
+
     def leader(self, topic: str, partition: int) -> Address:
         """The address of one partition's leader. Raises as ``leaders``."""
         leaders = self.leaders(topic)

@@ -128,6 +128,10 @@ class LocalCluster(Cluster):
         """This broker's address, by its node id. Raises ClientError."""
         return {self._node_id: self._own_address()}
 
+    def can_ask_leader(self, topic: str, partition: int) -> bool:
+        """Return whether this broker leads the partition."""
+        return self.leader(topic, partition) == self._own_address()
+
     def _own_address(self) -> Address:
         if self._own is None:
             answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)

@@ -283,9 +283,10 @@ def _share_lags(client: Client, group: str) -> list[PartitionLag]:
 
 
 def _ends_that_are_there(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ask for the ends of logs; those of topics that are gone are left out."""
+    """Ask for the ends of logs; those of topics that are gone, or of leaders that are not asked, are left out."""
     there = {topic.name: len(topic.partitions) for topic in list_topics(cluster)}
-    return log_ends(cluster, [(topic, number) for topic, number in places if number < there.get(topic, 0)])
+    asked = [(topic, number) for topic, number in places if number < there.get(topic, 0)]
+    return log_ends(cluster, [place for place in asked if cluster.can_ask_leader(*place)])
 
 
 def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -104,11 +104,13 @@ def topic_page(view: View) -> Page:
 
 
 def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> list[PartitionRow]:
-    """Ask for sizes and offsets of the partitions that are shown."""
+    """Ask for sizes of the partitions that are shown, and for the offsets of those that this broker leads."""
+    node_id = view.asker.broker.node_id
     places = [(topic, one.partition) for one in partitions]
+    led = [(topic, one.partition) for one in partitions if one.leader == node_id]
     sizes = ask_for(lambda: sizes_of(view, [topic])).value or {}
-    starts = ask_for(lambda: log_starts(view.cluster, places)).value or {}
-    ends = ask_for(lambda: log_ends(view.cluster, places)).value or {}
+    starts = ask_for(lambda: log_starts(view.cluster, led)).value or {}
+    ends = ask_for(lambda: log_ends(view.cluster, led)).value or {}
     lags = index_lags(view, places)
     return [
         PartitionRow(one, sizes.get(place), starts.get(place), ends.get(place), lags.get(place))

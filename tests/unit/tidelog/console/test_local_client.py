@@ -15,6 +15,7 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.security.principal import ANONYMOUS
+from tidelog.client.admin.groups import _ends_that_are_there as ends_that_are_there
 from tidelog.client.admin.offsets import log_ends
 from tidelog.client.admin.topics import list_topics
 from tidelog.client.connection import ClientError
@@ -41,6 +42,9 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
         assert asker.in_loop(lambda: 5) == 5
         with pytest.raises(ClientError, match="ask its console"):
             cluster.client_for(("10.0.0.9", 9092))
+        cluster._leaders["elsewhere"] = [("10.0.0.9", 9092), cluster.leader("orders", 0)]
+        assert ends_that_are_there(cluster, [("orders", 0), ("orders", 7), ("gone", 0)]) == {("orders", 0): 2}
+        assert [cluster.can_ask_leader("elsewhere", number) for number in (0, 1)] == [False, True]
         with pytest.raises(ZeroDivisionError):
             asker.in_loop(lambda: 1 // 0)
 
