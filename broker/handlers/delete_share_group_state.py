@@ -26,7 +26,7 @@ def handle(
     return response
 
 
-def error_response(request: DeleteShareGroupStateRequest, error: KafkaError) -> DeleteShareGroupStateResponse:
+def error_response(request: DeleteShareGroupStateRequest, error: KafkaError) -> Steps[DeleteShareGroupStateResponse]:
     """Build a response with one error for every share partition."""
-    response: DeleteShareGroupStateResponse = build_error(API_KEY, request, error)
+    response: DeleteShareGroupStateResponse = yield from build_error(API_KEY, request, error)
     return response

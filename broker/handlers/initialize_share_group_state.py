@@ -26,7 +26,9 @@ def handle(
     return response
 
 
-def error_response(request: InitializeShareGroupStateRequest, error: KafkaError) -> InitializeShareGroupStateResponse:
+def error_response(
+    request: InitializeShareGroupStateRequest, error: KafkaError
+) -> Steps[InitializeShareGroupStateResponse]:
     """Build a response with one error for every share partition."""
-    response: InitializeShareGroupStateResponse = build_error(API_KEY, request, error)
+    response: InitializeShareGroupStateResponse = yield from build_error(API_KEY, request, error)
     return response

@@ -26,7 +26,7 @@ def handle(
     return response
 
 
-def error_response(request: ReadShareGroupStateRequest, error: KafkaError) -> ReadShareGroupStateResponse:
+def error_response(request: ReadShareGroupStateRequest, error: KafkaError) -> Steps[ReadShareGroupStateResponse]:
     """Build a response with one error for every share partition."""
-    response: ReadShareGroupStateResponse = build_error(API_KEY, request, error)
+    response: ReadShareGroupStateResponse = yield from build_error(API_KEY, request, error)
     return response

@@ -29,7 +29,9 @@ def handle(
     return response
 
 
-def error_response(request: ReadShareGroupStateSummaryRequest, error: KafkaError) -> ReadShareGroupStateSummaryResponse:
+def error_response(
+    request: ReadShareGroupStateSummaryRequest, error: KafkaError
+) -> Steps[ReadShareGroupStateSummaryResponse]:
     """Build a response with one error for every share partition."""
-    response: ReadShareGroupStateSummaryResponse = build_error(API_KEY, request, error)
+    response: ReadShareGroupStateSummaryResponse = yield from build_error(API_KEY, request, error)
     return response

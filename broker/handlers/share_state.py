@@ -10,7 +10,7 @@ from tidelog.broker.coordinator.share_state.calls import CALLS, NEVER_MADE, Call
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred, failed
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, apply_each, settled
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError, UnknownTopicOrPartitionError
@@ -81,18 +81,15 @@ def build_result(call: Call, partition: int, outcome: Deferred[Any]) -> Steps[An
     return call.result(partition=partition, **call.fields_of(NEVER_MADE if state is None else state))
 
 
-def build_error(api: ApiKey, request: Any, error: KafkaError) -> Any:
-    """Build a response with one error for every share partition."""
+def build_error(api: ApiKey, request: Any, error: KafkaError) -> Steps[Any]:
+    """Build a response with one error for every share partition, some of them in a step."""
     call = CALLS[api]
-    return call.response(
-        results=[
-            call.topic_result(
-                topic_id=topic.topic_id,
-                partitions=[
-                    call.result(partition=one.partition, error_code=error.code, error_message=error.message)
-                    for one in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    results = []
+    for topic in request.topics:
+        partitions = yield from apply_each(
+            topic.partitions,
+            lambda one: call.result(partition=one.partition, error_code=error.code, error_message=error.message),
+        )
+        results.append(call.topic_result(topic_id=topic.topic_id, partitions=partitions))
+        yield None
+    return call.response(results=results)

@@ -29,7 +29,7 @@ def handle(
     return response
 
 
-def error_response(request: WriteShareGroupStateRequest, error: KafkaError) -> WriteShareGroupStateResponse:
+def error_response(request: WriteShareGroupStateRequest, error: KafkaError) -> Steps[WriteShareGroupStateResponse]:
     """Build a response with one error for every share partition."""
-    response: WriteShareGroupStateResponse = build_error(API_KEY, request, error)
+    response: WriteShareGroupStateResponse = yield from build_error(API_KEY, request, error)
     return response

@@ -263,6 +263,6 @@ def test_a_broker_answers_for_what_it_keeps_alone(
     monkeypatch.setattr(type(runtime), "is_here", lambda *_: False)
     ((one,),) = (topic.partitions for topic in serve(world, request).results)
     assert (one.partition, one.error_code) == (7, NotCoordinatorError.code)
-    refused = build_error(handler.API_KEY, request, NotCoordinatorError())
-    assert refused == handler.error_response(request, NotCoordinatorError())
+    refused = response_of(build_error(handler.API_KEY, request, NotCoordinatorError()))
+    assert refused == response_of(handler.error_response(request, NotCoordinatorError()))
     assert [[one.error_code for one in topic.partitions] for topic in refused.results] == [[NotCoordinatorError.code]]
