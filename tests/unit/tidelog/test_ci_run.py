@@ -1,4 +1,4 @@
-"""Exit codes of CI's script when tests or checks fail, with stand-ins of all that it runs."""
+"""Exit codes of CI's script when tests or checks fail, with stand-ins of all that it runs; how many workers test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.requirements import require_tool
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ("gcc", "kcat", "curl", "javac", "mvn", "npm", "python3", "apt-get")
@@ -74,3 +76,32 @@ def test_it_fails_where_tests_fail_twice(tmp_path: Path) -> None:
 def test_it_fails_where_the_tests_ended_early(tmp_path: Path, code: str) -> None:
     """Interrupted, an internal error, wrong usage: what had failed until then may pass, the rest did not run."""
     assert run(tmp_path, TESTS=code).returncode == 1
+
+
+def test_tests_begin_without_jars_that_take_too_long(tmp_path: Path) -> None:
+    """They fetch what they need by themselves, as on a machine where Maven's registry refuses."""
+    executable(tmp_path / "bin" / "timeout", f'echo "$*" > {tmp_path / "bounded"}; exit 124')
+    assert run(tmp_path).returncode == 0
+    assert (tmp_path / "bounded").read_text() == "300 make kafka-jars\n"
+
+
+def test_an_earlier_second_run_is_not_told_again(tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "retried.txt").write_text("FAILED of yesterday\n")
+    assert "yesterday" not in run(tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("processors", "kilobytes", "workers"),
+    [(2, 24_600_000, 6), (2, 4_030_000, 4), (16, 65_800_000, 48), (64, 32_900_000, 32), (1, 900_000, 2)],
+)
+def test_workers_have_a_gigabyte_each(tmp_path: Path, processors: int, kilobytes: int, workers: int) -> None:
+    executable(tmp_path / "bin" / "nproc", f"echo {processors}")
+    table = tmp_path / "meminfo"
+    table.write_text(f"MemTotal:       {kilobytes} kB\nMemFree:        1000 kB\n")
+    make = require_tool("make", "apt-get install make")
+    command = [make, "--dry-run", "unit", f"MEMORY_TABLE={table}"]
+    # Nothing else: a make that runs this test hands its options down.
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert f"--numprocesses={workers} " in done.stdout
