@@ -96,6 +96,10 @@ def test_there_and_back(tmp_path: Path, stop: Stop) -> None:
         change(theirs.bootstrap)
         changed = seen(theirs), picture(theirs.bootstrap, samples.topics)
         stop(theirs)
+        metadata = theirs.data_directory / METADATA_DIRECTORY
+        changes = [change for path in metadata.glob("*.log") for change in partition_changes(path, 0)]
+        assert any(change.leader == 1 for change in changes)
+        assert all(change.leader_recovery_state != RECOVERING for change in changes)
 
         ours.start()
         expect(ours, changed, samples)
