@@ -41,8 +41,11 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
         commits.append(_commit(broker, context, with_fields(request, topics=known)))
         yield None
     answered = yield from all_settled(commits)
-    pairs = zip(refused, answered, strict=True)
-    return OffsetCommitResponse(topics=[topic for told, part in pairs for topic in join_answers(told, part.topics)])
+    told = []
+    for unknown_topics, answer in zip(refused, answered, strict=True):
+        told += join_answers(unknown_topics, answer.topics)
+        yield None
+    return OffsetCommitResponse(topics=told)
 
 
 def _commit(broker: Broker, context: RequestContext, part: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:

@@ -10,10 +10,12 @@ from tidelog.broker.coordinator.share_state.calls import CALLS, NEVER_MADE, Call
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred, failed
-from tidelog.broker.loop.steps import Steps, apply_each, settled
+from tidelog.broker.loop.steps import Steps, apply_each, settled, taken_from, without_traceback
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError, UnknownTopicOrPartitionError
+
+Outcomes = list[tuple[int, Deferred[Any]]]
 
 READS = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
 
@@ -25,11 +27,27 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
     """
     check_enabled(broker)
     call = CALLS[api]
+    begun = yield from begin_calls(broker, api, request)
+    results = []
+    for topic, outcomes in taken_from(begun):
+        partitions = []
+        for partition, outcome in taken_from(outcomes):
+            partitions.append((yield from build_result(call, partition, outcome)))
+            yield None
+        results.append(call.topic_result(topic_id=topic.topic_id, partitions=partitions))
+        yield None
+    return call.response(results=results)
+
+
+def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[Any, Outcomes]]]:
+    """Make the calls, and return for each topic what becomes of them."""
+    call = CALLS[api]
     seen: set[StateKey] = set()
-    begun: list[tuple[Any, list[tuple[int, Deferred[Any]]]]] = []
+    begun = []
     for topic in request.topics:
-        outcomes = []
+        outcomes: Outcomes = []
         for asked in topic.partitions:
+            yield None
             key = StateKey(request.group_id, bytes(topic.topic_id), asked.partition)
             if api in READS and key in seen:
                 continue
@@ -37,13 +55,8 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
             yield opening_of(broker, key)
             outcomes.append((asked.partition, begin_call(broker, call, key, asked)))
         begun.append((topic, outcomes))
-    results = []
-    for topic, outcomes in begun:
-        partitions = []
-        for partition, outcome in outcomes:
-            partitions.append((yield from build_result(call, partition, outcome)))
-        results.append(call.topic_result(topic_id=topic.topic_id, partitions=partitions))
-    return call.response(results=results)
+        yield None
+    return begun
 
 
 def opening_of(broker: Broker, key: StateKey) -> Deferred[None] | None:
@@ -62,7 +75,7 @@ def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferre
             check_partition(broker, key)
         return call.apply(share, key, asked)
     except KafkaError as error:
-        return failed(error)
+        return failed(without_traceback(error))
 
 
 def check_partition(broker: Broker, key: StateKey) -> None:

@@ -64,6 +64,7 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
     for part, answer in zip(parts, answered, strict=True):
         refused = [topic for asked, error in part.unknown for topic in _refuse([asked], error)]
         told += join_answers(refused, answer.topics)
+        yield None
     return TxnOffsetCommitResponse(topics=told)
 
 

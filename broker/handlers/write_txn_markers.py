@@ -27,7 +27,6 @@ from tidelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
-    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -65,7 +64,8 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
             for partition in topic.partition_indexes:
                 yield writer.opening((topic.name, partition))
             codes = yield from apply_each(topic.partition_indexes, partial(write, marker, topic.name))
-            topics.append(build_topic_result(topic, (yield from all_settled(codes))))
+            results = yield from build_results(topic.partition_indexes, (yield from all_settled(codes)))
+            topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
             yield None
         markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         yield None
@@ -77,14 +77,11 @@ def code_of(error: KafkaError) -> int:
     return NotLeaderOrFollowerError.code if isinstance(error, OF_COORDINATORS) else error.code
 
 
-def build_topic_result(topic: WritableTxnMarkerTopic, codes: list[int]) -> WritableTxnMarkerTopicResult:
+def build_results(partitions: list[int], codes: list[int]) -> Steps[list[WritableTxnMarkerPartitionResult]]:
     """Build the results of one topic's partitions."""
-    return WritableTxnMarkerTopicResult(
-        name=topic.name,
-        partitions=[
-            WritableTxnMarkerPartitionResult(partition_index=partition, error_code=code)
-            for partition, code in zip(topic.partition_indexes, codes, strict=True)
-        ],
+    return apply_each(
+        zip(partitions, codes, strict=True),
+        lambda result: WritableTxnMarkerPartitionResult(partition_index=result[0], error_code=result[1]),
     )
 
 

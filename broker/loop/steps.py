@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidelog.broker.errors import CloseConnectionError
@@ -99,6 +99,13 @@ def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, 
         if not number % ITEMS_PER_STEP:
             yield None
     return found
+
+
+def taken_from(items: list[T]) -> Iterator[T]:
+    """Take the items out of a list, the first one first: what was made of one is not kept until all are done."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def let_go(held: list[list[Any]]) -> Steps[None]:

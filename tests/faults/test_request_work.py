@@ -31,6 +31,7 @@ TURN_MS = 6
 FIXED_CALLS = 3_000
 """What a request costs whatever is in it."""
 MOST_TIMES = 3.0
+PARTITIONS = 3_000
 OTHERS = {ApiKey.PRODUCE}  # its records are its work, and a short one is decoded in C: its CPU time is measured
 
 
@@ -75,6 +76,17 @@ def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(wor
     assert (steep, long_turns) == ([], [])
 
 
+@pytest.mark.parametrize(
+    "api_key",
+    [ApiKey.TXN_OFFSET_COMMIT, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY],
+    ids=lambda key: ApiKey(key).name,
+)
+def test_what_is_refused_by_the_thousand_is_answered_in_short_turns(world: World, api_key: ApiKey) -> None:
+    cases = [case for case in all_cases(api_key) if case.version == REGISTRY[api_key].max_version]
+    longest = {str(case): max(world.ask_once(frame_of(case, PARTITIONS))) for case in cases}
+    assert {case: calls for case, calls in longest.items() if calls > TURN_MS * CALLS_PER_MS} == {}
+
+
 def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:
     """Requests that create these topics and delete them, with their versions."""
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in names]
@@ -82,9 +94,6 @@ def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:
         (CreateTopicsRequest(topics=topics), 7),
         (DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names]), 6),
     ]
-
-
-PARTITIONS = 3_000
 
 
 def fetch_of(count: int, **fields: Any) -> bytes:
