@@ -9,6 +9,7 @@ fire; the heap is rebuilt when more than half of it is cancelled, so memory foll
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,6 +19,8 @@ _REBUILD_MINIMUM = 512
 """Below this many entries, cancelled timers are left for their deadline to remove."""
 RUN_MS = 2.0
 """Time that timers due together get before others are served: a thousand connections may reach their limit at once."""
+_MOST_DUE = 256
+"""Most timers that are taken from the heap at once; the others stay there until these have fired."""
 
 
 class CancelHandle(Protocol):
@@ -49,7 +52,7 @@ class Timer:
 class TimerQueue:
     """Timers over ``monotonic_ms``; ``call_later(seconds, callback)`` is the loop's. Loop thread only."""
 
-    __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_heap", "monotonic_ms", "turns")
+    __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_due", "_heap", "monotonic_ms", "turns")
 
     def __init__(
         self,
@@ -62,12 +65,14 @@ class TimerQueue:
         """Measures each timer's callback."""
         self._call_later = call_later
         self._heap: list[Timer] = []
+        self._due: deque[Timer] = deque()
+        """Timers that are due and have not fired yet, in their order, all before those of the heap."""
         self._cancelled = 0
         self._armed: CancelHandle | None = None
         self._armed_deadline = float("inf")
 
     def __len__(self) -> int:
-        return len(self._heap) - self._cancelled
+        return len(self._due) + len(self._heap) - self._cancelled
 
     def schedule(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` once, ``delay_ms`` milliseconds from now or a little later."""
@@ -80,6 +85,7 @@ class TimerQueue:
 
     def close(self) -> None:
         """Fire nothing any more."""
+        self._due.clear()
         self._heap.clear()
         self._cancelled = 0
         if self._armed is not None:
@@ -97,24 +103,26 @@ class TimerQueue:
         """Fire what is due; the loop's timer calls this. After RUN_MS others are served before the rest is fired."""
         self._armed = None
         self._armed_deadline = float("inf")
-        heap, now = self._heap, self.monotonic_ms()
-        due: list[Timer] = []
-        while heap and heap[0].deadline_ms <= now:
-            due.append(heapq.heappop(heap))
+        now = self.monotonic_ms()
+        self._take_due(now)
         try:
-            while due:
-                timer = due.pop(0)
+            while self._due:
+                timer = self._due.popleft()
                 callback, timer.callback = timer.callback, None
                 if callback is None:
                     self._cancelled -= 1
                 else:
                     self.turns.run("timer", callback)
-                    if due and self.monotonic_ms() - now >= RUN_MS:
+                    if self.monotonic_ms() - now >= RUN_MS:
                         break
-        finally:
-            for timer in due:  # the rest keeps its turn, also if a callback raised
-                heapq.heappush(heap, timer)
+        finally:  # the rest keeps its turn, also if a callback raised
             self._arm(now)
+
+    def _take_due(self, now: float) -> None:
+        """Take the timers of the heap that are due, unless earlier ones have not fired yet."""
+        heap, due = self._heap, self._due
+        while heap and heap[0].deadline_ms <= now and len(due) < _MOST_DUE:
+            due.append(heapq.heappop(heap))
 
     def note_cancelled(self) -> None:
         """A timer of this queue was cancelled; drops the dead ones when they are most of the heap."""
@@ -122,12 +130,13 @@ class TimerQueue:
         if self._cancelled * 2 > len(self._heap) >= _REBUILD_MINIMUM:
             self._heap = [timer for timer in self._heap if timer.callback is not None]
             heapq.heapify(self._heap)
-            self._cancelled = 0
+            self._cancelled = sum(timer.callback is None for timer in self._due)
 
     def _arm(self, now: float) -> None:
-        if not self._heap:
+        first = self._due or self._heap
+        if not first:
             return
-        deadline = self._heap[0].deadline_ms
+        deadline = first[0].deadline_ms
         if deadline >= self._armed_deadline:
             return
         if self._armed is not None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
-from tidelog.broker.loop.timers import RUN_MS
+from tidelog.broker.loop.timers import RUN_MS, Timer
 
 
 @pytest.fixture
@@ -99,6 +101,66 @@ def test_timers_due_together_let_others_be_served_in_between(loop: ManualLoop) -
         turns.append(len(fired))
     assert turns == [2, 4, 6, 8, 10]
     assert fired == [*range(10)]
+
+
+def test_none_of_those_that_wait_is_lost_when_a_callback_cancels_most_of_the_others(loop: ManualLoop) -> None:
+    """Connections that are closed together cancel their own timers: the heap is built again."""
+    fired: list[int] = []
+    others = [loop.timers.schedule(60_000, lambda: None) for _ in range(1000)]
+
+    def fire(number: int) -> None:
+        loop.time.advance(RUN_MS)
+        fired.append(number)
+        for other in others:
+            other.cancel()
+
+    for number in range(5):
+        loop.timers.schedule(10 + number / 100, partial(fire, number))
+    loop.advance(100)
+    assert fired == [*range(5)]
+    assert len(loop.timers) == 0
+
+
+def test_many_that_are_due_together_fire_in_order_also_if_some_are_cancelled_meanwhile(loop: ManualLoop) -> None:
+    fired: list[int] = []
+
+    def fire(number: int) -> None:
+        fired.append(number)
+        timers[number + 1].cancel()
+
+    timers = [loop.timers.schedule(number / 1000, partial(fire, number)) for number in range(3000)]
+    loop.time.advance(10)
+    loop.advance(100)
+    assert fired == [*range(0, 3000, 2)]
+    assert len(loop.timers) == 0
+
+
+def test_a_turn_does_not_take_all_that_are_due_from_the_heap(loop: ManualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn took all of them, fired one, and put the others back."""
+    compared = 0
+    compare = Timer.__lt__
+
+    def count(one: Timer, other: Timer) -> bool:
+        nonlocal compared
+        compared += 1
+        return compare(one, other)
+
+    for number in range(20_000):
+        loop.timers.schedule(number / 10_000, lambda: loop.time.advance(RUN_MS))
+    loop.time.advance(20)
+    monkeypatch.setattr(Timer, "__lt__", count)
+    for _ in range(10):
+        loop.timers.run_due()
+    assert len(loop.timers) == 19_990
+    assert compared < 20_000
+
+
+def test_closing_by_a_callback_fires_none_of_those_due_with_it(loop: ManualLoop) -> None:
+    fired: list[int] = []
+    loop.timers.schedule(1, loop.timers.close)
+    loop.timers.schedule(1, lambda: fired.append(1))
+    loop.advance(100)
+    assert fired == []
 
 
 def test_a_callback_may_schedule_again(loop: ManualLoop) -> None:
