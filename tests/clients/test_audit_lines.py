@@ -15,10 +15,12 @@ import pytest
 
 from tests.support.access_brokers import SETTINGS, LoggedIn
 from tests.support.broker import TidelogProcess, free_port
+from tests.support.kraft_node import wait_until
 from tidelog.broker.config.description import ResourceType as Config
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import CoordinatorLoadInProgressError
 
 WORK = {
     "produce", "offset_commit", "txn_offset_commit", "join_group", "sync_group", "heartbeat", "leave_group",
@@ -146,11 +148,18 @@ class Audited:
         return [line for line in lines if line["event"] != "login"]
 
     def change(self, api: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
-        """Ask Ann's question in its newest version; the lines that it made."""
+        """Ask Ann's question in its newest version, again while a coordinator loads; the lines that it made."""
         before = len(self.lines())
         fields = {name: self._token if value is TOKEN else value for name, value in fields.items()}
         version = REGISTRY[ApiKey[api.upper()]].max_version
-        response = self.ann.ask_quietly(api, version, **fields)
+        response = None
+
+        def is_answered() -> bool:
+            nonlocal response
+            response = self.ann.ask_quietly(api, version, **fields)
+            return getattr(response, "error_code", 0) != CoordinatorLoadInProgressError.code
+
+        wait_until(is_answered, f"an answer to {api}")
         assert response is not None
         if api == "create_delegation_token":
             self._token = bytes(response.hmac) or self._token
