@@ -1,20 +1,20 @@
 """The last minutes of a broker in samples: bytes and records in and out, requests, the lag of each group.
 
 Samples are taken while a page is looked at, and for some minutes after. Each costs the loop what
-``/metrics`` costs it, and the lags are worked out in a thread. Loop thread only, but for ``lags`` and ``rates``, whose
-answers are copies.
+``/metrics`` costs it, and the lags are worked out in a thread. Loop thread only, but for ``lags``, ``is_partial`` and
+``rates``, whose answers are copies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.admin.prometheus import group_commits, lag_samples
+from tidelog.broker.admin.prometheus import Commits, group_commits, lag_samples
 from tidelog.broker.metrics.request_times import NAME as REQUEST_TIMES
 
 if TYPE_CHECKING:
@@ -63,13 +63,16 @@ class History:
     def __init__(self) -> None:
         self._totals: deque[Totals] = deque(maxlen=KEPT)
         self._lags: dict[str, deque[int]] = {}
+        self._partial: frozenset[str] = frozenset()
 
     def add_totals(self, totals: Totals) -> None:
         """Add the counters of a moment."""
         self._totals.append(totals)
 
-    def add_lags(self, lags: Mapping[str, int]) -> None:
-        """Add the lag of each group; a group that is gone is forgotten."""
+    def add_lags(self, lags: Mapping[str, int], partial: Iterable[str] = ()) -> None:
+        """Add the lag of each group; a group that is gone is forgotten. ``partial``: groups that have more partitions
+        than were summed."""
+        self._partial = frozenset(partial)
         for group in [group for group in self._lags if group not in lags]:
             del self._lags[group]
         for group, lag in lags.items():
@@ -82,6 +85,10 @@ class History:
     def lags(self, group: str) -> list[int]:
         """The lags of a group, the latest last. Any thread."""
         return list(self._lags.get(group, ()))
+
+    def is_partial(self, group: str) -> bool:
+        """Return whether the latest lag is of some of the group's partitions alone. Any thread."""
+        return group in self._partial
 
     def rates(self) -> list[Rates]:
         """The rates between the samples, the latest last. Any thread."""
@@ -159,7 +166,8 @@ class Sampler:
         broker = self._broker
         self._history.add_totals(take_totals(broker))
         commits, partitions = group_commits(broker), list(broker.replica_manager.known_partitions())
-        self._history.add_lags(await broker.loop.run_in_executor(None, group_lags, lag_samples(commits, partitions)))
+        found = await broker.loop.run_in_executor(None, lambda: list(lag_samples(commits, partitions)))
+        self._history.add_lags(group_lags(found), partial_groups(commits, found))
 
     def _now_s(self) -> float:
         return self._broker.time.monotonic_ms() / 1000
@@ -172,3 +180,13 @@ def group_lags(samples: Iterable[Sample]) -> dict[str, int]:
         group = sample.labels["group"]
         lags[group] = lags.get(group, 0) + int(sample.value)
     return lags
+
+
+def partial_groups(commits: Iterable[Commits], samples: Iterable[Sample]) -> set[str]:
+    """Find the groups with committed offsets that no sample is about: another broker leads the partition, or nothing
+    has touched its log since the start."""
+    missing: Counter[str] = Counter()
+    for group, _, partitions in commits:
+        missing[group] += len(partitions)
+    missing.subtract(sample.labels["group"] for sample in samples)
+    return {group for group, count in missing.items() if count}

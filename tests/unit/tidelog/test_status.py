@@ -11,6 +11,7 @@ from tidelog.client.admin import groups, nodes
 from tidelog.client.admin.groups import Group, ListedGroup, Member, PartitionLag
 from tidelog.client.admin.nodes import LogDir, LogDirPartition
 from tidelog.client.admin.topics import Partition, Topic
+from tidelog.commands.manage.group import as_object, print_group
 from tidelog.commands.manage.status import (
     SHOWN_ROWS,
     ask_brokers,
@@ -21,6 +22,8 @@ from tidelog.commands.manage.status import (
     shortened,
     show,
 )
+from tidelog.console.rendering import render
+from tidelog.console.view import Page
 
 TOPICS = [
     Topic("fine", "", False, [Partition(0, 1, 0, [1, 2], [1, 2], [])]),
@@ -29,7 +32,7 @@ TOPICS = [
 
 
 def group(name: str, *lags: int | None) -> Group:
-    places = [PartitionLag("t", number, 0, 0, lag, None) for number, lag in enumerate(lags)]
+    places = [PartitionLag("t", number, 0, lag, lag, None) for number, lag in enumerate(lags)]
     return Group(name, "classic", "Stable", "", [Member("m", "c", "h", [])], places)
 
 
@@ -43,7 +46,41 @@ def test_groups_that_lag_come_with_the_farthest_first() -> None:
     listed = [ListedGroup(name, "classic", "", "") for name in "abcd"]
     found = groups_in(listed, [group("a", 1, None), group("b", 5, 5), group("c", 0)])
     assert (found["groups"], found["states"]) == (4, {"Stable": 3})
-    assert [(one["group"], one["lag"]) for one in found["lagging"]] == [("b", 10), ("a", 1)]
+    assert [(one["group"], one["lag"], one["lag_at_least"]) for one in found["lagging"]] == [
+        ("b", 10, 10), ("a", None, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ends", "lags", "text", "total"),
+    [([5, 7], [5, 7], "12", 12), ([5, None], [5, None], "at least 5", None), ([None], [None], "unknown", None),
+     ([5, 0], [5, None], "5", 5), ([7], [None], "unknown", None), ([], [], "0", 0)],
+)  # fmt: skip
+def test_a_lag_that_is_not_known_says_so(
+    ends: list[int | None], lags: list[int | None], text: str, total: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [
+        PartitionLag("t", number, 0, end, lag, None) for number, (end, lag) in enumerate(zip(ends, lags, strict=True))
+    ]
+    found = Group("g", "classic", "Stable", "", [], places)
+    print_group(found)
+    assert capsys.readouterr().out.splitlines()[2] == f"lag: {text}"
+    assert (as_object(found)["lag"], as_object(found)["lag_at_least"]) == (total, sum(lag or 0 for lag in lags))
+    values = {"section": "groups", "group": found, "rows": places, "next": None, "lags": [5],
+              "lags_are_partial": total is None, "members": [], "member_places": 1}  # fmt: skip
+    page = render(Page("group.html", "g", values))
+    assert f'<dd id="lag">{text}</dd>' in page
+    assert ("has an open log" in page) == (total is None)
+
+
+def test_the_screen_says_which_lag_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    show({
+        "cluster": "c", "controller": 1, "brokers": [], **partitions_in([]), "log_dirs": [], "problems": [],
+        **groups_in([], [group("a", 1, None), group("b", 5, 5)]),
+    })  # fmt: skip
+    assert [line.split()[3:] for line in capsys.readouterr().out.splitlines() if line[:2] in ("a ", "b ")] == [
+        ["10"], ["at", "least", "1"],
+    ]  # fmt: skip
 
 
 def test_directories_have_the_bytes_of_their_partitions() -> None:

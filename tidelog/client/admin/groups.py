@@ -90,8 +90,20 @@ class Group(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The sum of the lags that are known."""
+        """The sum of the lags that are known: the group's lag is at least that."""
         return sum(one.lag or 0 for one in self.partitions)
+
+    @property
+    def is_lag_known(self) -> bool:
+        """Return whether the group's lag is known: that of each partition is, or nothing was ever written there."""
+        return all(one.lag is not None or one.end == 0 for one in self.partitions)
+
+    @property
+    def lag_text(self) -> str:
+        """The group's lag for people: a number, ``at least`` one, or ``unknown``."""
+        if self.is_lag_known:
+            return str(self.lag)
+        return f"at least {self.lag}" if self.lag else "unknown"
 
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:

@@ -69,13 +69,14 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 
 
 def as_object(group: Group) -> dict[str, Any]:
-    """Build the JSON object of a group."""
+    """Build the JSON object of a group. ``lag`` is null where that of a partition is not known."""
     members = [
         {**one._asdict(), "partitions": [f"{topic}-{number}" for topic, number in one.partitions]}
         for one in group.members
     ]
     partitions = [one._asdict() for one in group.partitions]
-    return {**group._asdict(), "lag": group.lag, "members": members, "partitions": partitions}
+    lag = group.lag if group.is_lag_known else None
+    return {**group._asdict(), "lag": lag, "lag_at_least": group.lag, "members": members, "partitions": partitions}
 
 
 def print_group(group: Group) -> None:
@@ -83,7 +84,7 @@ def print_group(group: Group) -> None:
     assignor = f", {group.assignor}" if group.assignor else ""
     print(f"group: {group.group} ({group.type}{assignor})")
     print(f"state: {group.state}, {len(group.members)} members")
-    print(f"lag: {group.lag}")
+    print(f"lag: {group.lag_text}")
     if group.partitions:
         columns = ["topic", "partition", "committed", "end", "lag", "member"]
         print_rows(columns, [one._asdict() for one in group.partitions])

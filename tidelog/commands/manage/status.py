@@ -117,13 +117,20 @@ def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
-    """Count groups by their state, and list those that lag, the farthest first."""
+    """Count groups by their state, and list those that lag, the farthest first; ``lag`` is None where not known."""
     lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
     return {
         "groups": len(listed),
         "states": dict(sorted(Counter(one.state for one in groups).items())),
         "lagging": [
-            {"group": one.group, "state": one.state, "members": len(one.members), "lag": one.lag} for one in lagging
+            {
+                "group": one.group,
+                "state": one.state,
+                "members": len(one.members),
+                "lag": one.lag if one.is_lag_known else None,
+                "lag_at_least": one.lag,
+            }
+            for one in lagging
         ],
     }
 
@@ -154,7 +161,11 @@ def show(status: dict[str, Any]) -> None:
     states = ", ".join(f"{count} {state}" for state, count in status["states"].items())
     print(f"groups: {status['groups']}{f' ({states})' if states else ''}")
     if status["lagging"]:
-        print_rows(["group", "state", "members", "lag"], status["lagging"][:SHOWN_ROWS])
+        rows = [
+            one if one["lag"] is not None else {**one, "lag": f"at least {one['lag_at_least']}"}
+            for one in status["lagging"][:SHOWN_ROWS]
+        ]
+        print_rows(["group", "state", "members", "lag"], rows)
     print_rows(["broker", "directory", "partitions", "size", "free"], status["log_dirs"][:SHOWN_ROWS])
     for problem in status["problems"][:SHOWN_ROWS]:
         print(problem)

@@ -16,7 +16,9 @@ def list_page(view: View) -> Page:
     found = [one for one in list_groups(view.cluster) if wanted in one.group and kind in ("", one.type)]
     listing = list_after(found, lambda one: one.group, view.parameters.get("after", ""))
     lags = {one.group: view.history.lags(one.group) for one in listing.rows}
-    values = {"section": "groups", "listing": listing, "lags": lags, "find": wanted, "type": kind, "types": TYPES}
+    partial = {one.group for one in listing.rows if view.history.is_partial(one.group)}
+    values = {"section": "groups", "listing": listing, "lags": lags, "partial": partial, "find": wanted, "type": kind,
+              "types": TYPES}  # fmt: skip
     return Page("groups.html", "Groups", values)
 
 
@@ -27,6 +29,7 @@ def group_page(view: View) -> Page:
     rows, following = slice_from(group.partitions, view.number("start") or 0)
     values = {
         "section": "groups", "group": group, "rows": rows, "next": following, "lags": view.history.lags(name),
+        "lags_are_partial": view.history.is_partial(name),
         "members": group.members[:MAX_ROWS], "member_places": MEMBER_PLACES,
     }  # fmt: skip
     return Page("group.html", f"Group {name}", values)

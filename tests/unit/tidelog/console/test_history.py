@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from tidelog.broker.admin.prometheus import Commits
+from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata
 from tidelog.broker.metrics.registry import Histogram, Sample
-from tidelog.console.history import KEPT, MAX_GROUPS, History, Latency, Rates, Totals, group_lags, latency_of
+from tidelog.console.history import (
+    KEPT,
+    MAX_GROUPS,
+    History,
+    Latency,
+    Rates,
+    Totals,
+    group_lags,
+    latency_of,
+    partial_groups,
+)
+
+OFFSET = OffsetAndMetadata(0, 0, -1, "", 0, -1)
 
 
 def test_rates_are_changes_by_the_second() -> None:
@@ -28,6 +42,21 @@ def test_a_group_that_is_gone_is_forgotten_and_lags_are_bounded() -> None:
 def test_lags_of_a_groups_partitions_are_summed() -> None:
     samples = [Sample("lag", "gauge", {"group": group}, lag) for group, lag in [("a", 1), ("b", 5), ("a", 2)]]
     assert group_lags(samples) == {"a": 3, "b": 5}
+
+
+def test_a_group_with_partitions_that_are_not_known_here_is_partial() -> None:
+    commits = [
+        Commits("a", "t", {0: OFFSET, 1: OFFSET}),
+        Commits("b", "t", {0: OFFSET}),
+        Commits("b", "u", {4: OFFSET}),
+    ]
+    samples = [Sample("lag", "gauge", {"group": group}, 1) for group in ("a", "b", "b")]
+    assert partial_groups(commits, samples) == {"a"}
+    history = History()
+    history.add_lags(group_lags(samples), partial_groups(commits, samples))
+    assert (history.is_partial("a"), history.is_partial("b")) == (True, False)
+    history.add_lags({"a": 1})
+    assert not history.is_partial("a")
 
 
 def test_latencies_are_bounds_of_buckets() -> None:

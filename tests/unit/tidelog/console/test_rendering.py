@@ -126,9 +126,10 @@ def models(text: str) -> Iterator[Page]:
         "record": record, "key": shown, "value": shown, "headers": [(text, shown)]})  # fmt: skip
     yield Page("groups.html", text, {
         "section": "groups", "listing": Listing([ListedGroup(text, "classic", text, "")], text), "lags": {text: [1]},
-        "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
+        "partial": {text}, "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
     yield Page("group.html", text, {"section": "groups", "group": group, "rows": group.partitions, "next": 100,
-                                    "lags": [1, 2], "members": group.members, "member_places": 20})  # fmt: skip
+                                    "lags": [1, 2], "lags_are_partial": True,
+                                    "members": group.members, "member_places": 20})  # fmt: skip
     yield Page("transactions.html", text, {
         "section": "transactions", "find": text,
         "listing": Listing([ListedTransaction(text, 1, "Ongoing")], text)})  # fmt: skip
@@ -216,7 +217,7 @@ def test_lists_of_hostile_names_keep_the_budget(name: str) -> None:
     rows = [ListedGroup(f"{name}{number}", "classic", "Stable", "") for number in range(500)]
     listing = list_after(rows, lambda one: one.group, "")
     values = {"section": "groups", "listing": listing, "lags": {one.group: [5] for one in rows}, "find": "", "type": "",
-              "types": GROUP_TYPES}  # fmt: skip
+              "types": GROUP_TYPES, "partial": {one.group for one in rows}}  # fmt: skip
     assert len(render(Page("groups.html", "Groups", values)).encode()) <= PAGE_BUDGET
 
 
