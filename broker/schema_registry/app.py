@@ -37,7 +37,7 @@ from tidelog.broker.admin.login.logins import Logins
 from tidelog.broker.admin.permissions import Need, Permissions
 from tidelog.broker.config.keys.admin import SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.schema_registry import errors
-from tidelog.broker.schema_registry.changes import parse_version, submission_of, version_of, versions_of
+from tidelog.broker.schema_registry.changes import Submission, parse_version, submission_of, version_of, versions_of
 from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified
 from tidelog.broker.schema_registry.errors import RegistryError
 from tidelog.broker.schema_registry.records import PROTOBUF, SCHEMA_TYPES, RegisteredSchema, described
@@ -150,6 +150,15 @@ async def body_of(request: web.Request) -> Any:
 def subject_of(request: web.Request) -> str:
     """The subject that a path names, with its context."""
     return qualified(request.match_info["subject"], context_of(request))
+
+
+async def submission_in(request: web.Request) -> Submission:
+    """The schema in a request's body; its references are to subjects of its own subject's context, unless they name
+    another one. Raises RegistryError."""
+    found = submission_of(await body_of(request))
+    context = context_in(subject_of(request))
+    references = (one._replace(subject=qualified(one.subject, context)) for one in found.references)
+    return found._replace(references=tuple(references))
 
 
 def context_of(request: web.Request) -> str:
@@ -307,7 +316,7 @@ async def referenced_by(request: web.Request) -> web.Response:
 
 async def look_up(request: web.Request) -> web.Response:
     """The version that a schema has under a subject."""
-    submission = submission_of(await body_of(request))
+    submission = await submission_in(request)
     found = await request.app[REGISTRY].look_up(
         subject_of(request), submission, deleted=is_set(request, "deleted"), normalize=is_set(request, "normalize")
     )
@@ -316,7 +325,7 @@ async def look_up(request: web.Request) -> web.Response:
 
 async def register(request: web.Request) -> web.Response:
     """Register a schema under a subject."""
-    submission = submission_of(await body_of(request))
+    submission = await submission_in(request)
     found = await request.app[REGISTRY].register(
         subject_of(request), submission, normalize=is_set(request, "normalize")
     )
@@ -341,7 +350,7 @@ async def delete_version(request: web.Request) -> web.Response:
 async def compatibility(request: web.Request) -> web.Response:
     """Say whether a schema would be compatible."""
     number = version_in(request) if "version" in request.match_info else None
-    submission = submission_of(await body_of(request))
+    submission = await submission_in(request)
     faults = await request.app[REGISTRY].compatibility(subject_of(request), submission, number)
     found: dict[str, Any] = {"is_compatible": not faults}
     return answer({**found, "messages": faults} if is_set(request, "verbose") else found)

@@ -279,7 +279,7 @@ def set_mode(state: State, subject: str | None, value: Any, *, force: bool) -> t
     mode = value.upper() if isinstance(value, str) else ""
     if mode not in MODES:
         raise errors.invalid_mode()
-    holds_schemas = bool(state.versions(subject) if subject is not None else state.subjects())
+    holds_schemas = state.holds_schemas(subject)
     if mode == "IMPORT" and state.mode_of(subject or "") != "IMPORT" and holds_schemas and not force:
         raise errors.not_permitted("Cannot import since found existing subjects")
     return mode, [mode_record(subject, mode)]

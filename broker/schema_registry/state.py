@@ -112,6 +112,12 @@ class State:
         found = self._subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
+    def holds_schemas(self, place: str | None) -> bool:
+        """Return whether a subject, a context or, for None, the registry has a version that is not deleted."""
+        if place is None or (place and place == context_in(place)):
+            return any(one.startswith(place or "") for one in self.subjects())
+        return bool(self.versions(place))
+
     def version(self, subject: str, number: int) -> RegisteredSchema | None:
         """Return a version, also a softly deleted one."""
         return self._subjects.get(subject, {}).get(number)

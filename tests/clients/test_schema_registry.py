@@ -123,6 +123,39 @@ def test_a_client_works_in_a_context(registry: Registry) -> None:
     assert registry.ask("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
 
 
+def test_a_reference_is_to_a_subject_of_its_own_context(registry: Registry) -> None:
+    """The default context has a subject of the same name, which is another schema."""
+    texts = {
+        "": '{"type":"enum","name":"Kind","symbols":["A"]}',
+        "/contexts/.near": '{"type":"fixed","name":"Kind","size":2}',
+    }
+    for base, text in texts.items():
+        assert "id" in registry.ask("POST", f"{base}/subjects/kind/versions", json={"schema": text})
+    whole = {
+        "schema": '{"type":"record","name":"Held","fields":[{"name":"kind","type":"Kind"}]}',
+        "references": [{"name": "Kind", "subject": "kind", "version": 1}],
+    }
+    near = registry.ask("POST", "/contexts/.near/subjects/held/versions", json=whole)["id"]
+    assert registry.ask("GET", "/contexts/.near/subjects/kind/versions/1/referencedby") == [near]
+    assert registry.ask("GET", "/subjects/kind/versions/1/referencedby") == []
+    assert registry.ask("POST", "/contexts/.near/subjects/held", json=whole)["id"] == near
+    inside = SchemaRegistryClient({"url": f"{registry.url}/contexts/.near"})
+    registry._clients.append(inside)
+    held = inside.get_latest_version("held").schema
+    assert AvroSerializer(inside, held)({"kind": b"ab"}, context("held"))[-2:] == b"ab"
+    whole["references"] = [{"name": "Kind", "subject": ":.:kind", "version": 1}]
+    far = registry.ask("POST", "/contexts/.near/subjects/far/versions", json=whole)["id"]
+    assert registry.ask("GET", "/subjects/kind/versions/1/referencedby") == [far]
+
+
+def test_a_context_with_schemas_is_not_imported_into_unless_forced(registry: Registry) -> None:
+    assert "id" in registry.ask("POST", "/contexts/.full/subjects/s/versions", json={"schema": '"string"'})
+    refused = registry.ask("PUT", "/contexts/.full/mode", json={"mode": "IMPORT"})
+    assert refused["error_code"] == 42205
+    assert registry.ask("PUT", "/contexts/.full/mode?force=true", json={"mode": "IMPORT"}) == {"mode": "IMPORT"}
+    assert registry.ask("PUT", "/contexts/.none/mode", json={"mode": "IMPORT"}) == {"mode": "IMPORT"}
+
+
 def message_class() -> Any:
     """A message of a file that imports another one, and one of Protobuf's own."""
     pool = DescriptorPool()
