@@ -81,6 +81,7 @@ def leave_out_repeated_partitions(
             if not number % ITEMS_PER_STEP:
                 yield None
         topic.partition_indexes = kept
+        yield None
 
 
 def error_response(request: OffsetFetchRequest, error: KafkaError) -> Steps[OffsetFetchResponse]:

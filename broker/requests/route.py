@@ -183,11 +183,11 @@ class Route(RequestCount):
             return self.encode(correlation_id, response)
         try:
             parts = yield from response.encode_in_steps(self.api_version, MAX_ANSWER_BYTES)
-        except GeneratorExit:
+        except (GeneratorExit, MessageTooLongError) as error:
             if self.has_slices:
                 release_records(response)
-            raise
-        except MessageTooLongError as error:
+            if isinstance(error, GeneratorExit):
+                raise
             logger.warning(
                 "an answer of API %d version %d is %s: the connection is closed", self.api_key, self.api_version, error
             )

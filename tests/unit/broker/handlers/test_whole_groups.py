@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.broker.handlers.test_coordinator_handlers import World
+from tidelog.broker.handlers.offset_fetch import leave_out_repeated_partitions
 from tidelog.broker.handlers.whole_groups import leave_out_repetitions
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
@@ -25,3 +26,8 @@ def test_a_request_that_names_a_group_often_gets_its_offsets_once() -> None:
     """Else a request of a megabyte has all offsets of one group in its answer 100,000 times."""
     request = OffsetFetchRequest(groups=[asked("a"), asked("b")] * 100)
     assert [group.group_id for group in World().ask(request, 8).groups] == ["a", "b"]
+
+
+def test_many_topics_without_partitions_are_looked_at_in_steps() -> None:
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[]) for _ in range(100)]
+    assert len(list(leave_out_repeated_partitions("g", topics, set()))) == 100

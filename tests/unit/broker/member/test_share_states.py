@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine, Iterator
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.handlers.drive import handler_of
+from tests.unit.broker.request_world import Counter
 from tests.unit.broker.share.share_world import ShareWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.cluster.quorum import Address
@@ -266,3 +268,23 @@ def test_a_broker_answers_for_what_it_keeps_alone(
     refused = response_of(build_error(handler.API_KEY, request, NotCoordinatorError()))
     assert refused == response_of(handler.error_response(request, NotCoordinatorError()))
     assert [[one.error_code for one in topic.partitions] for topic in refused.results] == [[NotCoordinatorError.code]]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("distinct", [1, 500])
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.API_KEY.name)
+def test_no_step_of_a_long_request_is_about_all_of_it(
+    world: ShareWorld, handler: Any, distinct: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50,000 partitions may be asked about: one of them is named often, or each is another one."""
+    call, key = CALLS[handler.API_KEY], key_of(world)
+    kind = {field.name: field for field in call.topic.FIELDS}["partitions"].item
+    partitions = [kind(partition=number % distinct) for number in range(500)]
+    request = call.request(group_id=key.group_id, topics=[call.topic(topic_id=key.topic_id, partitions=partitions)])
+    monkeypatch.setattr(type(world.coordinators.share.runtime), "is_here", lambda *_: is_here)
+    steps = handler.handle(world.broker, RequestContext(), request)
+    counter, calls = Counter(), []
+    while inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+        calls.append(counter.count(lambda: next(steps, None)))
+    assert len(calls) >= 500
+    assert max(calls) < 500

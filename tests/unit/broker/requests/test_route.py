@@ -14,6 +14,7 @@ from tidelog.broker.requests import route as route_module
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Route
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.messages import fetch
 from tidelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -61,3 +62,18 @@ def test_an_answer_that_is_too_long_closes_the_connection(
     with pytest.raises(CloseConnectionError):
         route.answer(SimpleNamespace(), RequestContext(), FindCoordinatorRequest())  # type: ignore[arg-type]
     assert "an answer of API 10 version 4 is longer than 1000 bytes: the connection is closed" in caplog.text
+
+
+def test_a_fetch_answer_that_is_too_long_lets_its_files_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_module, "MAX_ANSWER_BYTES", MANY)
+    let_go: list[object] = []
+    monkeypatch.setattr(route_module, "release_records", let_go.append)
+    partitions = [fetch.PartitionData(partition_index=number, records=b"") for number in range(MANY)]
+    found = fetch.FetchResponse(responses=[fetch.FetchableTopicResponse(topic="t", partitions=partitions)])
+    module = SimpleNamespace(
+        Request=fetch.FetchRequest, handle=lambda *_: in_steps(found), error_response=lambda *_: None
+    )
+    route = Route(ApiKey.FETCH, VERSION, module, StepRunner(ManualLoop().call_soon, lambda: 0.0))
+    with pytest.raises(CloseConnectionError):
+        route.answer(SimpleNamespace(), RequestContext(), fetch.FetchRequest())  # type: ignore[arg-type]
+    assert let_go == [found]
