@@ -53,6 +53,8 @@ QUICK = {
     "share.coordinator.state.topic.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
+    "group.share.max.record.lock.duration.ms": "600000",
+    "group.share.record.lock.duration.ms": "600000",  # longer than a test: nothing comes again by time alone
 }
 SHARE_PROGRAM = Path(__file__).parent / "java" / "Share.java"
 GROUP_RESOURCE = 32
