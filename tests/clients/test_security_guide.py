@@ -159,6 +159,7 @@ class Desk:
 def desk(tmp_path: Path) -> Desk:
     """A desk with the certificate of the guide."""
     require_tool(*KCAT)
+    require_tool("openssl", "apt-get install openssl")
     desk = Desk(tmp_path)
     desk.run(example("certificate"))
     return desk
