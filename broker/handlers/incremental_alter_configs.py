@@ -8,13 +8,14 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
 from tidelog.broker.controller.configs import topic_of
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, answer_each, settled, without_traceback
+from tidelog.broker.loop.steps import Steps, answer_each, apply_each, settled, without_traceback
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_configs
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -45,9 +46,7 @@ def change_each(
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:
-            keys = [
-                Change(config.name, operation_of(config.config_operation), config.value) for config in resource.configs
-            ]
+            keys = yield from apply_each(resource.configs, change_of)
             work = partial(
                 broker.configs.alter, resource.resource_type, resource.resource_name, keys, request.validate_only
             )
@@ -65,6 +64,11 @@ def change_each(
             results.append((resource, without_traceback(error)))
         yield None
     return results
+
+
+def change_of(config: AlterableConfig) -> Change:
+    """Return one key's change. Raises InvalidRequestError."""
+    return Change(config.name, operation_of(config.config_operation), config.value)
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:

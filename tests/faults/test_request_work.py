@@ -78,7 +78,13 @@ def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(wor
 
 @pytest.mark.parametrize(
     "api_key",
-    [ApiKey.TXN_OFFSET_COMMIT, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY],
+    [
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    ],
     ids=lambda key: ApiKey(key).name,
 )
 def test_what_is_refused_by_the_thousand_is_answered_in_short_turns(world: World, api_key: ApiKey) -> None:

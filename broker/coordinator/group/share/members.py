@@ -138,10 +138,17 @@ class ShareMembers:
                 wanted = self._all_topics(request.group_id)
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
-            keys = [key for topic in wanted for key in self._keys_of(request.group_id, *topic)]
+            keys = []
+            for topic in wanted:
+                keys += self._keys_of(request.group_id, *topic)
+                yield None
             states = yield from self._share.summaries(keys)
             latest = yield from self._latest_offsets.find(self._with_lag(states))
-            response.topics = [self._describe_topic(request.group_id, *topic, states, latest) for topic in wanted]
+            described = []
+            for topic in wanted:
+                described.append((yield from self._describe_topic(request.group_id, *topic, states, latest)))
+                yield None
+            response.topics = described
             yield from self._runtime.wait_until_committed((request.group_id,))
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
@@ -177,16 +184,16 @@ class ShareMembers:
         partitions: Iterable[int],
         states: Mapping[StateKey, ShareState | None],
         latest: Mapping[tuple[str, int], int | KafkaError],
-    ) -> offsets.DescribeShareGroupOffsetsResponseTopic:
+    ) -> Steps[offsets.DescribeShareGroupOffsetsResponseTopic]:
         image = self._metadata.find(name)
         topic = offsets.DescribeShareGroupOffsetsResponseTopic(topic_name=name)
         if image is not None:
             topic.topic_id = image.topic_id
-            for index in partitions:
-                state = states.get(StateKey(group_id, image.topic_id, index))
-                topic.partitions.append(describe_partition(index, state, latest.get((name, index))))
-        else:
-            topic.partitions = [describe_partition(index, None, None) for index in partitions]
+        for index in partitions:
+            state = None if image is None else states.get(StateKey(group_id, image.topic_id, index))
+            end = None if image is None else latest.get((name, index))
+            topic.partitions.append(describe_partition(index, state, end))
+            yield None
         return topic
 
     def alter_offsets(
