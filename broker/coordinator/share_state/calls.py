@@ -15,7 +15,7 @@ from tidelog.broker.coordinator.share_state.spans import RecordState, Span
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written, decode_spans
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.api_keys import ApiKey
-from tidelog.protocol.errors import NONE, KafkaError, error_for_code
+from tidelog.protocol.errors import NONE, InvalidRequestError, KafkaError, error_for_code
 from tidelog.protocol.messages import delete_share_group_state as deletion
 from tidelog.protocol.messages import initialize_share_group_state as initialization
 from tidelog.protocol.messages import read_share_group_state as reading
@@ -25,6 +25,9 @@ from tidelog.protocol.schema.fields import Message, Struct
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+
+MAX_BATCHES = 20_000
+"""State batches of one share partition in a request: twice the records of a partition that may be locked at once."""
 
 
 class Call(NamedTuple):
@@ -53,6 +56,13 @@ def written_of(partition: writing.PartitionData) -> Written:
         decode_spans(partition.state_batches),
         partition.state_epoch,
     )
+
+
+def _write(coordinator: ShareCoordinator, key: StateKey, asked: writing.PartitionData) -> Deferred[None]:
+    """Make a change of the coordinator in this process. Raises KafkaErrors; for more than MAX_BATCHES, too."""
+    if len(asked.state_batches) > MAX_BATCHES:
+        raise InvalidRequestError(f"{len(asked.state_batches)} state batches of one share partition")
+    return coordinator.write(key, written_of(asked))
 
 
 def write_partition(key: StateKey, written: Written) -> writing.PartitionData:
@@ -133,7 +143,7 @@ CALLS = {
     ApiKey.WRITE_SHARE_GROUP_STATE: Call(
         writing.WriteShareGroupStateRequest, writing.WriteStateData, writing.WriteShareGroupStateResponse,
         writing.WriteStateResult, writing.PartitionResult,
-        lambda coordinator, key, asked: coordinator.write(key, written_of(asked)),
+        _write,
         lambda _: None, lambda _: {}, needs_topic=False,
     ),
     ApiKey.DELETE_SHARE_GROUP_STATE: Call(

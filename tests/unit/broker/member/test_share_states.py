@@ -16,7 +16,7 @@ from tests.unit.broker.request_world import Counter
 from tests.unit.broker.share.share_world import ShareWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.coordinator.share_state.calls import CALLS
+from tidelog.broker.coordinator.share_state.calls import CALLS, MAX_BATCHES
 from tidelog.broker.coordinator.share_state.persister import FIRST_BACKOFF_MS
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, Written
@@ -48,6 +48,7 @@ from tidelog.protocol.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
+from tidelog.protocol.messages import write_share_group_state as messages
 from tidelog.protocol.schema.fields import Message
 
 HANDLERS = [initialization, reading, writing, deletion, summarizing]
@@ -288,3 +289,20 @@ def test_no_step_of_a_long_request_is_about_all_of_it(
         calls.append(counter.count(lambda: next(steps, None)))
     assert len(calls) >= 500
     assert max(calls) < 500
+
+
+def test_more_batches_than_a_share_partition_can_have_are_refused(world: ShareWorld) -> None:
+    """They are worked on in one step: 50,000 of them held the loop for 41 ms."""
+    key = key_of(world)
+    batches = [messages.StateBatch(first_offset=n, last_offset=n, delivery_state=2) for n in range(MAX_BATCHES + 1)]
+    asked = messages.PartitionData(partition=key.partition, leader_epoch=0, start_offset=0, state_batches=batches)
+    topic = messages.WriteStateData(topic_id=key.topic_id, partitions=[asked])
+    request = messages.WriteShareGroupStateRequest(group_id=key.group_id, topics=[topic])
+    ((refused,),) = (topic.partitions for topic in serve(world, request).results)
+    assert (refused.error_code, refused.error_message) == (
+        InvalidRequestError.code,
+        "20001 state batches of one share partition",
+    )
+    asked.state_batches = batches[:MAX_BATCHES]
+    ((taken,),) = (topic.partitions for topic in serve(world, request).results)
+    assert taken.error_message == "Write operation on uninitialized share partition not allowed."
