@@ -88,16 +88,22 @@ class TimerQueue:
         self._due.clear()
         self._heap.clear()
         self._cancelled = 0
+        self._disarm()
+
+    def catch_up(self) -> None:
+        """Fire all that is due by a clock that was moved ahead; the loop's own timer was armed by the clock before."""
+        now = self.monotonic_ms()
+        while (first := self._due or self._heap) and first[0].deadline_ms <= now:
+            self._disarm()
+            self.run_due()
+        self._disarm()
+        self._arm(now)
+
+    def _disarm(self) -> None:
         if self._armed is not None:
             self._armed.cancel()
         self._armed = None
         self._armed_deadline = float("inf")
-
-    def catch_up(self) -> None:
-        """Fire what is due by a clock that was moved ahead; the loop's own timer was armed by the clock before."""
-        if self._armed is not None:
-            self._armed.cancel()
-        self.run_due()
 
     def run_due(self) -> None:
         """Fire what is due; the loop's timer calls this. After RUN_MS others are served before the rest is fired."""

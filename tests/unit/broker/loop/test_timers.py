@@ -194,3 +194,20 @@ def test_timers_that_a_moved_clock_made_due_fire_at_once_and_later_ones_in_their
     assert len(loop.later) == 1, "the loop's timer of the clock before is cancelled"
     loop.advance(1_100)
     assert fired == ["moved over", "later"]
+
+
+def test_all_that_a_moved_clock_made_due_has_fired_when_it_caught_up(loop: ManualLoop) -> None:
+    fired: list[int] = []
+
+    def fire(number: int) -> None:
+        fired.append(number)
+        loop.time.advance(RUN_MS)
+
+    for number in range(600):
+        loop.timers.schedule(1_000 + number, partial(fire, number))
+    later = loop.timers.schedule(10_000_000, lambda: fired.append(-1))
+    loop.time.advance(2_000)
+    loop.timers.catch_up()
+    assert fired == list(range(600))
+    assert len(loop.later) == 1
+    assert later.callback is not None
