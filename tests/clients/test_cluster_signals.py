@@ -59,6 +59,12 @@ class Command(NamedTuple):
         return found
 
 
+def begin_session(terminal: int) -> None:
+    """Have the terminal and take SIGHUP as any program does, also where the tests run under nohup."""
+    os.login_tty(terminal)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def started(directory: Path, moment: str, prefix: list[str]) -> Iterator[Command]:
     """The command at a terminal of its own, at the moment."""
@@ -75,7 +81,7 @@ def started(directory: Path, moment: str, prefix: list[str]) -> Iterator[Command
         [*prefix, sys.executable, "-I", "-m", "tidelog.cli", *words],
         cwd=directory,
         env={**os.environ, "JAVA_HOME": str(directory / "home")},
-        preexec_fn=lambda: os.login_tty(theirs),
+        preexec_fn=lambda: begin_session(theirs),
     )
     os.close(theirs)
     with closing(open(ours, "rb+", buffering=0)), process:
