@@ -6,9 +6,10 @@ DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
 # Test modules that run at the same time, each whole on one worker. Clients, faults and contracts wait for other processes
-# two thirds of their time, so there are three workers for a processor, but no more than gigabytes of memory: many start JVMs.
+# half of their time, so there are two workers for a processor and one more, but no more than gigabytes of memory: many start
+# JVMs. With three for a processor no processor was idle, and tests ran into their time-outs.
 MEMORY_TABLE ?= /proc/meminfo
-WORKERS ?= $(shell awk -v most=$$(($$(nproc) * 3)) '/^MemTotal/ { gb = int($$2 / 1e6); print (gb < 2 ? 2 : gb < most ? gb : most) }' $(MEMORY_TABLE))
+WORKERS ?= $(shell awk -v most=$$(($$(nproc) * 2 + 1)) '/^MemTotal/ { gb = int($$2 / 1e6); print (gb < 2 ? 2 : gb < most ? gb : most) }' $(MEMORY_TABLE))
 PYTEST_OPTIONS ?=
 # What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
 TIDELOG_REQUIRE_EXTENSIONS ?= 1

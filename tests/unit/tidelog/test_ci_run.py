@@ -93,7 +93,7 @@ def test_an_earlier_second_run_is_not_told_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processors", "kilobytes", "workers"),
-    [(2, 24_600_000, 6), (2, 4_030_000, 4), (16, 65_800_000, 48), (64, 32_900_000, 32), (1, 900_000, 2)],
+    [(2, 24_600_000, 5), (2, 4_030_000, 4), (16, 65_800_000, 33), (64, 32_900_000, 32), (1, 900_000, 2)],
 )
 def test_workers_have_a_gigabyte_each(tmp_path: Path, processors: int, kilobytes: int, workers: int) -> None:
     executable(tmp_path / "bin" / "nproc", f"echo {processors}")
