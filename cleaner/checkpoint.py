@@ -38,7 +38,9 @@ class CleanerCheckpoint:
         self._incarnations: dict[TopicPartition, UnifiedLog] = {}
 
     def get(self, log: UnifiedLog) -> int | None:
-        """The saved first dirty offset; None when there is none, or when it belongs to an earlier log of that name."""
+        """Return the saved first dirty offset; None when there is none, or when it belongs to an earlier log of that
+        name.
+        """
         partition = log.topic_partition
         with self._lock:
             known = self._incarnations.setdefault(partition, log)

@@ -29,7 +29,7 @@ class ThreadLoad:
         self._at, self._used = wall_ms(), cpu_ms()
 
     def is_busy(self) -> bool:
-        """True when the thread used more than BUSY_SHARE of a CPU between the last two looks LOOK_MS apart.
+        """Tell whether the thread used more than BUSY_SHARE of a CPU between the last two looks LOOK_MS apart.
 
         Until there are two looks the thread counts as busy.
         """

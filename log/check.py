@@ -162,7 +162,7 @@ class _Checker:
         self._is_damaged = False
 
     def _iter_indexed_batches(self, base: int) -> Iterator[tuple[int, int]]:
-        """Byte position and last offset of the batches that the offset index names."""
+        """Yield byte position and last offset of the batches that the offset index names."""
         path = self._path(base, INDEX_SUFFIX)
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
             if slot and relative == 0:
@@ -216,7 +216,7 @@ class _Checker:
             yield slot, unpack(data, slot * size)
 
     def _content(self, path: str) -> bytes:
-        """The bytes of an index file; none when it is not there."""
+        """Read the bytes of an index file; none when it is not there."""
         if os.path.basename(path) not in self._names:
             return b""
         file = self._open(path)

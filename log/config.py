@@ -30,7 +30,7 @@ _VERSION_PATTERN = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV\d+)?")
 
 
 def message_format_magic(version: str) -> int:
-    """The record format of a Kafka version: 0 before 0.10, 1 before 0.11, 2 since. Raises ValueError."""
+    """Return the record format of a Kafka version: 0 before 0.10, 1 before 0.11, 2 since. Raises ValueError."""
     match = _VERSION_PATTERN.fullmatch(version)
     if match is None:
         raise ValueError(f"not a version: {version!r}")
@@ -397,7 +397,7 @@ def _codec_number(name: str) -> int:
 
 
 def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
-    """The topic's side of validating what producers send."""
+    """Build the topic's side of validating what producers send."""
     from tidelog.log.validation.validator import ValidationParams  # who only names keys needs no validator
 
     return ValidationParams(
@@ -414,7 +414,9 @@ def validation_params(topic_partition: str, config: LogConfig) -> ValidationPara
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Topic values that server settings imply. ``server_values`` holds only settings that were given, parsed."""
+    """Collect the topic values that server settings imply. ``server_values`` holds only settings that were given,
+    parsed.
+    """
     defaults = {}
     for topic_key, synonyms in SYNONYMS.items():
         for synonym in synonyms:

@@ -54,7 +54,7 @@ class UnprovenIndexError(Exception):
 
 
 def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
-    """The segment's transaction index, proven. Raises KafkaStorageError."""
+    """Return the segment's transaction index, proven. Raises KafkaStorageError."""
     index = segment.transaction_index
     if not index.is_proven:
         with log.files, log.proof_lock:
@@ -128,8 +128,9 @@ def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
 
 
 def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Entries and markers of a segment that is not whole. An entry is believed where it fits a marker: damage may hide
-    that another transaction ended before, and then the marker seems to speak of both."""
+    """Merge the entries with the markers of a segment that is not whole. An entry is believed where it fits a marker:
+    damage may hide that another transaction ended before, and then the marker seems to speak of both.
+    """
     merged = {one.last_offset: one for one in present}
     for one in found:
         known = merged.get(one.last_offset)
@@ -187,8 +188,9 @@ def _walk(markers: _Markers, segment: LogSegment, size: int) -> None:
 
 
 def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:
-    """The first offset of each transaction open at ``offset``, a segment's base, by producer id; None when damage hides
-    it."""
+    """Find the first offset of each transaction open at ``offset``, a segment's base, by producer id; None when damage
+    hides it.
+    """
     environment = log.environment
     state = ProducerStateManager(
         environment.file_system, log.directory, environment.time, environment.producer_id_expiration_ms

@@ -99,7 +99,7 @@ class LeaderEpochCache:
             self._change((), write=write)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch ``offset`` was written in; -1 when unknown."""
+        """Return the epoch ``offset`` was written in; -1 when unknown."""
         found = UNDEFINED_EPOCH
         for entry in self._entries:
             if entry.start_offset > offset:
@@ -108,7 +108,7 @@ class LeaderEpochCache:
         return found
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, offset): the largest known epoch <= ``epoch`` and where it ended; (-1, -1) when there is none.
+        """Find (epoch, offset): the largest known epoch <= ``epoch`` and where it ended; (-1, -1) when there is none.
 
         Source: OffsetForLeaderEpoch, KIP-279.
         """
@@ -126,7 +126,7 @@ class LeaderEpochCache:
 
 
 def _monotone(entries: list[EpochEntry]) -> list[EpochEntry]:
-    """Entries with growing epochs and offsets only: an older broker could leave others (KAFKA-7897)."""
+    """Keep entries with growing epochs and offsets only: an older broker could leave others (KAFKA-7897)."""
     kept: list[EpochEntry] = []
     for entry in entries:
         while kept and (entry.epoch <= kept[-1].epoch or entry.start_offset < kept[-1].start_offset):

@@ -200,7 +200,7 @@ class LogManager:
     # ---- finding, making, deleting
 
     def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
-        """The log of a partition, opened now if need be; None when it has no directory.
+        """Return the log of a partition, opened now if need be; None when it has no directory.
 
         Raises KafkaStorageError (also for a log that could not be loaded), InconsistentTopicIdError.
         """
@@ -223,7 +223,7 @@ class LogManager:
         is_new: bool = False,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> UnifiedLog:
-        """The log of a partition, made in the emptiest online directory when there is none.
+        """Return the log of a partition, made in the emptiest online directory when there is none.
 
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
         just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then none is made. Raises
@@ -343,13 +343,13 @@ class LogManager:
         return False
 
     def open_logs(self) -> Iterator[UnifiedLog]:
-        """The logs opened so far, in online directories."""
+        """Yield the logs opened so far, in online directories."""
         for entry in list(self._entries.values()):
             if entry.log is not None and entry.directory.is_online:
                 yield entry.log
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition that has a directory."""
+        """Return every partition that has a directory."""
         return list(self._entries)
 
     @property
@@ -447,7 +447,7 @@ class LogManager:
         return [directory for directory in self.directories if directory.is_online]
 
     def describe(self) -> list[DirectoryDescription]:
-        """Sizes and space per directory, without opening logs (DescribeLogDirs)."""
+        """Describe sizes and space per directory, without opening logs (DescribeLogDirs)."""
         described = []
         for directory in self.directories:
             sizes: dict[TopicPartition, int] = {}

@@ -88,7 +88,7 @@ def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_fi
 
 
 def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
-    """Retention by log start offset, time and size; returns how many segments went. Raises KafkaStorageError.
+    """Delete segments by log start offset, time and size; return how many segments went. Raises KafkaStorageError.
 
     A manager of many logs makes the start offsets durable between the two halves; see the module.
     """
@@ -165,7 +165,7 @@ def _move_while(log: UnifiedLog, reason: str, should_go: Predicate) -> None:
 
 
 def _end_of(log: UnifiedLog, oldest: Sequence[LogSegment]) -> int:
-    """The offset after these segments, the oldest ones of the log; -1 for none."""
+    """Return the offset after these segments, the oldest ones of the log; -1 for none."""
     segments = log.segments
     if not oldest:
         return -1
@@ -173,7 +173,7 @@ def _end_of(log: UnifiedLog, oldest: Sequence[LogSegment]) -> int:
 
 
 def _oldest(log: UnifiedLog, should_go: Predicate) -> list[LogSegment]:
-    """The oldest segments, as many as should go."""
+    """Collect the oldest segments, as many as should go."""
     segments = log.segments
     removed: list[LogSegment] = []
     for index, segment in enumerate(segments):
@@ -189,7 +189,8 @@ def _oldest(log: UnifiedLog, should_go: Predicate) -> list[LogSegment]:
 def swap_segments(
     log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None]
 ) -> None:
-    """``UnifiedLog.replace_segments``: steps 2 to 6 of the module's table. Takes the log's lock for the renames alone.
+    """Do steps 2 to 6 of the module's table, which are ``UnifiedLog.replace_segments``. The log's lock is held for the
+    renames alone. Takes the log's lock for the renames alone.
 
     Raises KafkaStorageError and what ``check`` raises.
     """
@@ -207,8 +208,10 @@ def swap_segments(
 
 
 def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory takes
-    milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
+    """Do steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. The log's lock is not held: a directory
+    takes milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
+    Without the log's lock: a directory takes milliseconds to sync, up to a hundred while others write, and appends
+    would wait for it on the event loop.
 
     Raises KafkaStorageError; the swap is undone then, or by the next start.
     """
@@ -278,6 +281,8 @@ def sync_swap(log: UnifiedLog) -> None:
 
 
 def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
-    """Half-renamed files and a snapshot that disagrees with them: only loading the log again may sort that out."""
+    """Take the log out of service: half-renamed files and a snapshot that disagrees with them only loading the log
+    again may sort out.
+    """
     log.note(error)
     log.take_out_of_service(error)

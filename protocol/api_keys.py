@@ -133,7 +133,9 @@ FIRST_FLEXIBLE_VERSION: tuple[int, ...] = (
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """0, 1 or 2. Raises InvalidRequestError for a key that is not Kafka's."""
+    """Return the version of the request's header: 0, 1 or 2. Raises InvalidRequestError for a key that is not
+    Kafka's.
+    """
     if not 0 <= api_key < len(FIRST_FLEXIBLE_VERSION):
         raise InvalidRequestError(f"there is no API key {api_key}")
     if api_version >= FIRST_FLEXIBLE_VERSION[api_key]:
@@ -142,7 +144,7 @@ def request_header_version(api_key: int, api_version: int) -> int:
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """0 or 1. Raises InvalidRequestError for a key that is not Kafka's."""
+    """Return the version of the response's header: 0 or 1. Raises InvalidRequestError for a key that is not Kafka's."""
     if not 0 <= api_key < len(FIRST_FLEXIBLE_VERSION):
         raise InvalidRequestError(f"there is no API key {api_key}")
     return 1 if api_version >= FIRST_FLEXIBLE_VERSION[api_key] and api_key != ApiKey.API_VERSIONS else 0

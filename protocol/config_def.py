@@ -80,24 +80,24 @@ class Check:
 
 
 def between(lowest: float, highest: float | None = None) -> Check:
-    """A number of at least ``lowest``, and at most ``highest`` if given."""
+    """Accept a number of at least ``lowest``, and at most ``highest`` if given."""
     if highest is None:
         return Check(lambda value: value >= lowest, f"{lowest} or more")
     return Check(lambda value: lowest <= value <= highest, f"{lowest} to {highest}")
 
 
 def one_of(*choices: str | None) -> Check:
-    """One of some words."""
+    """Accept one of some words."""
     return Check(lambda value: value in choices, " or ".join(str(choice) for choice in choices))
 
 
 def each_of(*choices: str) -> Check:
-    """A list whose elements are all among some words."""
+    """Accept a list whose elements are all among some words."""
     return Check(lambda value: all(item in choices for item in value), "a list of " + ", ".join(choices))
 
 
 def non_empty() -> Check:
-    """Text or a list that is not empty."""
+    """Accept text or a list that is not empty."""
     return Check(bool, "anything but empty")
 
 
@@ -148,7 +148,9 @@ class ConfigKey:
         return self.validator.allowed if self.validator is not None else _ALLOWED.get(self.type, "")
 
     def parse(self, value: Any) -> Any:
-        """``value`` in the key's type, checked. None stays None where that is the default. Raises ConfigError."""
+        """Parse ``value`` as the key's type and check it. None stays None where that is the default. Raises
+        ConfigError.
+        """
         if value is None:
             if self.default is None:
                 return None
@@ -162,7 +164,7 @@ class ConfigKey:
         return parsed
 
     def to_text(self, value: Any) -> str | None:
-        """``value`` as Kafka writes it: what DescribeConfigs reports and a properties file would hold."""
+        """Format ``value`` as Kafka writes it: what DescribeConfigs reports and a properties file would hold."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -261,7 +263,8 @@ class ConfigDef:
         return ConfigDef((*self, *other))
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A value for every key: the given one, or its default. Names that are no keys are left to :meth:`unknown`.
+        """Return a value for every key: the given one, or its default. Names that are no keys are left to
+        :meth:`unknown`.
 
         Raises ConfigError: a bad value, or none for a key that has no default.
         """
@@ -276,11 +279,13 @@ class ConfigDef:
         return values
 
     def parse_given(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for the given keys only: overrides over other values. Raises ConfigError, for unknown keys too."""
+        """Parse the values of the given keys only: overrides over other values. Raises ConfigError, for unknown keys
+        too.
+        """
         for name in self.find_unknown(given):
             raise ConfigError(f"Unknown configuration {name}")
         return {name: self.keys[name].parse(value) for name, value in given.items()}
 
     def find_unknown(self, given: Mapping[str, Any]) -> list[str]:
-        """The names in ``given`` that are no keys."""
+        """Return the names in ``given`` that are no keys."""
         return [name for name in given if name not in self.keys]

@@ -52,7 +52,9 @@ class InvalidReceiveError(Exception):
 
 
 def error_for_code(code: int) -> type[KafkaError]:
-    """The class of ``code``, UnknownServerError for codes not in this table. Raises ValueError for 0: no error."""
+    """Return the class of ``code``, UnknownServerError for codes not in this table. Raises ValueError for 0: no
+    error.
+    """
     if code == NONE:
         raise ValueError("code 0 is success, there is no error for it")
     return _by_code.get(code, UnknownServerError)
@@ -64,7 +66,7 @@ def error_classes() -> list[type[KafkaError]]:
 
 
 def code_for_exception(error: BaseException) -> int:
-    """The code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) where none has."""
+    """Return the code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) where none has."""
     for cls in type(error).__mro__:
         code = _codes.get(cls)
         if code is not None:

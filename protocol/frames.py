@@ -89,7 +89,7 @@ class FrameReader:
         return self._view[self._end :]
 
     def buffer_updated(self, n: int) -> None:
-        """``n`` bytes were written to the start of the last ``get_buffer``."""
+        """Note that ``n`` bytes were written to the start of the last ``get_buffer``."""
         self._end += n
         self._filled = self._end == self._capacity
 
@@ -104,7 +104,7 @@ class FrameReader:
             data = data[n:]
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None until more arrives. Raises InvalidReceiveError.
+        """Take the next whole frame without its length; return None until more arrives. Raises InvalidReceiveError.
 
         One of more than OWNED_BYTES stays valid as long as it is referred to.
         """
@@ -124,7 +124,7 @@ class FrameReader:
         return frame
 
     def next_api_key(self) -> int | None:
-        """The API key of the request that comes next, taken or not; None until it has arrived."""
+        """Return the API key of the request that comes next, taken or not; None until it has arrived."""
         if self._start + 6 > self._end:
             return None
         key: int = _unpack_api_key(self._view, self._start + 4)[0]
@@ -149,7 +149,7 @@ class FrameReader:
             self._start, self._end = 0, waiting
 
     def _next_capacity(self) -> int:
-        """Twice as much; the size of the frame that is being received where that is large."""
+        """Double the capacity, or return the size of the frame that is being received where that is large."""
         doubled = max(INITIAL_BUFFER_BYTES, self._capacity * 2)
         if doubled < LAZY_BYTES:
             return doubled
@@ -168,7 +168,9 @@ class FrameReader:
 
 
 def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
-    """The error for a length that no frame may have; it names what is likely when those bytes begin a TLS handshake."""
+    """Build the error for a length that no frame may have; it names what is likely when those bytes begin a TLS
+    handshake.
+    """
     hint = "; the client seems to speak TLS, which this listener does not" if length >> 16 == TLS_HANDSHAKE else ""
     return InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {max_frame_bytes}{hint}")
 
@@ -180,7 +182,7 @@ def anonymous_memory(capacity: int) -> mmap:
 
 
 def encode_response(correlation_id: int, header_version: int, parts: list[Part]) -> list[Part]:
-    """A response as pieces to send in order: length, header and the first small piece in one, then the rest."""
+    """Encode a response as pieces to send in order: length, header and the first small piece in one, then the rest."""
     prefix = _PREFIX_V0 if header_version == 0 else _PREFIX_V1
     size = prefix.size - 4
     for part in parts:

@@ -50,7 +50,7 @@ class RequestHeader:
 
 
 def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
-    """The header that opens ``view`` and the position of the body.
+    """Decode the header that opens ``view``; return it and the position of the body.
 
     Raises InvalidRequestError (malformed, unknown API key): without a header there is no answer, the connection closes.
     """
@@ -94,7 +94,7 @@ def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """The header a client sends, in the form its API version asks for."""
+    """Encode the header that a client sends, in the form its API version asks for."""
     version = request_header_version(header.api_key, header.api_version)
     start = _START_V0.pack(header.api_key, header.api_version, header.correlation_id)
     if version == 0:
@@ -105,7 +105,9 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_response_header(view: Buffer, header_version: int) -> tuple[int, int]:
-    """The correlation id that opens a response, and the position of the body. Raises InvalidRequestError."""
+    """Decode the correlation id that opens a response; return it and the position of the body. Raises
+    InvalidRequestError.
+    """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(view)
         return correlation_id, 4 if header_version == 0 else skip_tagged_fields(view, 4)

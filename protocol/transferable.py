@@ -23,7 +23,7 @@ class RetainedFile(Protocol):
     """An open file whose descriptor stays open as long as it is retained."""
 
     def fileno(self) -> int:
-        """The descriptor; valid between ``retain`` and ``release``."""
+        """Return the descriptor; valid between ``retain`` and ``release``."""
         ...
 
     def retain(self) -> None:

@@ -60,7 +60,9 @@ class SystemRandom:
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The unsigned 32-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    """Read the unsigned 32-bit varint at ``position``; return it and the position after it. Raises MalformedError,
+    IndexError.
+    """
     first = buffer[position]
     if first < 0x80:
         return first, position + 1
@@ -68,7 +70,9 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def continue_unsigned_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose ``first`` byte (high bit set) was read already. Raises MalformedError, IndexError."""
+    """Read the rest of a varint whose ``first`` byte (high bit set) was read already. Raises MalformedError,
+    IndexError.
+    """
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -82,7 +86,9 @@ def continue_unsigned_varint(buffer: Buffer, position: int, first: int) -> tuple
 
 
 def read_unsigned_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The unsigned 64-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    """Read the unsigned 64-bit varint at ``position``; return it and the position after it. Raises MalformedError,
+    IndexError.
+    """
     value = 0
     for shift in range(0, 70, 7):
         byte = buffer[position]
@@ -96,19 +102,23 @@ def read_unsigned_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The zigzag 32-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    """Read the zigzag 32-bit varint at ``position``; return it and the position after it. Raises MalformedError,
+    IndexError.
+    """
     value, position = read_unsigned_varint(buffer, position)
     return (value >> 1) ^ -(value & 1), position
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The zigzag 64-bit varint at ``position`` and the position after it. Raises MalformedError, IndexError."""
+    """Read the zigzag 64-bit varint at ``position``; return it and the position after it. Raises MalformedError,
+    IndexError.
+    """
     value, position = read_unsigned_varlong(buffer, position)
     return (value >> 1) ^ -(value & 1), position
 
 
 def unsigned_varint(value: int) -> bytes:
-    """``value`` (not negative) as an unsigned varint."""
+    """Encode ``value`` (not negative) as an unsigned varint."""
     if value < 0x80:
         return SMALL_VARINTS[value]
     encoded = bytearray()
@@ -120,12 +130,12 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """``value`` (signed, 32 bits) as a zigzag varint."""
+    """Encode ``value`` (signed, 32 bits) as a zigzag varint."""
     return unsigned_varint((value << 1) ^ (value >> 31))
 
 
 def varlong(value: int) -> bytes:
-    """``value`` (signed, 64 bits) as a zigzag varint."""
+    """Encode ``value`` (signed, 64 bits) as a zigzag varint."""
     return unsigned_varint((value << 1) ^ (value >> 63))
 
 
@@ -145,19 +155,19 @@ def size_of_varlong(value: int) -> int:
 
 
 def records_size(records: RecordsValue) -> int:
-    """Bytes of a records field, in memory or promised by a file slice."""
+    """Count the bytes of a records field, in memory or promised by a file slice."""
     if isinstance(records, list):
         return sum(map(len, records))
     return len(records)
 
 
 def uuid_to_str(uuid: Buffer) -> str:
-    """Kafka's text form of a UUID: 22 characters of base64url."""
+    """Format a UUID as Kafka's text: 22 characters of base64url."""
     return b2a_base64(uuid, newline=False).rstrip(b"=").translate(_TO_URL_SAFE).decode("ascii")
 
 
 def uuid_from_str(text: str) -> bytes:
-    """The 16 bytes of a UUID in Kafka's text form. Raises ValueError."""
+    """Parse the 16 bytes of a UUID from Kafka's text form. Raises ValueError."""
     digits = text.removesuffix("==").encode("ascii", "replace")
     try:
         uuid = a2b_base64(digits.translate(_FROM_URL_SAFE) + b"==", strict_mode=True)
@@ -169,7 +179,7 @@ def uuid_from_str(text: str) -> bytes:
 
 
 def random_uuid(random: Random) -> bytes:
-    """A random (version 4) UUID that is neither reserved nor starts with a dash in text, as Kafka's own."""
+    """Draw a random (version 4) UUID that is neither reserved nor starts with a dash in text, as Kafka's own."""
     while True:
         bits = random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62
         uuid = bits.to_bytes(16, "big")
@@ -178,7 +188,9 @@ def random_uuid(random: Random) -> bytes:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """The position after a section of tagged fields, none of which is known. Raises MalformedError, IndexError."""
+    """Return the position after a section of tagged fields, none of which is known. Raises MalformedError,
+    IndexError.
+    """
     count, position = read_unsigned_varint(buffer, position)
     if count > MAX_TAGGED_FIELDS:
         raise MalformedError(f"more than {MAX_TAGGED_FIELDS} tagged fields")

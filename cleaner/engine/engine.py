@@ -54,7 +54,7 @@ class KeyMap(Protocol):
         ...
 
     def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
-        """The same for rows of (first word, second word, ordinal)."""
+        """Put rows of (first word, second word, ordinal), as :meth:`put` does."""
         ...
 
     def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
@@ -62,7 +62,9 @@ class KeyMap(Protocol):
         ...
 
     def drain(self) -> Iterator[WordArray]:
-        """The entries in pieces of bounded size; each piece is valid until the next. Clears the map."""
+        """Yield the entries in pieces of bounded size; each piece is valid until the next. Clears the map. Clears the
+        map.
+        """
         ...
 
     def clear(self) -> None: ...
@@ -119,7 +121,7 @@ class Engine(Protocol):
         ...
 
     def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
-        """A map of at most ``memory`` bytes; ``first_bytes`` is a guess at what it will need."""
+        """Make a map of at most ``memory`` bytes; ``first_bytes`` is a guess at what it will need."""
         ...
 
 

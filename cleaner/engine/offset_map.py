@@ -74,7 +74,7 @@ def _sip_rounds(state: tuple[int, int, int, int], rounds: int) -> tuple[int, int
 
 
 def siphash128(key: bytes, secret: bytes) -> bytes:
-    """SipHash-2-4 with 16 bytes of output under a 16-byte ``secret``. Source: Aumasson and Bernstein, 2012."""
+    """Compute SipHash-2-4 with 16 bytes of output under a 16-byte ``secret``. Source: Aumasson and Bernstein, 2012."""
     k0, k1 = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
     state = (
         k0 ^ 0x736F6D6570736575,
@@ -95,7 +95,9 @@ def siphash128(key: bytes, secret: bytes) -> bytes:
 
 
 def digest_of(algorithm: str, secret: bytes = PROCESS_SECRET) -> Digest:
-    """The digest function behind a value of ``log.cleaner.hash.algorithm``. Raises ValueError on another name."""
+    """Return the digest function behind a value of ``log.cleaner.hash.algorithm``. Raises ValueError on another
+    name.
+    """
     if algorithm.lower() == MD5_ALGORITHM:
         return lambda key: hashlib.md5(key, usedforsecurity=False).digest()
     if algorithm.lower() == SIPHASH_ALGORITHM:
@@ -162,7 +164,7 @@ class SkimpyOffsetMap:
         self.put_digest(self._digest(key), offset)
 
     def put_digest(self, digest: bytes, offset: int) -> int:
-        """``put`` for a key's digest; returns the offset that was there, -1 when the key is new.
+        """Put a key's digest, as ``put`` does; return the offset that was there, -1 when the key is new.
 
         Raises OffsetMapFullError.
         """
@@ -179,17 +181,17 @@ class SkimpyOffsetMap:
         return before
 
     def get(self, key: bytes) -> int:
-        """The last offset of ``key``, -1 when it is not in the map."""
+        """Return the last offset of ``key``, -1 when it is not in the map."""
         return self.get_digest(self._digest(key))
 
     def get_digest(self, digest: bytes) -> int:
-        """``get`` for a key's digest."""
+        """Get the last offset of a key's digest, as ``get`` does."""
         self._lookups += 1
         _, entry = self._probe(digest, self._slots + self._digest_size - 4)
         return self._offset(entry) if entry[: self._digest_size] == digest and entry != self._free else _NO_OFFSET
 
     def entries(self) -> list[tuple[bytes, int]]:
-        """All (digest, offset), in slot order."""
+        """Return all (digest, offset), in slot order."""
         found = []
         for slot in range(self._slots):
             entry = bytes(self._view[slot * self.bytes_per_entry : (slot + 1) * self.bytes_per_entry])
@@ -201,7 +203,9 @@ class SkimpyOffsetMap:
         return int.from_bytes(entry[self._digest_size :], "big", signed=True)
 
     def _probe(self, digest: bytes, attempts: int) -> tuple[int, bytes]:
-        """Position and bytes of the entry where a search for ``digest`` ends: its own, a free or the last tried."""
+        """Find position and bytes of the entry where a search for ``digest`` ends: its own, a free or the last
+        tried.
+        """
         position, entry = 0, self._free
         for attempt in range(attempts):
             position = self._position(digest, attempt)

@@ -65,7 +65,7 @@ def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """Zigzag varint of a 64-bit number."""
+    """Encode a 64-bit number as a zigzag varint."""
     coded = ((value << 1) ^ (value >> 63)) & (2**64 - 1)
     encoded = bytearray()
     while coded >= 0x80:

@@ -169,7 +169,9 @@ class CleaningRound:
         return self.stats
 
     def _sections(self) -> tuple[Section, Section]:
-        """The clean and the dirty segments. One that holds the first dirty offset in its middle is dirty as a whole."""
+        """Divide the segments into the clean and the dirty ones. One that holds the first dirty offset in its middle is
+        dirty as a whole.
+        """
         cleanable = self._cleanable
         upper = cleanable.first_uncleanable_offset
         segments = [s for s in self._log.segments.values(self._log.log_start_offset, upper) if s.base_offset < upper]
@@ -178,7 +180,7 @@ class CleaningRound:
         return Section(segments[:first], ends[:first]), Section(segments[first:], ends[first:])
 
     def _transactions(self) -> TransactionRows:
-        """Fresh state of a pass over transactions, with what must stay of the producers."""
+        """Make fresh state for a pass over transactions, with what must stay of the producers."""
         with self._log.lock:
             producers = [
                 (p.producer_id, p.producer_epoch, p.last_offset) for p in self._log.producer_state.producers.values()

@@ -137,7 +137,7 @@ class SegmentReader:
         return self._step.keys
 
     def chunks(self, reading: Reading) -> Iterator[tuple[int, int]]:
-        """The rows of ``table`` to work on, step by step. ``self.ordinal`` goes on from ``reading.ordinal``.
+        """Yield the rows of ``table`` to work on, step by step. ``self.ordinal`` goes on from ``reading.ordinal``.
 
         Raises UnframedSegmentError, KafkaStorageError when the file was closed.
         """
@@ -161,7 +161,7 @@ class SegmentReader:
         return self._helper.submit(next, steps, None)
 
     def _steps(self, reading: Reading) -> Generator[Step, None, None]:
-        """A step's buffer and table stay as they are until the step after the next is asked for."""
+        """Yield steps. The buffer and table of one stay as they are until the step after the next is asked for."""
         segment = reading.segment
         offsets = (segment.base_offset, reading.next_base_offset)
         shared = segment.records.shared
@@ -202,7 +202,7 @@ class SegmentReader:
         self._batches_are_large = LARGE_BATCH_SHARE * chunk.framed > chunk.rows * self._chunk_bytes
 
     def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
-        """The poison batches among ``rows``."""
+        """Return the poison batches among ``rows``."""
         table = self.table[rows[0] : rows[1]]
         poison = table[table[:, at.STATE] == _POISON]
         return [

@@ -194,7 +194,7 @@ class CleanedSegment:
         self._write_index(index, rows)
 
     def _write_time_index(self, index: TimeIndex) -> None:
-        """The growing maxima, and the segment's own at the end."""
+        """Write the growing maxima, and the segment's own at the end."""
         entries = np.concatenate([self._all_entries()[:, 2:], self._index_state[None, 2:]])
         grows = np.diff(entries[:, 0], prepend=-1) > 0
         entries = entries[grows]
@@ -209,7 +209,7 @@ class CleanedSegment:
         return np.concatenate([empty, *self._entries])
 
     def _write_index(self, index: OffsetIndex | TimeIndex, rows: np.ndarray[Any, Any]) -> None:
-        """The whole file in one write (an index of 110 MB of records has 14,000 entries: 0.3 s one by one)."""
+        """Write the whole file at once (an index of 110 MB of records has 14,000 entries: 0.3 s one by one)."""
         index.close()
         file = self._log.environment.file_system.open_file(index.path, create=True)
         try:
@@ -221,7 +221,9 @@ class CleanedSegment:
 
     @staticmethod
     def _copy_date(source: LogSegment, target: LogSegment) -> None:
-        """Retention goes by the file's date where records have no timestamps, so cleaning must not renew it."""
+        """Copy the file's date: retention goes by it where records have no timestamps, so cleaning must not renew
+        it.
+        """
         try:
             modified = os.stat(source.records.path).st_mtime_ns
             os.utime(target.records.path, ns=(modified, modified))

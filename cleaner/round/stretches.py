@@ -65,7 +65,7 @@ class Stretches:
         self._noted.setdefault(segment, array("q")).extend(stretch)
 
     def vanished(self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray) -> list[Stretch]:
-        """The noted stretches of a segment, in order, of which nothing stays.
+        """Return the noted stretches of a segment, in order, of which nothing stays.
 
         ``superseded``: bits and their bias. ``last_offsets``: int64, sorted, shape (n,): offsets whose batches stay
         for their producers' sake.

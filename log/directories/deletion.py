@@ -56,7 +56,7 @@ def doom(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) ->
 
 
 def remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
-    """The files of a deleted partition, in the directory that is called ``path`` now."""
+    """Remove the files of a deleted partition, in the directory that is called ``path`` now."""
     if log is not None:
         log.release_files()
     file_system.remove_directory(path)

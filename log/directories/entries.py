@@ -42,7 +42,7 @@ class Entry:
 
 
 def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partition: TopicPartition) -> Entry | None:
-    """The partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
+    """Return the partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
     with lock:
         return entries.get(partition)
 
@@ -66,7 +66,7 @@ def error_of(entry: Entry) -> KafkaError | None:
 
 
 def refuse(entry: Entry) -> UnifiedLog:
-    """Raises the reason why the entry has no log."""
+    """Raise the reason why the entry has no log."""
     if entry.error is not None:
         raise entry.error
     entry.directory.state.ensure_online()

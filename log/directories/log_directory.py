@@ -142,13 +142,16 @@ class LogDirectory:
             self.state.with_reserve(lambda: self.index_digests.write(partitions))
 
     def forget(self, partition: TopicPartition) -> None:
-        """A deleted partition's offsets must not greet the next one of that name. Under the manager's lock."""
+        """Forget a deleted partition's offsets, which must not greet the next one of that name. Under the manager's
+        lock.
+        """
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
             offsets.pop(partition, None)
 
     def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
-        """The same for the files, before a new log of that name takes records: a kill would give it the start and the
-        recovery point of the old one. One write is for all that were deleted since the last. Raises KafkaStorageError.
+        """Forget the same in the files, before a new log of that name takes records: a kill would give it the start and
+        the recovery point of the old one. One write is for all that were deleted since the last. Raises
+        KafkaStorageError.
         """
         for name in _OFFSET_FILES:
             with self._write_lock:  # a write under way may be of offsets from before the deletion

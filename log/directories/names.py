@@ -14,7 +14,7 @@ METADATA_DIRECTORY = "__cluster_metadata-0"
 
 
 def partition_of_name(name: str) -> TopicPartition | None:
-    """The partition of a directory name; None for files and directories that are no partition's."""
+    """Return the partition of a directory name; None for files and directories that are no partition's."""
     if name.endswith(_RESERVED_SUFFIXES):
         return None
     try:
@@ -24,7 +24,7 @@ def partition_of_name(name: str) -> TopicPartition | None:
 
 
 def name_aside(partition: TopicPartition, suffix: str) -> str:
-    """``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
+    """Make the name ``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
 
     The id is drawn: a count or a clock may give the name of a directory that an earlier process left.
     """

@@ -132,8 +132,9 @@ def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry
 
 
 def read_partition_metadata(file_system: ReadableFiles, directory: str) -> bytes | None:
-    """The topic id of a partition directory; None when it has no ``partition.metadata``. Raises
-    CheckpointCorruptError."""
+    """Read the topic id of a partition directory; None when it has no ``partition.metadata``. Raises
+    CheckpointCorruptError.
+    """
     path = os.path.join(directory, PARTITION_METADATA_FILE)
     if not file_system.exists(path):
         return None
@@ -209,7 +210,9 @@ def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) ->
 
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
-    """True when the marker existed. It is removed at once, durably: the first append makes it untrue."""
+    """Remove the marker of a clean shutdown and tell whether it existed. It goes at once, durably: the first append
+    makes it untrue. It is removed at once, durably: the first append makes it untrue.
+    """
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):
         return False

@@ -27,7 +27,9 @@ _PLACE = Struct(">qq")
 
 
 def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: bytes) -> str:
-    """16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds ``content``."""
+    """Compute 16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds
+    ``content``.
+    """
     import hashlib  # OpenSSL's hashes are half a megabyte of an idle broker
 
     place = (topic_id or b"") + _PLACE.pack(base_offset, size)
@@ -48,7 +50,7 @@ class IndexDigests:
         self._lock = threading.Lock()
 
     def _load(self) -> dict[tuple[str, str], str]:
-        """The lines by topic and partition. Under the lock. A file that cannot be read speaks of nothing."""
+        """Read the lines by topic and partition. Under the lock. A file that cannot be read speaks of nothing."""
         if self._lines is None:
             self._lines = {}
             if self._file_system.exists(self._path):
@@ -61,7 +63,7 @@ class IndexDigests:
         return self._lines
 
     def of(self, partition: TopicPartition) -> frozenset[str]:
-        """The digests of a partition's segments."""
+        """Return the digests of a partition's segments."""
         with self._lock:
             known = self._load().get((partition.topic, str(partition.partition)), "")
         return frozenset(known.split(",")) if known else frozenset()

@@ -21,7 +21,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def parse(cls, directory_name: str) -> TopicPartition:
-        """The partition a directory belongs to.
+        """Parse the partition that a directory belongs to.
 
         Raises ValueError when the name is not ``<topic>-<non-negative number>``.
         """

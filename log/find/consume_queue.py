@@ -84,11 +84,13 @@ class ConsumeQueueFile:
         return self.base_offset + self.capacity
 
     def entry(self, offset: int) -> TagEntry:
-        """The entry of the record at ``offset``. Raises KafkaStorageError."""
+        """Read the entry of the record at ``offset``. Raises KafkaStorageError."""
         return TagEntry(*ENTRY.unpack(self._read(offset, offset + 1)))
 
     def _read(self, start: int, end: int) -> bytes:
-        """The entries of the offsets from ``start`` to below ``end``, all of this file. Raises KafkaStorageError."""
+        """Read the entries of the offsets from ``start`` to below ``end``, all of this file. Raises
+        KafkaStorageError.
+        """
         position = (start - self.base_offset) * ENTRY_BYTES
         return read_exactly(self._descriptor, self.path, position, (end - start) * ENTRY_BYTES)
 
@@ -111,7 +113,7 @@ class ConsumeQueueFile:
         return end
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending.
+        """Yield the offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending.
 
         Raises IndexDamagedError when the file was cut, LogStorageError.
         """
@@ -130,7 +132,7 @@ class ConsumeQueueFile:
                 at = chunk.find(needle, at + ENTRY_BYTES)
 
     def checksum(self, offset: int) -> int:
-        """CRC-32 of the entries below ``offset``. Releases the interpreter. Raises KafkaStorageError."""
+        """Compute the CRC-32 of the entries below ``offset``. Releases the interpreter. Raises KafkaStorageError."""
         end, checksum = min(offset, self.end_offset), 0
         for first in range(self.base_offset, end, _SEARCH_ENTRIES):
             checksum = zlib.crc32(self._read(first, min(first + _SEARCH_ENTRIES, end)), checksum)

@@ -92,7 +92,9 @@ class KeyCandidates:
         self._covered = 0
 
     def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
-        """Candidates from ``start`` on, and the offset below which there are no others. Raises IndexDamagedError."""
+        """Find candidates from ``start`` on, and the offset below which there are no others. Raises
+        IndexDamagedError.
+        """
         keys = indexer.keys
         if keys is None or len(self._offsets) > MAX_KEY_CANDIDATES:
             return iter(()), start
@@ -171,7 +173,7 @@ class _Read:
         return self._finish()
 
     def _next_start(self) -> int:
-        """The next offset that may match."""
+        """Return the next offset that may match."""
         while self._next_candidate is not None and self._next_candidate < self._position:
             self._next_candidate = next(self._candidates, None)
         if self._next_candidate is not None:
@@ -254,7 +256,7 @@ def gap_batch(offset: int, next_offset: int) -> bytes:
 
 
 def select_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
-    """The batch with only the records that match; itself when all do, None when none does.
+    """Return the batch with only the records that match; itself when all do, None when none does.
 
     Raises CorruptMessageError, InvalidRecordError.
     """
@@ -285,7 +287,7 @@ def _find_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple
 
 
 def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -> bytes:
-    """The batch with the records at ``places`` of its uncompressed section: all but the records stays as it is.
+    """Build the batch with the records at ``places`` of its uncompressed section: all but the records stays as it is.
 
     Records keep their bytes, since base offset and base timestamp are kept.
     """
@@ -318,7 +320,7 @@ def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -
 
 
 def _rebuild_legacy(batch: LegacyRecordBatch, kept: list[Record]) -> bytes:
-    """Matching messages of a compressed wrapper, as a batch of today's format; old clients get it converted."""
+    """Build a batch of today's format from matching messages of a compressed wrapper; old clients get it converted."""
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     options = BatchOptions(last_offset_delta=batch.last_offset - kept[0].offset, log_append_time=append_time)
     return bytes(build_batch(kept, options))

@@ -18,7 +18,9 @@ NO_KEY = -1
 
 
 def java_hash(data: Buffer, seed: int = 0) -> int:
-    """``String.hashCode`` of ``data``, going on from the hash ``seed`` of what stands before it; signed 32 bits."""
+    """Compute ``String.hashCode`` of ``data``, going on from the hash ``seed`` of what stands before it; signed 32
+    bits.
+    """
     value = seed & 0xFFFFFFFF
     for byte in data:
         value = (31 * value + byte) & 0xFFFFFFFF
@@ -31,11 +33,11 @@ def key_seed(topic: str) -> int:
 
 
 def key_hash(seed: int, key: Buffer) -> int:
-    """The key hash of ``key`` under the topic of ``seed``: 0 to 2^31 - 1."""
+    """Compute the key hash of ``key`` under the topic of ``seed``: 0 to 2^31 - 1."""
     value = abs(java_hash(key, seed))
     return value if value <= 0x7FFFFFFF else 0
 
 
 def tag_hash(tag: Buffer) -> int:
-    """The hash of a tag: signed, in the range of 32 bits, stored in 64."""
+    """Compute the hash of a tag: signed, in the range of 32 bits, stored in 64."""
     return java_hash(tag)

@@ -84,12 +84,12 @@ class FileBounds(NamedTuple):
 
 
 def file_bytes(slots: int, entries: int) -> int:
-    """The size of a file with room for ``entries`` entries, number 0 included."""
+    """Compute the size of a file with room for ``entries`` entries, number 0 included."""
     return HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * entries
 
 
 def open_descriptor(file_system: FileSystem, path: str, size: int, *, create: bool) -> int:
-    """A descriptor of the file, which ``create`` makes ``size`` bytes long (a hole). Raises KafkaStorageError."""
+    """Open a descriptor of the file, which ``create`` makes ``size`` bytes long (a hole). Raises KafkaStorageError."""
     file = file_system.open_file(path, create=create)
     try:
         if create:
@@ -103,7 +103,7 @@ def open_descriptor(file_system: FileSystem, path: str, size: int, *, create: bo
 
 
 def read_exactly(descriptor: int, path: str, position: int, size: int) -> bytes:
-    """``size`` bytes of an index file. Raises IndexDamagedError when it ends before them, LogStorageError."""
+    """Read ``size`` bytes of an index file. Raises IndexDamagedError when it ends before them, LogStorageError."""
     try:
         data = os.pread(descriptor, size, position)
     except OSError as error:
@@ -144,8 +144,9 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
 
 
 def unsynced(path: str, error: OSError) -> IndexDamagedError:
-    """The damage of a file whose sync failed: the kernel may have dropped what was put, and a second sync would wrongly
-    succeed (F9)."""
+    """Build the error for a file whose sync failed: the kernel may have dropped what was put, and a second sync would
+    wrongly succeed (F9).
+    """
     return IndexDamagedError(f"{path} could not be synced: {error.strerror}")
 
 
@@ -216,7 +217,7 @@ class IndexFile:
         return self.bounds.next_entry >= self.capacity
 
     def entry(self, number: int) -> IndexEntry:
-        """Entry ``number``, which must be below ``count``. Raises KafkaStorageError."""
+        """Read entry ``number``, which must be below ``count``. Raises KafkaStorageError."""
         return IndexEntry(*ENTRY.unpack(self._read(self._position(number), ENTRY_BYTES)))
 
     def _read(self, position: int, size: int) -> bytes:
@@ -294,11 +295,12 @@ class IndexFile:
     # ---- select
 
     def touches(self, begin: int, end: int) -> bool:
-        """True when a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this file."""
+        """Tell whether a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this file."""
         return self.count > 1 and self.min_timestamp <= end and self.bounds.end_timestamp >= begin
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
-        """Offsets with that hash, newest first, whose time may lie in ``begin`` to ``end`` (ms), from ``min_offset``.
+        """Yield offsets with that hash, newest first, whose time may lie in ``begin`` to ``end`` (ms), from
+        ``min_offset``.
 
         Raises IndexDamagedError at a chain that does not strictly go back, LogStorageError.
         """
@@ -322,7 +324,7 @@ class IndexFile:
                 self.entry(chain.number)  # raises what the walk has met
 
     def _slot(self, key_hash: int) -> int:
-        """The newest entry of the hash's slot, 0 for none; under the lock."""
+        """Read the newest entry of the hash's slot, 0 for none; under the lock."""
         at = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
         front = self._front
         number: int = SLOT.unpack_from(front, at)[0] if front is not None else SLOT.unpack(self._read(at, SLOT.size))[0]

@@ -110,7 +110,9 @@ class KeyIndex:
         self._bases.append(base_offset)
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
-        """Offsets of that hash, newest first, whose time may lie in ``begin`` to ``end``. Raises IndexDamagedError."""
+        """Yield offsets of that hash, newest first, whose time may lie in ``begin`` to ``end``. Raises
+        IndexDamagedError.
+        """
         files = [file for file in self.files if file.touches(begin, end) and file.bounds.end_offset >= min_offset]
         for file in files:
             file.prefetch(key_hash)

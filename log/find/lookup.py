@@ -71,7 +71,7 @@ class Query(NamedTuple):
 def find_newest(
     log: UnifiedLog, indexer: LogIndexer | None, query: Query, below: int | None = None, *, committed: bool = False
 ) -> Iterator[Record]:
-    """The records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
+    """Yield the records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
 
     Raises NotIndexedError, IndexDamagedError (the index must be rebuilt), KafkaStorageError.
     """
@@ -90,7 +90,7 @@ def find_newest(
 
 
 def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query, upper: int) -> Iterator[int]:
-    """Offsets below ``upper`` that may match, newest first."""
+    """Iterate over the offsets below ``upper`` that may match, newest first."""
     start = log.log_start_offset
     keys, tags = (None, None) if indexer is None else (indexer.keys, indexer.tags)
     if query.key is not None:
@@ -108,7 +108,7 @@ def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query,
 
 
 def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = False) -> Iterator[Record]:
-    """Matching records below ``upper``, newest first, from the log itself, a window at a time."""
+    """Yield matching records below ``upper``, newest first, from the log itself, a window at a time."""
     upper = min(upper, log.last_stable_offset) if committed else upper
     lowest = log.log_start_offset
     if query.begin > MIN_TIME:
@@ -123,7 +123,7 @@ def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = 
 
 
 def scan(log: UnifiedLog, query: Query, start: int, end: int, *, committed: bool = False) -> Iterator[Record]:
-    """Matching records from ``start`` to below ``end``, oldest first, from the log itself."""
+    """Yield matching records from ``start`` to below ``end``, oldest first, from the log itself."""
     aborted = log.collect_aborted_transactions(start, end) if committed else []
     while start < end:
         try:
@@ -147,7 +147,7 @@ def scan(log: UnifiedLog, query: Query, start: int, end: int, *, committed: bool
 
 
 def read_batches(log: UnifiedLog, offset: int, max_bytes: int) -> bytes:
-    """The stored bytes from the batch that holds ``offset`` on, at least that batch; empty at the high watermark.
+    """Read the stored bytes from the batch that holds ``offset`` on, at least that batch; empty at the high watermark.
 
     Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
     """
@@ -163,7 +163,7 @@ def read_batches(log: UnifiedLog, offset: int, max_bytes: int) -> bytes:
 
 
 def records_of(batch: RecordBatch | LegacyRecordBatch) -> Iterator[Record]:
-    """The batch's records with the times a consumer sees."""
+    """Yield the batch's records with the times a consumer sees."""
     if isinstance(batch, RecordBatch) or batch.timestamp_type != LOG_APPEND_TIME:
         yield from batch.records()
     else:
@@ -189,7 +189,7 @@ class RecordReader:
         self._section: bytes = b""
 
     def record_at(self, offset: int) -> Record | None:
-        """The record at ``offset``; None when retention or the cleaner took it. Raises CorruptMessageError."""
+        """Find the record at ``offset``; None when retention or the cleaner took it. Raises CorruptMessageError."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset <= batch.last_offset:
             batch = self._read(offset)
@@ -231,7 +231,7 @@ class RecordReader:
 
 
 def record_place(section: bytes, count: int, offset_delta: int) -> tuple[int, int] | None:
-    """The byte range of the record with that offset delta; None when there is none. Raises InvalidRecordError."""
+    """Find the byte range of the record with that offset delta; None when there is none. Raises InvalidRecordError."""
     position = 0
     try:
         for _ in range(count):

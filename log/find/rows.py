@@ -48,7 +48,7 @@ class Rows:
         self._chunk = bytearray()
 
     def chunk(self, size: int) -> memoryview:
-        """``size`` writable bytes of any content, good until the next call."""
+        """Return ``size`` writable bytes of any content, good until the next call."""
         if size > _KEPT_BYTES:
             return memoryview(bytearray(size))
         if size > len(self._chunk):
@@ -56,7 +56,7 @@ class Rows:
         return memoryview(self._chunk)[:size]
 
     def make_room(self, wanted: int) -> None:
-        """Room for ``wanted`` rows beyond those that are filled."""
+        """Make room for ``wanted`` rows beyond those that are filled."""
         missing = self.count + wanted - self.capacity
         if missing > 0:
             self.capacity += missing
@@ -66,11 +66,11 @@ class Rows:
             self.entries = bytearray(ENTRY_BYTES * self.capacity)
 
     def first_at(self, offset: int) -> int:
-        """The first row at or above ``offset``, or the end."""
+        """Find the first row at or above ``offset``, or the end."""
         return bisect_left(self.offsets, offset, 0, self.count)
 
     def first_keyed(self, start: int, end: int) -> int:
-        """The first row in ``start`` to ``end`` that has a key, or -1."""
+        """Find the first row in ``start`` to ``end`` that has a key, or -1."""
         hashes = self.key_hashes
         for row in range(start, end):
             if hashes[row] != NO_KEY:
@@ -78,5 +78,5 @@ class Rows:
         return -1
 
     def end_below(self, start: int, offset: int) -> int:
-        """The first row from ``start`` on at or above ``offset``, or the end."""
+        """Find the first row from ``start`` on at or above ``offset``, or the end."""
         return bisect_left(self.offsets, offset, start, self.count)

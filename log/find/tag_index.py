@@ -87,14 +87,14 @@ class TagIndex:
         self._begun += 1
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Offsets from ``start`` to below ``end`` with that tag hash, ascending."""
+        """Yield offsets from ``start`` to below ``end`` with that tag hash, ascending."""
         end = min(end, self.next_offset)
         for file in self.files:
             if file.end_offset > start and file.base_offset < end:
                 yield from file.select(tag_hash, start, end)
 
     def select_newest(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Offsets of that tag hash, newest first: file by file, each in windows that are reversed."""
+        """Yield offsets of that tag hash, newest first: file by file, each in windows that are reversed."""
         end = min(end, self.next_offset)
         for file in reversed(self.files):
             last = min(end, file.end_offset)

@@ -17,7 +17,9 @@ _MS_DIGITS = 9
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """The time ``text`` means, in ms. Only with ``now_ms`` may it be relative to today or to now. Raises ValueError."""
+    """Parse the time that ``text`` means, in ms. Only with ``now_ms`` may it be relative to today or to now. Raises
+    ValueError.
+    """
     try:
         return _parse(text, now_ms)
     except (ValueError, OverflowError):
@@ -43,5 +45,5 @@ def _parse(text: str, now_ms: int | None) -> int:
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970; a time without zone is local."""
+    """Return milliseconds since 1970; a time without zone is local."""
     return round(moment.timestamp() * 1000)

@@ -44,7 +44,7 @@ class IndexCorruptError(KafkaStorageError):
 
 
 def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: int, target: int) -> int:
-    """The last slot whose key (at byte ``at`` of an entry) is <= ``target``; -1 when there is none.
+    """Find the last slot whose key (at byte ``at`` of an entry) is <= ``target``; -1 when there is none.
 
     ``read(slot, count)`` gives the bytes of entries, and raises KafkaStorageError.
     """
@@ -67,7 +67,7 @@ def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: 
 
 
 def _narrow(read: ReadSlots, key: Struct, at: int, target: int, end: int, most: int) -> tuple[int, int]:
-    """First slot and count of at most ``most`` slots below ``end`` that hold the floor, when any does."""
+    """Find first slot and count of at most ``most`` slots below ``end`` that hold the floor, when any does."""
     low = 0
     while end - low > most:
         middle = (low + end) >> 1
@@ -176,7 +176,7 @@ class AbstractIndex:
         return (0 if file is None else entries), lambda slot, count: self._read_from(file, slot, count)
 
     def _read_slots(self, slot: int, count: int) -> bytes:
-        """The bytes of ``count`` entries from ``slot`` on. Any thread. Raises KafkaStorageError."""
+        """Read the bytes of ``count`` entries from ``slot`` on. Any thread. Raises KafkaStorageError."""
         return self._read_from(self._memory or self._file, slot, count)
 
     def _read_from(self, file: OpenFile | None, slot: int, count: int) -> bytes:

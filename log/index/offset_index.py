@@ -41,7 +41,7 @@ class OffsetIndex(AbstractIndex):
         return self.entry(entries - 1).offset if entries else self.base_offset
 
     def entry(self, slot: int) -> OffsetPosition:
-        """The entry at ``slot``. Raises IndexError, KafkaStorageError."""
+        """Read the entry at ``slot``. Raises IndexError, KafkaStorageError."""
         relative, position = self._entry_at(slot)
         return OffsetPosition(self.base_offset + relative, position)
 
@@ -50,11 +50,11 @@ class OffsetIndex(AbstractIndex):
         return OffsetPosition(self.base_offset + relative, position)
 
     def can_append_offset(self, offset: int) -> bool:
-        """True when ``offset`` fits the four relative bytes."""
+        """Tell whether ``offset`` fits the four relative bytes."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry at or below ``offset``; (base offset, 0) when there is none. Any thread.
+        """Find the last entry at or below ``offset``; (base offset, 0) when there is none. Any thread.
 
         Raises KafkaStorageError.
         """
@@ -63,13 +63,15 @@ class OffsetIndex(AbstractIndex):
         return self._entry_of(read(slot, 1)) if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def floor_position(self, position: int) -> int:
-        """The last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
+        """Find the last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
         entries, read = self.slots()
         slot = floor_slot(read, _KEY, 4, 8, entries, position)
         return self._entry_of(read(slot, 1)).position if slot >= 0 else 0
 
     def upper_bound_offset(self, position: int) -> int | None:
-        """The offset of the first entry whose batch begins at or after byte ``position``; None when there is none."""
+        """Find the offset of the first entry whose batch begins at or after byte ``position``; None when there is
+        none.
+        """
         entries, read = self.slots()
         slot = floor_slot(read, _KEY, 4, 8, entries, position - 1) + 1
         return self._entry_of(read(slot, 1)).offset if slot < entries else None

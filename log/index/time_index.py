@@ -39,12 +39,12 @@ class TimeIndex(AbstractIndex):
         return self.entry(entries - 1) if entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def entry(self, slot: int) -> TimestampOffset:
-        """The entry at ``slot``. Raises IndexError, KafkaStorageError."""
+        """Read the entry at ``slot``. Raises IndexError, KafkaStorageError."""
         timestamp, relative = self._entry_at(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread.
+        """Find the last entry with a timestamp <= ``timestamp``; (-1, base offset) when there is none. Any thread.
 
         Raises KafkaStorageError.
         """

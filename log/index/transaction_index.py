@@ -120,7 +120,7 @@ class TransactionIndex:
         return self._iterate()
 
     def content(self) -> bytes:
-        """The bytes of all entries. Raises KafkaStorageError."""
+        """Read the bytes of all entries. Raises KafkaStorageError."""
         return self._read(0, self.entries) if self.entries else b""
 
     def append(self, transaction: AbortedTxn) -> None:
@@ -166,8 +166,9 @@ class TransactionIndex:
             self._memory = None
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Transactions that touch [``fetch_offset``, ``upper_bound_offset``), and whether later segments need no
-        look."""
+        """Collect transactions that touch [``fetch_offset``, ``upper_bound_offset``), and tell whether later segments
+        need no look.
+        """
         found = []
         for entry in self._iterate():
             if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:

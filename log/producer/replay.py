@@ -37,7 +37,7 @@ _VALUE = struct.Struct(">hi")
 
 
 def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int) -> Marker | None:
-    """The end-transaction marker in a control batch; None when a cleaner emptied it or it is of another kind."""
+    """Find the end-transaction marker in a control batch; None when a cleaner emptied it or it is of another kind."""
     for record in RecordBatch(batch).records():
         if record.key is None or len(record.key) < _KEY.size:
             return None
@@ -74,7 +74,7 @@ def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    """Sequences wrap around from 2^31 - 1 to 0; -1 when the batch has none."""
+    """Return the sequence of a batch's last record, wrapped from 2^31 - 1 to 0; -1 when the batch has none."""
     return (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE if header.base_sequence >= 0 else -1
 
 
@@ -87,7 +87,7 @@ def rebuild_producer_state(
     keep_later_snapshots: bool = False,
     recalled_bytes: int = RECALLED_BYTES_FLUSHED,
 ) -> None:
-    """Producer state as of ``log_end_offset``: the newest snapshot, and the batches after it.
+    """Rebuild producer state as of ``log_end_offset``: the newest snapshot, and the batches after it.
 
     A snapshot holds the last batch of each producer; the four before it are read from up to ``recalled_bytes`` of
     records before the snapshot. Raises KafkaStorageError, CorruptMessageError.
@@ -150,7 +150,9 @@ class Stretch(NamedTuple):
 
 
 def _stretches(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterator[Stretch]:
-    """The last ``max_bytes`` or somewhat more below ``end_offset``, newest first. Raises KafkaStorageError."""
+    """Yield stretches of the last ``max_bytes`` or somewhat more below ``end_offset``, newest first. Raises
+    KafkaStorageError.
+    """
     for segment in reversed(segments.values(0, end_offset)):
         least, end = max(0, segment.size - max_bytes), segment.size
         while end > least:
@@ -165,7 +167,7 @@ def _stretches(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterat
 def _batches_of(
     producers: Mapping[int, ProducerEntry], stretch: Stretch, end_offset: int
 ) -> dict[int, deque[BatchMetadata]]:
-    """The last batches of each of these producers in a stretch, below ``end_offset``.
+    """Collect the last batches of each of these producers in a stretch, below ``end_offset``.
 
     Ends early at a damaged header: what follows it cannot be told. Raises KafkaStorageError.
     """
@@ -199,5 +201,5 @@ def _replay_segment(state: ProducerStateManager, segment: LogSegment, log_end_of
 
 
 def bases_and(segments: Iterable[LogSegment], end: int) -> set[int]:
-    """Offsets at which a snapshot is worth keeping: segment bases and the log end."""
+    """Return offsets at which a snapshot is worth keeping: segment bases and the log end."""
     return {segment.base_offset for segment in segments} | {end}

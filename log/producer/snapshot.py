@@ -44,7 +44,7 @@ def seal_snapshot(data: bytearray) -> None:
 
 
 def decode_snapshot(data: bytes, path: str) -> list[SnapshotEntry]:
-    """The entries of a snapshot file. Raises CheckpointCorruptError."""
+    """Decode the entries of a snapshot file. Raises CheckpointCorruptError."""
     if len(data) < HEAD_SIZE:
         raise CheckpointCorruptError(f"{path} is too short for a producer snapshot: {len(data)} bytes")
     version, crc = _HEAD.unpack_from(data)

@@ -63,7 +63,7 @@ def down_convert(
     first_whole: bool = True,
     limit: ConversionLimit | None = None,
 ) -> Iterator[bytes]:
-    """The batches of ``sources`` (slices of files, or bytes) in format ``to_magic`` (0 or 1), piece by piece.
+    """Convert the batches of ``sources`` (slices of files, or bytes) to format ``to_magic`` (0 or 1), piece by piece.
 
     ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but with ``first_whole`` the
     first message comes whole whatever its size; the last may be cut. Nothing comes when the range holds control batches
@@ -99,7 +99,7 @@ def down_convert(
 def convert_batch(
     batch: RecordBatch | LegacyRecordBatch, to_magic: int, first_offset: int, limit: ConversionLimit
 ) -> bytes:
-    """One batch in format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`.
+    """Convert one batch to format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`.
 
     What ``limit`` leaves out is at the batch's end, and nothing is left in the limit then.
     """
@@ -116,7 +116,7 @@ def convert_batch(
 
 
 def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
-    """The records of a batch that its old form holds, at most ``most``."""
+    """Return the records of a batch that its old form holds, at most ``most``."""
     if isinstance(batch, LegacyRecordBatch):
         messages = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
         if len(messages) <= most:
@@ -132,7 +132,7 @@ def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, 
 
 
 def _iter_stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:
-    """Batches one by one; each slice of a file is read one batch at a time, and ends quietly at a cut batch."""
+    """Yield batches one by one; each slice of a file is read one batch at a time, and ends quietly at a cut batch."""
     for source in sources:
         if isinstance(source, TransferableRecords):
             for stored in _read_batches(source):
@@ -155,7 +155,7 @@ def _read_batches(source: TransferableRecords) -> Iterator[bytes]:
 
 
 def _pread(source: TransferableRecords, size: int, position: int) -> bytes:
-    """Exactly ``size`` bytes. Raises KafkaStorageError when the file cannot give them."""
+    """Read exactly ``size`` bytes. Raises KafkaStorageError when the file cannot give them."""
     try:
         data = os.pread(source.file.fileno(), size, position)
         while len(data) < size and (more := os.pread(source.file.fileno(), size - len(data), position + len(data))):

@@ -26,7 +26,7 @@ class FoundRecord(NamedTuple):
 def first_at_or_after(
     batch: RecordBatch | LegacyRecordBatch, timestamp: int, min_offset: int, max_decompressed_bytes: int
 ) -> FoundRecord | None:
-    """The first record at or after ``timestamp`` (ms) with at least ``min_offset``; None when the batch has none.
+    """Find the first record at or after ``timestamp`` (ms) with at least ``min_offset``; None when the batch has none.
 
     Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError as reading the batch does.
     """
@@ -46,5 +46,5 @@ def first_at_or_after(
 
 
 def _as_delta(difference: int) -> int:
-    """A difference of two 64-bit numbers, kept within 64 bits for the kernels; no record lies beyond."""
+    """Keep a difference of two 64-bit numbers within 64 bits for the kernels; no record lies beyond."""
     return max(-(1 << 63), min(difference, (1 << 63) - 1))

@@ -67,7 +67,9 @@ def quiet_import(*packages: str) -> Iterator[None]:
 
 
 def _open_libraries(package: str) -> None:
-    """A library that is not found or does not open is left to the import, which says what is wrong with it."""
+    """Open the libraries of a package; one that is not found or does not open is left to the import, which says what is
+    wrong with it.
+    """
     import ctypes
     from pathlib import Path  # 0.7 MB, which an idle broker does without
 

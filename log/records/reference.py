@@ -83,7 +83,9 @@ def explain(section: Buffer, count: int) -> SectionCheck:
 
 
 def check_usual_record(data: bytes) -> SectionCheck | None:
-    """The one record most small requests hold: both deltas 0, no headers, sizes of one or two bytes; None if unlike."""
+    """Check the one record most small requests hold: both deltas 0, no headers, sizes of one or two bytes; None if
+    unlike.
+    """
     size = len(data)
     position = 1
     raw = data[0]
@@ -180,7 +182,9 @@ def check_records(  # noqa: C901 - one hot loop, the one- and two-byte varints i
 
 
 def _skip_headers(section: Buffer, position: int, end: int) -> int:
-    """The position after a record's header count and headers. Raises InvalidRecordError, IndexError past the end."""
+    """Return the position after a record's header count and headers. Raises InvalidRecordError, IndexError past the
+    end.
+    """
     count, position = read_varint(section, position)
     if count < 0 or count > end - position:
         raise InvalidRecordError(f"Found invalid number of record headers {count}")
@@ -207,7 +211,7 @@ class TimestampPosition(NamedTuple):
 def first_at_or_after(
     section: Buffer, count: int, timestamp_delta: int, min_offset_delta: int
 ) -> TimestampPosition | None:
-    """The first record whose deltas are at least ``timestamp_delta`` ms and ``min_offset_delta``.
+    """Find the first record whose deltas are at least ``timestamp_delta`` ms and ``min_offset_delta``.
 
     Raises InvalidRecordError on malformed records up to it.
     """

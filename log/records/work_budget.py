@@ -75,7 +75,7 @@ class WorkBudget:
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
 
     def decompress(self, section: Buffer, codec: int, max_bytes: int, count: int) -> Buffer:
-        """The records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
+        """Decompress the records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
 
         Raises what ``tidelog.protocol.record.compression.decompress`` raises, TooMuchForTurnError.
         """
@@ -103,7 +103,7 @@ class WorkBudget:
         return min(limit, turn_bytes) if self.in_turn else limit
 
     def ensure_not_turn_limit(self, max_bytes: int, turn_bytes: int) -> None:
-        """Something passed :meth:`plain_limit`: raises TooMuchForTurnError if a thread may go on with it."""
+        """Raise TooMuchForTurnError if a thread may go on with what passed :meth:`plain_limit`."""
         if self.in_turn and turn_bytes < min(max_bytes, self._plain_bytes):
             raise TooMuchForTurnError
 
@@ -128,21 +128,22 @@ class WorkBudget:
         self.rebuild_old(count)
 
     def ensure_rebuildable(self, count: int) -> None:
-        """Raises MessageTooLargeError if :meth:`rebuild` would outside a turn."""
+        """Raise MessageTooLargeError if :meth:`rebuild` would outside a turn."""
         if count > self._rebuilt_records:
             raise MessageTooLargeError(
                 f"A request has over {MAX_REBUILT_RECORDS} records of old formats or with offset deltas out of order"
             )
 
     def ensure_for_turn(self, amount: int, turn_amount: int) -> None:
-        """Raises TooMuchForTurnError within a turn if ``amount`` is above its limit."""
+        """Raise TooMuchForTurnError within a turn if ``amount`` is above its limit."""
         if self.in_turn and amount > turn_amount:
             raise TooMuchForTurnError
 
 
 def one_batch_budget() -> WorkBudget:
-    """A budget for a request of one batch that goes on in a thread. Its topic bounds the bytes, and so the records that
-    compiled routines walk over; for those that become objects a topic allows far too many."""
+    """Make a budget for a request of one batch that goes on in a thread. Its topic bounds the bytes, and so the records
+    that compiled routines walk over; for those that become objects a topic allows far too many.
+    """
     return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT)
 
 

@@ -146,8 +146,9 @@ class LogLoader:
     # ---- identity
 
     def _ensure_topic_id(self) -> bytes | None:
-        """The id in ``partition.metadata``, written when there is none; the log's first flush syncs it. Raises
-        InconsistentTopicIdError."""
+        """Return the id in ``partition.metadata``, written when there is none; the log's first flush syncs it. Raises
+        InconsistentTopicIdError.
+        """
         wanted = self._request.topic_id
         known = self._read_topic_id()
         if wanted is not None and known is None:
@@ -159,8 +160,9 @@ class LogLoader:
         return known if wanted is None else wanted
 
     def _read_topic_id(self) -> bytes | None:
-        """The id in ``partition.metadata``; None when there is none, or none that can be read and it is known whose
-        directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError."""
+        """Read the id in ``partition.metadata``; None when there is none, or none that can be read and it is known
+        whose directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError.
+        """
         try:
             return read_partition_metadata(self._file_system, self._directory)
         except CheckpointCorruptError as error:
@@ -232,7 +234,7 @@ class LogLoader:
         return int(stem)
 
     def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
-        """A segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
+        """Open a segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
         segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
         logs: dict[int, FileEntry] = {}
         for entry in segment_files:
@@ -263,7 +265,7 @@ class LogLoader:
         ]
 
     def _check_layout(self, segments: LogSegments) -> None:
-        """Base offsets must fit the contents. Raises LogLoadError."""
+        """Check that base offsets fit the contents. Raises LogLoadError."""
         previous_end: int | None = None
         for segment in segments:
             first = next(iter(segment.headers()), None)
@@ -283,8 +285,9 @@ class LogLoader:
             previous_end = segment.read_next_offset()
 
     def _was_cleaned_below(self, offset: int) -> bool:
-        """True when gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
-        cleaner had come so far."""
+        """Tell whether gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
+        cleaner had come so far.
+        """
         if self._is_compacted:
             return True
         path = os.path.join(self._request.directory_state.path, CLEANER_OFFSET_FILE)
@@ -326,7 +329,7 @@ class LogLoader:
         segment.transaction_index.is_proven = is_known or segment.size == 0
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
-        """Producer state just before ``offset``, apart from the log's own."""
+        """Rebuild the producer state just before ``offset``, apart from the log's own."""
         environment = self._request.environment
         state = ProducerStateManager(
             self._file_system, self._directory, environment.time, environment.producer_id_expiration_ms
@@ -442,8 +445,9 @@ def _has_epochs(segments: LogSegments) -> bool:
 
 
 def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
-    """True when a batch before ``end`` lacks records or offsets are missing inside of one file: only a
-    cleaner leaves that, so the log was compacted once, here or by an Apache Kafka."""
+    """Tell whether a batch before ``end`` lacks records or offsets are missing inside of one file: only a cleaner
+    leaves that, so the log was compacted once, here or by an Apache Kafka.
+    """
     for segment in segments:
         if segment is end:
             return False

@@ -32,12 +32,12 @@ class RecoveryProgress:
             self._bytes += count
 
     def log_done(self) -> None:
-        """One more log is open."""
+        """Count one more log as open."""
         with self._lock:
             self._logs += 1
 
     def line(self, seconds: float) -> str:
-        """``recovered 41 % in 3.2 s: 4,210 of 10,240 MB (1,315 MB/s), 17 of 40 logs``."""
+        """Write ``recovered 41 % in 3.2 s: 4,210 of 10,240 MB (1,315 MB/s), 17 of 40 logs``."""
         share = 100 * self._bytes / self._total_bytes if self._total_bytes else 100 * self._logs / self._total_logs
         rate = self._bytes / 1e6 / seconds if seconds > 0 else 0.0
         return (
@@ -47,7 +47,7 @@ class RecoveryProgress:
 
 
 def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> int:
-    """Bytes of the segments that hold offsets at or after the recovery point: what a recovery walks."""
+    """Count bytes of the segments that hold offsets at or after the recovery point: what a recovery walks."""
     try:
         listing = file_system.list_directory(path)
     except KafkaStorageError:

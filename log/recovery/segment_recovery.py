@@ -154,7 +154,7 @@ class SegmentRecovery:
             self.advance(header.position + header.size, header.last_offset + 1)
 
     def advance(self, valid: int, next_offset: int) -> None:
-        """Everything below byte ``valid`` was taken."""
+        """Note that everything below byte ``valid`` was taken."""
         if self._progress is not None:
             self._progress.add(valid - self.valid)
         self.valid, self.next_offset = valid, next_offset
@@ -198,8 +198,9 @@ def recover_segment(
 
 
 def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Batches with a right CRC, in order, from where ``work`` stands; stops at the first wrong one, unless it lies
-    below the recovery point."""
+    """Yield batches with a right CRC, in order, from where ``work`` stands; stop at the first wrong one, unless it lies
+    below the recovery point.
+    """
     segment = work.segment
     position, next_offset = work.valid, work.next_offset
     while True:
@@ -224,7 +225,7 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
-    """The byte at which the next batch that proves itself begins, after damage; None when there is none.
+    """Find the byte at which the next batch that proves itself begins, after damage; None when there is none.
 
     Only magic 2 can be found this way: its header is long enough to tell, and its CRC confirms.
     """
@@ -257,8 +258,9 @@ def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, ne
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
-    """Offset and time index of a closed segment from its headers; damage ends the useful part. Raises
-    KafkaStorageError."""
+    """Rebuild offset and time index of a closed segment from its headers; damage ends the useful part. Raises
+    KafkaStorageError.
+    """
     builder = _IndexBuilder(segment, interval_bytes)
     position, next_offset = 0, segment.base_offset
     while True:
@@ -277,8 +279,9 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
 
 
 def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
-    """The transaction index of a segment; ``state`` is the producer state at its base offset. Raises
-    KafkaStorageError."""
+    """Rebuild the transaction index of a segment; ``state`` is the producer state at its base offset. Raises
+    KafkaStorageError.
+    """
     segment.transaction_index.reset()
     for header, batch in segment.batches():
         if header.producer_id >= 0:
@@ -323,7 +326,8 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
 
 
 def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
-    """Entries are missing at the end: a rebuild would make another one between the last and the end of the log.
+    """Say that entries are missing at the end: a rebuild would make another one between the last and the end of the
+    log.
 
     Kafka leaves such a place at a restart (it counts from there again); rebuilding then costs once and harms nothing.
     """
@@ -354,7 +358,9 @@ def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
 
 
 def _last_time_entry_fault(segment: LogSegment) -> str | None:
-    """The last entry must be the maximum of a batch that is there; no entries only where batches have no time."""
+    """Say if the last entry is not the maximum of a batch that is there, or if entries lack though batches have a
+    time.
+    """
     index = segment.time_index
     if index.entries == 0:
         for header in segment.headers():

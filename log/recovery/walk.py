@@ -44,7 +44,7 @@ class CompiledWalk:
                 return
 
     def _enlarge(self, wanted: int, remaining: int) -> bool:
-        """A larger buffer for a batch that did not fit; false when the file or the limit ends it."""
+        """Enlarge the buffer for a batch that did not fit; return false when the file or the limit ends it."""
         if wanted == remaining or wanted >= MAX_CHUNK_BYTES:
             return False
         self._buffer = bytearray(2 * wanted)

@@ -68,7 +68,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: bytes | memoryview, at: int, position: int, path: str) -> BatchHeader:
-    """The header at ``buffer[at:]``, which holds at least 61 bytes or the whole (old, short) entry.
+    """Parse the header at ``buffer[at:]``, which holds at least 61 bytes or the whole (old, short) entry.
 
     Raises CorruptMessageError when the fields contradict each other.
     """
@@ -95,8 +95,8 @@ def _bytes_needed(buffer: bytes | memoryview, at: int) -> int:
 
 
 def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[BatchHeader]:
-    """Headers of the whole batches between bytes ``start`` and ``end``, bodies not read unless they lie in the same
-    chunk.
+    """Yield headers of the whole batches between bytes ``start`` and ``end``, bodies not read unless they lie in the
+    same chunk.
 
     Raises CorruptMessageError at an impossible header.
 
@@ -122,7 +122,7 @@ def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[Batch
 
 
 def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Whole batches between bytes ``start`` and ``end`` with their bytes; CRCs are the caller's.
+    """Yield whole batches between bytes ``start`` and ``end`` with their bytes; CRCs are the caller's.
 
     The view is valid until the next step. Raises CorruptMessageError at an impossible header.
     """
@@ -150,8 +150,9 @@ def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """True when the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the magic
-    on."""
+    """Tell whether the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the magic
+    on.
+    """
     if header.magic == 2:
         return bool(_UINT.unpack_from(batch, 17)[0] == crc32c(batch[21:]))
     return bool(_UINT.unpack_from(batch, 12)[0] == crc32(batch[16:]))

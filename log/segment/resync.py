@@ -21,7 +21,7 @@ _SHORTEST_HEADER = 26
 
 
 def find_resume_position(file: PositionalReader, position: int, end: int, indexed: Iterable[tuple[int, int]]) -> int:
-    """The byte at which reading goes on after the damaged batch at ``position``: above it, at most ``end``.
+    """Find the byte at which reading goes on after the damaged batch at ``position``: above it, at most ``end``.
 
     ``indexed``: byte position and last offset of the offset index's entries in order, at least those after the damage;
     Apache Kafka notes the last offset of an append, which may be several batches.
@@ -39,7 +39,7 @@ def find_resume_position(file: PositionalReader, position: int, end: int, indexe
 
 
 def _find_own_end(file: PositionalReader, position: int, end: int) -> int:
-    """The end of the damaged batch when its size can be believed, else ``end``."""
+    """Find the end of the damaged batch when its size can be believed, else ``end``."""
     header = _header_at(file, position, end)
     if header is None or position + header.size >= end:
         return end
@@ -64,7 +64,7 @@ def _header_at(file: PositionalReader, position: int, end: int) -> BatchHeader |
 
 
 def _whole_batch_at(file: PositionalReader, position: int, end: int) -> BatchHeader | None:
-    """The header of the batch at ``position`` when its checksum holds."""
+    """Read the header of the batch at ``position``; None unless its checksum holds."""
     header = _header_at(file, position, end)
     if header is None or not crc_matches(header, memoryview(file.read_at(position, header.size))):
         return None

@@ -55,7 +55,7 @@ class LogSegments:
         return sum(segment.size for segment in self._segments)
 
     def get(self, base_offset: int) -> LogSegment | None:
-        """The segment with exactly this base offset."""
+        """Return the segment with exactly this base offset."""
         bases = self._bases
         if bases and bases[-1] == base_offset:  # the active segment, which is asked for most
             return self._segments[-1]
@@ -63,23 +63,24 @@ class LogSegments:
         return self._segments[slot] if slot < len(bases) and bases[slot] == base_offset else None
 
     def floor_index(self, offset: int) -> int:
-        """The place of the last segment whose base offset is <= ``offset``; -1 when there is none."""
+        """Return the place of the last segment whose base offset is <= ``offset``; -1 when there is none."""
         return bisect_right(self._bases, offset) - 1
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The last segment whose base offset is <= ``offset``."""
+        """Return the last segment whose base offset is <= ``offset``."""
         slot = bisect_right(self._bases, offset) - 1
         return self._segments[slot] if slot >= 0 else None
 
     def values(self, start: int, end: int) -> tuple[LogSegment, ...]:
-        """The segments that may hold offsets in [``start``, ``end``): from the floor of ``start`` on."""
+        """Return the segments that may hold offsets in [``start``, ``end``): from the floor of ``start`` on."""
         if end <= start:
             return ()
         return self._segments[max(0, self.floor_index(start)) : bisect_left(self._bases, end)]
 
     def replace(self, *, removed: Iterable[LogSegment] = (), added: Iterable[LogSegment] = ()) -> LogSegments:
-        """A new snapshot without ``removed`` and with ``added``; an added segment displaces one of the same base
-        offset."""
+        """Build a new snapshot without ``removed`` and with ``added``; an added segment displaces one of the same base
+        offset.
+        """
         gone = {segment.base_offset for segment in removed}
         kept = {s.base_offset: s for s in self._segments if s.base_offset not in gone}
         kept.update((segment.base_offset, segment) for segment in added)

@@ -50,17 +50,17 @@ class TransactionIndexCheck:
         self._ended: dict[int, _Ended] = {}
 
     def forget(self) -> None:
-        """Nothing is known of what is open: the log is damaged here."""
+        """Forget what is open: the log is damaged here."""
         self._open.clear()
         self._markers.clear()
         self._ended.clear()
 
     def see_records(self, producer_id: int, base_offset: int) -> None:
-        """A batch of a transaction that has records."""
+        """Note a batch of a transaction that has records."""
         self._open.setdefault(producer_id, base_offset)
 
     def see_marker(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
-        """A marker."""
+        """Note a marker."""
         first = self._open.pop(producer_id, None)
         if is_abort:
             undecided = min([offset + 1, *self._open.values()])
@@ -73,7 +73,7 @@ class TransactionIndexCheck:
         return max((one.marker for one in self._ended.values() if one.first is not None), default=-1)
 
     def finish_segment(self, data: bytes) -> list[tuple[int, str]]:
-        """(entry's number or -1, what is wrong) of the segment's transaction index, whose bytes are ``data``."""
+        """Return (entry's number or -1, what is wrong) of the segment's transaction index, whose bytes are ``data``."""
         ended, self._ended = self._ended, {}
         whole = len(data) // ENTRY.size * ENTRY.size
         found = [(-1, f"{len(data) - whole} bytes after the last entry")] if len(data) > whole else []

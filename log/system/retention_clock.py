@@ -32,11 +32,11 @@ class RetentionClock:
         self._jump_seen_ms: float | None = None
 
     def now(self) -> int:
-        """The time by which something may be deleted, in milliseconds since 1970."""
+        """Return the time by which something may be deleted, in milliseconds since 1970."""
         return self.believe(self._time.milliseconds())
 
     def believe(self, now_ms: int) -> int:
-        """``now_ms`` of the wall clock, or without its jump while that is younger than an hour."""
+        """Return ``now_ms`` of the wall clock, or without its jump while that is younger than an hour."""
         monotonic = self._time.monotonic_ms()
         distance = now_ms - monotonic
         with self._lock:

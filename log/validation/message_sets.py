@@ -70,7 +70,7 @@ def validate_message_set(
 def _inner_messages(
     wrapper: LegacyRecordBatch, params: ValidationParams, budget: WorkBudget
 ) -> list[LegacyRecordBatch]:
-    """A wrapper's messages, within what the request may still cause. Raises what ``inner_messages`` raises."""
+    """Parse a wrapper's messages, within what the request may still cause. Raises what ``inner_messages`` raises."""
     bound = params.decompressed_bound
     try:
         inner = wrapper.inner_messages(budget.plain_limit(bound, TURN_OLD_BYTES), budget.rebuilt_records)
@@ -82,7 +82,9 @@ def _inner_messages(
 
 
 def check_inner_messages(inner: list[LegacyRecordBatch], params: ValidationParams) -> None:
-    """A wrapper's inner CRCs: the producer wrote them, and readers after us check them. Raises CorruptMessageError."""
+    """Check a wrapper's inner CRCs: the producer wrote them, and later readers check them. Raises
+    CorruptMessageError.
+    """
     for message in inner:
         if not message.is_valid():
             raise CorruptMessageError(f"Inner message is corrupt in topic partition {params.topic_partition}")

@@ -22,7 +22,9 @@ class StaleOffsetsError(AppendPostponedError):
 
 
 def relocate(result: ValidationResult, next_offset: int) -> ValidationResult:
-    """``result`` with offsets from ``next_offset`` on; its records are changed in place. Raises StaleOffsetsError."""
+    """Move ``result`` to offsets from ``next_offset`` on; its records are changed in place. Raises
+    StaleOffsetsError.
+    """
     distance = next_offset - result.first_offset
     if not distance:
         return result

@@ -58,47 +58,47 @@ def release(held: Held) -> None:
 
 
 def load_u16(data: Bytes, at: int) -> int:
-    """The word of 16 bits at byte ``at``."""
+    """Read the word of 16 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 2], "little")
 
 
 def load_u32(data: Bytes, at: int) -> int:
-    """The word of 32 bits at byte ``at``."""
+    """Read the word of 32 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 4], "little")
 
 
 def load_u64(data: Bytes, at: int) -> int:
-    """The word of 64 bits at byte ``at``."""
+    """Read the word of 64 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 8], "little")
 
 
 def load_be_u16(data: Bytes, at: int) -> int:
-    """The big-endian word of 16 bits at byte ``at``."""
+    """Read the big-endian word of 16 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 2], "big")
 
 
 def load_be_u32(data: Bytes, at: int) -> int:
-    """The big-endian word of 32 bits at byte ``at``."""
+    """Read the big-endian word of 32 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 4], "big")
 
 
 def load_be_u64(data: Bytes, at: int) -> int:
-    """The big-endian word of 64 bits at byte ``at``."""
+    """Read the big-endian word of 64 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 8], "big")
 
 
 def load_be_i16(data: Bytes, at: int) -> int:
-    """The signed big-endian word of 16 bits at byte ``at``."""
+    """Read the signed big-endian word of 16 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 2], "big", signed=True)
 
 
 def load_be_i32(data: Bytes, at: int) -> int:
-    """The signed big-endian word of 32 bits at byte ``at``."""
+    """Read the signed big-endian word of 32 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 4], "big", signed=True)
 
 
 def load_be_i64(data: Bytes, at: int) -> int:
-    """The signed big-endian word of 64 bits at byte ``at``."""
+    """Read the signed big-endian word of 64 bits at byte ``at``."""
     return int.from_bytes(data[at : at + 8], "big", signed=True)
 
 
@@ -158,7 +158,7 @@ def write_at(descriptor: int, data: Bytes, at: int, size: int, position: int) ->
 
 
 def multiply_high(one: int, other: int) -> int:
-    """The upper 64 bits of the product of two words of 64 bits."""
+    """Return the upper 64 bits of the product of two words of 64 bits."""
     return (one * other) >> 64
 
 
@@ -167,14 +167,14 @@ def prefetch(data: Any, at: int) -> None:
 
 
 def crc32c(data: Bytes, at: int, size: int) -> int:
-    """CRC-32C (Castagnoli) of ``size`` bytes from byte ``at``."""
+    """Compute the CRC-32C (Castagnoli) of ``size`` bytes from byte ``at``."""
     from crc32c import crc32c as checksum  # here: most that import this module need none of it
 
     return checksum(bytes(data[at : at + size]))
 
 
 def at(data: Bytes, position: int) -> Bytes:
-    """The bytes from ``position`` on."""
+    """Return the bytes from ``position`` on."""
     return data[position:]
 
 
@@ -183,32 +183,34 @@ NO_PLACE: Any = None
 
 
 def address_of(buffer: bytearray) -> Bytes:
-    """The bytes of a bytearray, until its length changes."""
+    """Return the bytes of a bytearray, until its length changes."""
     return buffer
 
 
 def copy_of(data: Bytes, at: int, size: int) -> bytes:
-    """A copy of ``size`` bytes from byte ``at``."""
+    """Return a copy of ``size`` bytes from byte ``at``."""
     return bytes(data[at : at + size])
 
 
 def text_of(data: Bytes, at: int, size: int) -> str:
-    """The text that ``size`` bytes hold in UTF-8. Raises UnicodeDecodeError."""
+    """Decode the UTF-8 text of ``size`` bytes from byte ``at``. Raises UnicodeDecodeError."""
     return str(data[at : at + size], "utf-8")
 
 
 def new_object(cls: type) -> Any:
-    """An object whose attributes are not set: of a class with ``__slots__`` and nothing else."""
+    """Make an object whose attributes are not set: of a class with ``__slots__`` and nothing else."""
     return object.__new__(cls)
 
 
 def tuple_as(cls: type[T], values: tuple[Any, ...]) -> T:
-    """A named tuple of these values, without the Python function that makes one by its name."""
+    """Make a named tuple of these values, without the Python function that makes one by its name."""
     return tuple.__new__(cls, values)  # type: ignore[type-var]
 
 
 def place_of(slot: Any) -> Any:
-    """The place of an attribute of ``__slots__`` in the objects of its class. Raises TypeError for anything else."""
+    """Return the place of an attribute of ``__slots__`` in the objects of its class. Raises TypeError for anything
+    else.
+    """
     if type(slot) is not MemberDescriptorType:
         raise TypeError("not an attribute in __slots__")
     return slot
@@ -220,5 +222,5 @@ def put_field(target: Any, place: Any, value: Any) -> None:
 
 
 def get_field(target: Any, place: Any) -> Any:
-    """An attribute by its place. The class must be the place's. Raises AttributeError where it is not set."""
+    """Read an attribute by its place. The class must be the place's. Raises AttributeError where it is not set."""
     return place.__get__(target)

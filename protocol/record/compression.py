@@ -73,7 +73,7 @@ class CompressionType(IntEnum):
 
 
 def compression_type_for_name(name: str) -> CompressionType:
-    """The codec of a config value such as ``"lz4"``. Raises UnsupportedCompressionTypeError."""
+    """Return the codec of a config value such as ``"lz4"``. Raises UnsupportedCompressionTypeError."""
     try:
         return CompressionType[name.upper()]
     except KeyError:
@@ -81,7 +81,7 @@ def compression_type_for_name(name: str) -> CompressionType:
 
 
 def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> Buffer:
-    """``data`` decompressed, at most ``max_bytes`` of it; with codec none ``data`` itself.
+    """Decompress ``data`` to at most ``max_bytes``; with codec none return ``data`` itself.
 
     Raises MessageTooLargeError when the result would be larger, InvalidRecordError when the data is damaged,
     UnsupportedCompressionTypeError.
@@ -97,7 +97,8 @@ def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> B
 
 
 def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int = 2) -> Buffer:
-    """``data`` compressed as Kafka's clients expect it; with codec none ``data`` itself. ``level`` None: the default.
+    """Compress ``data`` as Kafka's clients expect it; with codec none return ``data`` itself. ``level`` None: the
+    default.
 
     Raises UnsupportedCompressionTypeError on an unknown codec.
     """
@@ -113,8 +114,9 @@ def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int =
 
 
 def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None) -> Sequence[Buffer]:
-    """Each of ``parts`` as :func:`compress` has it. Where the library can, all in one call without the interpreter
-    lock: giving it up for every 2.5 KB costs more than compressing them when another thread wants it."""
+    """Compress each of ``parts`` as :func:`compress` does. Where the library can, all in one call without the
+    interpreter lock: giving it up for every 2.5 KB costs more than compressing them when another thread wants it.
+    """
     if codec == CompressionType.ZSTD and len(parts) > 1 and all(map(len, parts)):
         with _zstd_encoder(3 if level is None else level) as encoder:
             packed: Any = encoder.multi_compress_to_buffer(list(parts), threads=1)
@@ -146,7 +148,9 @@ def zstd_size(part: Buffer, max_bytes: int) -> int:
 
 
 def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> list[memoryview] | None:
-    """Frames for which :func:`zstd_size` gave ``sizes``, in one call without the interpreter lock; None on damage."""
+    """Decompress frames for which :func:`zstd_size` gave ``sizes``, in one call without the interpreter lock; return
+    None on damage.
+    """
     import zstandard
 
     decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
@@ -177,7 +181,7 @@ class _BoundedOutput:
             raise build_damage_error(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
 
     def room(self) -> int:
-        """One byte more than may still come, so that passing the bound shows; never more than a chunk."""
+        """Return one byte more than may still come, so that passing the bound shows; never more than a chunk."""
         return min(CHUNK_BYTES, self._max_bytes - self._size + 1)
 
     def append(self, chunk: bytes) -> None:
@@ -197,12 +201,12 @@ class _BoundedOutput:
 
 
 def too_large(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
-    """The error for data that decompresses beyond its bound."""
+    """Build the error for data that decompresses beyond its bound."""
     return MessageTooLargeError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
 
 
 def build_damage_error(codec: CompressionType, reason: object) -> InvalidRecordError:
-    """The error for data that is not what its codec says."""
+    """Build the error for data that is not what its codec says."""
     return InvalidRecordError(f"{codec.name.lower()} data does not decompress: {reason}")
 
 
@@ -224,7 +228,7 @@ class _Window:
         return self._position >= len(self._view)
 
     def next_piece(self) -> memoryview:
-        """The bytes that follow; empty at the end of the data."""
+        """Return the bytes that follow; empty at the end of the data."""
         piece = self._view[self._position : self._position + self._size]
         self._position += len(piece)
         self._size = min(2 * self._size, _MAX_WINDOW_BYTES)
@@ -370,7 +374,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _with_lz4_header_checksum(data: Buffer, *, broken: bool) -> bytes:
-    """A copy of ``data`` whose first frame header has the right checksum, or magic 0's wrong one."""
+    """Copy ``data`` so that its first frame header has the right checksum, or magic 0's wrong one."""
     out = bytearray(data)
     if len(out) < 7 or out[:4] != LZ4_FRAME_MAGIC:
         return bytes(out)
@@ -389,7 +393,9 @@ def _rotate_left(value: int, bits: int) -> int:
 
 
 def _xxhash32(data: bytes) -> int:
-    """xxHash32 with seed 0 (xxHash specification). A frame header has at most 18 bytes, so plain Python will do."""
+    """Compute xxHash32 with seed 0 (xxHash specification). A frame header has at most 18 bytes, so plain Python will
+    do.
+    """
     p1, p2, p3, p4, p5 = _XXH_PRIMES
     position = 0
     accumulator = p5
@@ -445,7 +451,9 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) -> bytes | None:
-    """The one frame of a declared size that ``data`` is, at half the price of a reader; None when it is not that."""
+    """Decompress ``data`` if it is one frame of a declared size, at half the price of a reader; return None if it is
+    not.
+    """
     import zstandard
 
     try:

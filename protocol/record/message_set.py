@@ -183,7 +183,7 @@ class LegacyRecordBatch:
         return None if self._value is None else bytes(self.buffer[self._value])
 
     def view(self) -> memoryview:
-        """The entry's bytes, without a copy."""
+        """Return the entry's bytes, without a copy."""
         return memoryview(self.buffer)[self.position : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
@@ -193,14 +193,15 @@ class LegacyRecordBatch:
         return crc32(covered) == self.checksum
 
     def ensure_valid(self) -> None:
-        """Raises CorruptMessageError unless ``is_valid()``."""
+        """Raise CorruptMessageError unless ``is_valid()``."""
         if not self.is_valid():
             raise CorruptMessageError(
                 f"Message at offset {self.offset} is corrupt (stored crc = {self.checksum:#010x})"
             )
 
     def records(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """The message itself, or a wrapper's inner messages with absolute offsets and effective timestamps.
+        """Iterate over the message itself, or a wrapper's inner messages with absolute offsets and effective
+        timestamps.
 
         Raises InvalidRecordError on a bad wrapper, UnsupportedCompressionTypeError, CorruptMessageError on bad inner
         sizes.
@@ -210,7 +211,7 @@ class LegacyRecordBatch:
         return self.effective_records(self.inner_messages(max_decompressed_bytes))
 
     def effective_records(self, inner: list[LegacyRecordBatch]) -> Iterator[Record]:
-        """A wrapper's ``inner_messages`` with absolute offsets and effective timestamps."""
+        """Yield the records of a wrapper's ``inner_messages`` with absolute offsets and effective timestamps."""
         base = 0
         if self.magic == MAGIC_V1 and self.offset != 0:  # some versions of librdkafka produce wrappers with offset 0
             base = self.offset - inner[-1].offset
@@ -222,7 +223,7 @@ class LegacyRecordBatch:
     def inner_messages(
         self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES, max_messages: int = sys.maxsize
     ) -> list[LegacyRecordBatch]:
-        """A wrapper's inner messages as they are stored: offsets relative in magic 1. At least one.
+        """Parse a wrapper's inner messages as they are stored: offsets relative in magic 1. At least one.
 
         Raises InvalidRecordError, UnsupportedCompressionTypeError, CorruptMessageError; MessageTooLargeError above
         either bound.
@@ -266,12 +267,14 @@ class ByteBufferMessageSet:
     def create(
         cls, offset_assigner: Callable[[], int], options: MessageSetOptions, messages: Iterable[Record]
     ) -> ByteBufferMessageSet:
-        """A set of ``messages`` whose offsets come from ``offset_assigner``, one call each; compressed: one wrapper."""
+        """Build a set of ``messages`` whose offsets come from ``offset_assigner``, one call each; compressed: one
+        wrapper.
+        """
         numbered = [Record(offset_assigner(), message.timestamp, message.key, message.value) for message in messages]
         return cls(build_message_set(numbered, options))
 
     def shallow(self) -> Iterator[LegacyRecordBatch]:
-        """Entries as they stand: messages and wrappers."""
+        """Yield the entries as they stand: messages and wrappers."""
         buffer = self.buffer
         position = 0
         magic = None
@@ -289,7 +292,7 @@ class ByteBufferMessageSet:
             position += LOG_OVERHEAD + size
 
     def deep(self) -> Iterator[Record]:
-        """Messages, out of their wrappers, with absolute offsets and effective timestamps (-1 in magic 0)."""
+        """Yield the messages, out of their wrappers, with absolute offsets and effective timestamps (-1 in magic 0)."""
         for entry in self.shallow():
             yield from entry.records(self.max_decompressed_bytes)
 
@@ -307,7 +310,8 @@ class MessageSetOptions(NamedTuple):
 
 
 def build_message_set(records: list[Record], options: MessageSetOptions) -> bytes:
-    """Message set of ``records`` with their offsets; with a codec one wrapper. Headers, and in magic 0 times, are lost.
+    """Build the message set of ``records`` with their offsets; with a codec one wrapper. Headers, and in magic 0 times,
+    are lost.
 
     Raises UnsupportedCompressionTypeError for codecs the magic does not know (zstd).
     """
@@ -325,7 +329,7 @@ def build_message_set(records: list[Record], options: MessageSetOptions) -> byte
 
 
 def estimate_size(records: Iterable[Record], magic: int) -> int:
-    """The size of an uncompressed set of these records, exactly."""
+    """Compute the exact size of an uncompressed set of these records."""
     overhead = LOG_OVERHEAD + (V0_OVERHEAD if magic == MAGIC_V0 else V1_OVERHEAD)
     return sum(overhead + len(record.key or b"") + len(record.value or b"") for record in records)
 

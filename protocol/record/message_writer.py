@@ -33,7 +33,7 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 def segment_size_for(estimated_bytes: int) -> int:
-    """The segment size for a message set of about this size: half of it, within 1 KiB and 64 KiB."""
+    """Return the segment size for a message set of about this size: half of it, within 1 KiB and 64 KiB."""
     return min(max(estimated_bytes // 2, MIN_SEGMENT_BYTES), MAX_SEGMENT_BYTES)
 
 
@@ -135,11 +135,11 @@ class BufferingOutputStream:
         return writev(list(self.slices()))
 
     def to_bytes(self) -> bytes:
-        """Everything, joined: one copy."""
+        """Join everything that was written: one copy."""
         return b"".join(self.slices())
 
     def crc32_from(self, position: int) -> int:
-        """The IEEE CRC-32 of what was written from ``position`` on."""
+        """Compute the IEEE CRC-32 of what was written from ``position`` on."""
         checksum = 0
         for part in self.slices(position):
             checksum = crc32(part, checksum)
@@ -185,7 +185,7 @@ class MessageWriter(BufferingOutputStream):
             yield
 
     def write_message(self, offset: int, head: bytes, key: Buffer | None, value: Buffer | None) -> None:
-        """A whole entry whose content is at hand: one write instead of four nested prefixes (3 µs against 20).
+        """Write a whole entry whose content is at hand: one write instead of four nested prefixes (3 µs against 20).
 
         ``head`` is magic, attributes and, in magic 1, the timestamp.
         """
@@ -198,7 +198,7 @@ class MessageWriter(BufferingOutputStream):
         self.write(_ENTRY_HEAD.pack(offset, len(content) + 4, crc32(content)) + content)
 
     def write_nullable(self, value: Buffer | None) -> None:
-        """A length of four bytes and the bytes; -1 for None."""
+        """Write a length of four bytes and the bytes; -1 for None."""
         if value is None:
             self.write_int(-1)
             return

@@ -199,11 +199,11 @@ class RecordBatch:
         return self._fields[12]
 
     def view(self) -> memoryview:
-        """The batch's bytes, without a copy."""
+        """Return the batch's bytes, without a copy."""
         return memoryview(self.buffer)[self.position : self.position + self.size_in_bytes]
 
     def records_section(self) -> memoryview:
-        """The bytes after the header, compressed as they lie."""
+        """Return the bytes after the header, compressed as they lie."""
         return memoryview(self.buffer)[self.position + RECORD_BATCH_OVERHEAD : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
@@ -215,7 +215,7 @@ class RecordBatch:
         return crc32c(covered) == self._fields[4]
 
     def ensure_valid(self) -> None:
-        """Raises CorruptMessageError unless ``is_valid()``."""
+        """Raise CorruptMessageError unless ``is_valid()``."""
         if not self.is_valid():
             raise CorruptMessageError(
                 f"Record batch at offset {self.base_offset} is corrupt: size {self.size_in_bytes}, "
@@ -223,7 +223,7 @@ class RecordBatch:
             )
 
     def uncompressed_section(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-        """The records section, decompressed if need be.
+        """Return the records section, decompressed where it is compressed.
 
         Raises InvalidRecordError on damaged data, MessageTooLargeError above the bound,
         UnsupportedCompressionTypeError on an unknown codec.
@@ -236,7 +236,7 @@ class RecordBatch:
         return decompress(section, self.compression_type, max_decompressed_bytes)
 
     def records(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """The records in order, with absolute offsets; each has the batch's time under log append time.
+        """Iterate over the records in order, with absolute offsets; each has the batch's time under log append time.
 
         Raises InvalidRecordError on a malformed record or a count that does not match, and what
         ``uncompressed_section`` raises.
@@ -312,7 +312,7 @@ def has_transactional_batch(records: Buffer | None) -> bool:
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Sequence numbers wrap from 2^31 - 1 to 0 (KIP-98)."""
+    """Add to a sequence number, which wraps from 2^31 - 1 to 0 (KIP-98)."""
     return (sequence + increment) & 0x7FFFFFFF
 
 
@@ -336,19 +336,19 @@ def _to_signed_64(value: int) -> int:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits: (value, next position). See :func:`read_raw_varint` for what it raises."""
+    """Read a zigzag varint of 32 bits: (value, next position). See :func:`read_raw_varint` for what it raises."""
     raw, position = read_raw_varint(data, position, 5)
     return (raw >> 1) ^ -(raw & 1), position
 
 
 def read_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits: (value, next position)."""
+    """Read a zigzag varint of 64 bits: (value, next position)."""
     raw, position = read_raw_varint(data, position, 10)
     return (raw >> 1) ^ -(raw & 1), position
 
 
 def read_raw_varint(data: Buffer, position: int, max_bytes: int) -> tuple[int, int]:
-    """A varint before its zigzag is undone, of at most 5 bytes (32 bits) or 10 (64): (raw, next position).
+    """Read a varint before its zigzag is undone, of at most 5 bytes (32 bits) or 10 (64): (raw, next position).
 
     Bits above the 32nd or 64th are dropped, as Kafka's reader drops them.
     Raises IndexError past the end of ``data``, InvalidRecordError when it does not end in ``max_bytes``.
@@ -528,7 +528,8 @@ class BatchOptions(NamedTuple):
 
 
 def build_batch(records: Iterable[Record], options: BatchOptions | None = None) -> bytearray:
-    """One magic 2 batch of ``records`` (offsets ascending); may be empty when ``base_offset`` and last delta are given.
+    """Build one magic 2 batch of ``records`` (offsets ascending); it may be empty when ``base_offset`` and last delta
+    are given.
 
     Raises UnsupportedCompressionTypeError on an unknown codec.
     """
@@ -565,7 +566,7 @@ class BatchTimes(NamedTuple):
 def assemble_batch(  # one call instead of a dataclass of the same six names
     section: Buffer, options: BatchOptions, *, base_offset: int, last_offset_delta: int, times: BatchTimes, count: int
 ) -> bytearray:
-    """Header, CRC and codec around an encoded, uncompressed records section."""
+    """Put header, CRC and codec around an encoded, uncompressed records section."""
     if options.compression:
         from tidelog.protocol.record.compression import compress  # codecs are slow to import and not needed to start
 
@@ -607,7 +608,9 @@ class EndTransactionMarker(NamedTuple):
 
 
 def control_record_type(key: bytes | None) -> int:
-    """The type of a control record (0 abort, 1 commit, others exist). Raises InvalidRecordError on a short key."""
+    """Return the type of a control record (0 abort, 1 commit, others exist). Raises InvalidRecordError on a short
+    key.
+    """
     if key is None or len(key) < _CONTROL_KEY.size:
         raise InvalidRecordError("Control record key is too short")
     version, control_type = _CONTROL_KEY.unpack_from(key)
@@ -617,7 +620,9 @@ def control_record_type(key: bytes | None) -> int:
 
 
 def parse_end_transaction_marker(record: Record) -> EndTransactionMarker | None:
-    """The marker a control record carries, or None when it is another control type. Raises InvalidRecordError."""
+    """Parse the marker that a control record carries; return None for another control type. Raises
+    InvalidRecordError.
+    """
     control_type = control_record_type(record.key)
     if control_type not in (CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT):
         return None
@@ -633,7 +638,7 @@ def parse_end_transaction_marker(record: Record) -> EndTransactionMarker | None:
 def end_transaction_marker(
     marker: EndTransactionMarker, *, timestamp: int, producer_id: int, producer_epoch: int, offset: int = 0
 ) -> bytearray:
-    """A control batch of one marker, as a transaction coordinator appends it (KIP-98)."""
+    """Build a control batch of one marker, as a transaction coordinator appends it (KIP-98)."""
     record = Record(offset, timestamp, marker.key(), marker.value())
     options = BatchOptions(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True

@@ -37,7 +37,7 @@ ELEMENTS_PER_STEP = 64
 
 
 def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
-    """The decoder ``(buffer, position, elements) -> (message, position after it)`` of ``cls`` at ``version``.
+    """Compile the decoder ``(buffer, position, elements) -> (message, position after it)`` of ``cls`` at ``version``.
 
     ``elements`` is how many its arrays may have in all. In steps it is a generator that returns that.
     """
@@ -276,7 +276,7 @@ _unpackers: dict[str, Callable[..., tuple[Any, ...]]] = {}
 
 
 def _unpacker(layout: str) -> Callable[..., tuple[Any, ...]]:
-    """``unpack_from`` of the Struct with this layout; one per layout in the process."""
+    """Return ``unpack_from`` of the Struct with this layout; one per layout in the process."""
     known = _unpackers.get(layout)
     if known is None:
         known = _unpackers[layout] = struct.Struct(">" + layout).unpack_from

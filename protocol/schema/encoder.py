@@ -32,7 +32,9 @@ _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be nul
 
 
 def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
-    """The encoder ``(message) -> list of parts`` of ``cls`` at ``version``; in steps a generator that returns that."""
+    """Compile the encoder ``(message) -> list of parts`` of ``cls`` at ``version``; in steps a generator that returns
+    that.
+    """
     writer = _EncoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source
     source.names.update(small=SMALL_VARINTS, varint=unsigned_varint, records_size=records_size, add_records=add_records)
@@ -279,7 +281,7 @@ class _EncoderWriter:
         emit(f"if {count}: {outer} += {all_tags}")
 
     def differs(self, local: str, field: Field) -> str:
-        """The condition that ``local`` is not the default of ``field``."""
+        """Write the condition that ``local`` is not the default of ``field``."""
         default = default_source(self.source, field)
         if default == "[]":
             return f"{local} is None or {local}" if field.nullable.has(self.version) else local
@@ -294,7 +296,7 @@ _packers: dict[str, Callable[..., bytes]] = {}
 
 
 def _packer(layout: str) -> Callable[..., bytes]:
-    """``pack`` of the Struct with this layout; one per layout in the process."""
+    """Return ``pack`` of the Struct with this layout; one per layout in the process."""
     known = _packers.get(layout)
     if known is None:
         known = _packers[layout] = struct.Struct(">" + layout).pack

@@ -19,7 +19,7 @@ IS_COMPILED = walker.IS_COMPILED
 
 
 def blank(cls: type[T]) -> T:
-    """An object with all its fields at their defaults, as ``cls()`` makes it, in a quarter of the time."""
+    """Make an object with all its fields at their defaults, as ``cls()`` does, in a quarter of the time."""
     return cls()
 
 
@@ -28,10 +28,10 @@ if IS_COMPILED:
 
 
 def decoder_of(cls: type[Message], version: int) -> Coder:
-    """The decoder of a message at a version that it has."""
+    """Return the decoder of a message at a version that it has."""
     return walker.Walker(cls, version) if IS_COMPILED else compile_decoder(cls, version)
 
 
 def encoder_of(cls: type[Message], version: int) -> Coder:
-    """The encoder of a message at a version that it has."""
+    """Return the encoder of a message at a version that it has."""
     return walker.Walker(cls, version) if IS_COMPILED else compile_encoder(cls, version)

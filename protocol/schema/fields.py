@@ -80,7 +80,7 @@ _ranges: dict[str, VersionRange] = {"none": NO_VERSIONS, "0+": VersionRange(0, M
 
 
 def version_range(text: str) -> VersionRange:
-    """The range written as "3+", "3-5", "3" or "none"."""
+    """Parse the range written as "3+", "3-5", "3" or "none"."""
     known = _ranges.get(text)
     if known is None:
         lowest, dash, highest = text.partition("-")
@@ -157,7 +157,7 @@ def string(
 
 
 def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | None = b"", tag: int | None = None) -> Any:
-    """Kafka's "bytes". Decodes to a memoryview of the message; encodes from any buffer."""
+    """Declare a field of Kafka's "bytes". Decodes to a memoryview of the message; encodes from any buffer."""
     return Field("bytes", versions, nullable, default, tag)
 
 
@@ -190,21 +190,23 @@ def array(
     default: tuple[()] | None = (),
     tag: int | None = None,
 ) -> list[T] | None:
-    """An array of structs (``item`` is a Struct class) or of a primitive type (``item`` is ``int32``, ``string``…)."""
+    """Declare an array of structs (``item`` is a Struct class) or of a primitive type (``item`` is ``int32``,
+    ``string``…).
+    """
     field = Field("array", versions, nullable, default, tag)
     field.item = item if isinstance(item, StructMeta) else item()  # type: ignore[assignment]
     return field  # type: ignore[return-value]
 
 
 def struct_of(item: Callable[..., T], versions: str = "0+", *, tag: int | None = None) -> T:
-    """One nested struct. Its default is one shared instance that refuses changes: assign a new one."""
+    """Declare one nested struct. Its default is one shared instance that refuses changes: assign a new one."""
     field = Field("struct", versions, "none", (), tag)
     field.item = item  # type: ignore[assignment]
     return field  # type: ignore[return-value]
 
 
 def nullable_struct(item: Callable[..., T], versions: str = "0+", *, nullable: str, tag: int | None = None) -> T | None:
-    """One nested struct that may be null, and is by default."""
+    """Declare one nested struct that may be null, and is by default."""
     field = Field("struct", versions, nullable, None, tag)
     field.item = item  # type: ignore[assignment]
     return field  # type: ignore[return-value]
@@ -275,7 +277,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, view: Buffer, version: int) -> Self:
-        """The message that fills ``view``. Its binary fields are views of it.
+        """Decode the message that fills ``view``. Its binary fields are views of it.
 
         Raises InvalidRequestError (malformed, or bytes left over), UnsupportedVersionError.
         """
@@ -288,7 +290,7 @@ class Message(Struct):
 
     @classmethod
     def decode_from(cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS) -> tuple[Self, int]:
-        """The message at ``position`` and the position after it. Raises like :meth:`decode`.
+        """Decode the message at ``position``; return it and the position after it. Raises like :meth:`decode`.
 
         ``elements`` bounds what all its arrays hold together.
         """
@@ -304,7 +306,7 @@ class Message(Struct):
 
     @classmethod
     def decode_prefixed(cls, view: Buffer) -> Self:
-        """The record value that fills ``view``, after the int16 that names its version.
+        """Decode the record value that fills ``view``, after the int16 that names its version.
 
         Raises InvalidRequestError (malformed), UnsupportedVersionError (a version that is not declared).
         """
@@ -333,7 +335,7 @@ class Message(Struct):
         return cls._after_prefix(view, cls.VERSIONS.highest)[1]
 
     def encode(self, version: int) -> bytes:
-        """The message as bytes. Raises EncodeError, UnsupportedVersionError."""
+        """Encode the message as bytes. Raises EncodeError, UnsupportedVersionError."""
         parts = self.encoder_at(version).encode(self)
         try:
             return b"".join(parts)  # type: ignore[arg-type]
@@ -341,21 +343,21 @@ class Message(Struct):
             raise EncodeError(f"{type(self).__name__} v{version} holds records that are not in memory") from error
 
     def encode_prefixed(self, version: int) -> bytes:
-        """The version as an int16, then the message: how record keys and values are stored."""
+        """Encode the version as an int16, then the message: how record keys and values are stored."""
         return INT16.pack(version) + self.encode(version)
 
     def encode_parts(self, version: int) -> list[Part]:
-        """The message as pieces to send in order; record slices stay promises, large buffers are not copied."""
+        """Encode the message as pieces to send in order; record slices stay promises, large buffers are not copied."""
         return self.encoder_at(version).encode(self)
 
     @classmethod
     def decoder_at(cls, version: int) -> Coder:
-        """The decoder of a version. Raises UnsupportedVersionError."""
+        """Return the decoder of a version. Raises UnsupportedVersionError."""
         return cls._decoders.get(version) or _decoder(cls, version)
 
     @classmethod
     def encoder_at(cls, version: int) -> Coder:
-        """The encoder of a version. Raises UnsupportedVersionError."""
+        """Return the encoder of a version. Raises UnsupportedVersionError."""
         return cls._encoders.get(version) or _encoder(cls, version)
 
     def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
@@ -372,15 +374,15 @@ class Coder(Protocol):
     """Decoder and encoder of a message at one version."""
 
     def decode(self, view: Buffer, position: int, elements: int = MAX_ELEMENTS) -> tuple[Any, int]:
-        """The message at ``position`` and the position after it. Raises InvalidRequestError."""
+        """Decode the message at ``position``; return it and the position after it. Raises InvalidRequestError."""
         ...
 
     def encode(self, message: Any) -> list[Part]:
-        """The message as parts. Raises EncodeError."""
+        """Encode the message as parts. Raises EncodeError."""
         ...
 
     def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
-        """The message as parts after its length and header. Raises EncodeError."""
+        """Encode the message as parts after its length and header. Raises EncodeError."""
         ...
 
 
@@ -404,7 +406,7 @@ _in_steps: dict[tuple[type[Message], int, str], CompiledCoder] = {}
 
 
 def _coder_in_steps(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> CompiledCoder:
-    """The decoder or encoder that is a generator: compiled when a first long message comes."""
+    """Return the decoder or encoder that is a generator: compiled when a first long message comes."""
     coder = _in_steps.get((cls, version, direction))
     if coder is None:
         _check_version(cls, version)
@@ -422,7 +424,9 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def source_of(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> str:
-    """The Python source that decodes or encodes ``cls`` at ``version``, to be read. Raises UnsupportedVersionError."""
+    """Return the Python source that decodes or encodes ``cls`` at ``version``, to be read. Raises
+    UnsupportedVersionError.
+    """
     _check_version(cls, version)
     from tidelog.protocol.schema.decoder import compile_decoder
     from tidelog.protocol.schema.encoder import compile_encoder

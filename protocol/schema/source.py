@@ -47,7 +47,7 @@ class Source:
         self.fields.append(fields or ((0, ".".join(self.path)),))
 
     def fresh(self, prefix: str) -> str:
-        """A local name not used yet in this function."""
+        """Return a local name not used yet in this function."""
         self._counter += 1
         return f"{prefix}{self._counter}"
 
@@ -57,7 +57,7 @@ class Source:
         return name
 
     def compile(self, cls: type[Message], version: int, header: str) -> CompiledCoder:
-        """The function under ``header`` ("def …:"), ready to call."""
+        """Compile the function under ``header`` ("def …:"), ready to call."""
         text = "\n".join((header, *self.lines, ""))
         filename = f"<{cls.__name__} v{version} {header[4:10]}>"
         exec(compile(text, filename, "exec"), self.names)
@@ -83,7 +83,7 @@ class CompiledCoder:
         self.fields = fields
 
     def decode(self, view: Buffer, position: int, elements: int = MAX_ELEMENTS) -> tuple[Any, int]:
-        """The message at ``position`` and the position after it. Raises InvalidRequestError."""
+        """Decode the message at ``position``; return it and the position after it. Raises InvalidRequestError."""
         try:
             return self.function(view, position, elements)  # type: ignore[no-any-return]
         except _MALFORMED as error:
@@ -92,21 +92,21 @@ class CompiledCoder:
     def decode_in_steps(
         self, view: Buffer, position: int, elements: int = MAX_ELEMENTS
     ) -> Generator[None, None, tuple[Any, int]]:
-        """``decode`` of a coder in steps."""
+        """Run ``decode`` of a coder in steps."""
         try:
             return (yield from self.function(view, position, elements))  # type: ignore[no-any-return]
         except _MALFORMED as error:
             raise self.invalid_request(error) from None
 
     def encode(self, message: Any) -> list[Part]:
-        """The message as parts. Raises EncodeError."""
+        """Encode the message as parts. Raises EncodeError."""
         try:
             return self.function(message)  # type: ignore[no-any-return]
         except _UNENCODABLE as error:
             raise self.encode_error(error) from error
 
     def encode_in_steps(self, message: Any, most_bytes: int) -> Generator[None, None, list[Part]]:
-        """``encode`` of a coder in steps, of a message that has at most so many bytes without its records."""
+        """Run ``encode`` of a coder in steps, for a message that has at most so many bytes without its records."""
         try:
             return (yield from self.function(message, most_bytes))  # type: ignore[no-any-return]
         except MessageTooLongError:
@@ -115,11 +115,11 @@ class CompiledCoder:
             raise self.encode_error(error) from error
 
     def encode_frame(self, message: Any, correlation_id: int, header_bytes: int) -> list[Part]:
-        """The message as parts after its length and header. Raises EncodeError."""
+        """Encode the message as parts after its length and header. Raises EncodeError."""
         return add_frame(self.encode(message), correlation_id, header_bytes)
 
     def invalid_request(self, error: Exception) -> InvalidRequestError:
-        """``error``, raised inside a decoder, in words: message, version, field, offset."""
+        """Describe ``error``, raised inside a decoder, in words: message, version, field, offset."""
         fields, variables = self._where(error.__traceback__)
         position = variables.get("p", 0)
         path = fields[0][1]
@@ -134,13 +134,13 @@ class CompiledCoder:
         return InvalidRequestError(f"{self.title}: field {path or 'tagged fields'} at byte {position}: {reason}")
 
     def encode_error(self, error: Exception) -> EncodeError:
-        """``error``, raised inside an encoder, in words."""
+        """Describe ``error``, raised inside an encoder, in words."""
         fields, _ = self._where(error.__traceback__)
         paths = ", ".join(path for _, path in fields)
         return EncodeError(f"{self.title}: field {paths}: {error}")
 
     def _where(self, traceback: TracebackType | None) -> tuple[tuple[tuple[int, str], ...], dict[str, Any]]:
-        """The fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
+        """Find the fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
         while traceback is not None:
             if traceback.tb_frame.f_code is self.function.__code__:
                 # Line 1 is the def.
@@ -166,7 +166,7 @@ _HEADS: dict[int, Callable[..., bytes]] = {4: struct.Struct(">ii").pack, 5: stru
 
 
 def default_source(source: Source, field: Field) -> str:
-    """An expression for the default of ``field``: fresh for lists, shared and frozen for structs."""
+    """Write an expression for the default of ``field``: fresh for lists, shared and frozen for structs."""
     if field.default == () and field.kind == "array":
         return "[]"
     if field.default == () and field.kind == "struct":
@@ -179,7 +179,7 @@ _frozen_defaults: dict[type[Struct], Struct] = {}
 
 
 def default_of(cls: type[Struct]) -> Struct:
-    """The shared default of ``cls``, an instance whose fields cannot be assigned."""
+    """Return the shared default of ``cls``, an instance whose fields cannot be assigned."""
     default = _frozen_defaults.get(cls)
     if default is None:
 
@@ -199,7 +199,7 @@ def default_of(cls: type[Struct]) -> Struct:
 
 
 def compile_constructor(cls: type[Struct]) -> Callable[..., None]:
-    """``__init__`` of a struct: keywords only, every field with its default."""
+    """Compile ``__init__`` of a struct: keywords only, every field with its default."""
     source = Source()
     parameters = []
     for field in cls.FIELDS:
@@ -224,7 +224,9 @@ _EMPTY: Any = object()
 
 
 def minimum_size(cls: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes a ``cls`` takes at ``version``: what an array's length is checked against. Never 0."""
+    """Compute the fewest bytes that a ``cls`` takes at ``version``: what an array's length is checked against.
+    Never 0.
+    """
     size = 1 if flexible else 0
     for field in cls.FIELDS:
         if field.versions.has(version) and not (flexible and field.tag is not None):
@@ -248,14 +250,16 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def minimum_item_size(item: Field | type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes one element of an array takes."""
+    """Compute the fewest bytes that one element of an array takes."""
     if isinstance(item, Field):
         return _minimum_field_size(item, version, flexible)
     return minimum_size(item, version, flexible)
 
 
 def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
-    """The fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not have."""
+    """Sort the fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not
+    have.
+    """
     plain: list[Field] = []
     tagged: list[Field] = []
     absent: list[Field] = []

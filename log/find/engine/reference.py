@@ -159,8 +159,9 @@ def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int
 
 
 def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wanted, place: tuple[int, int]) -> None:
-    """Rows of one batch of any format, which lies at ``place`` (position, size). Raises InvalidRecordError and what
-    decompression raises, and then nothing was appended."""
+    """Append the rows of one batch of any format, which lies at ``place`` (position, size). Raises InvalidRecordError
+    and what decompression raises, and then nothing was appended.
+    """
     found = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     rows.make_room(len(found))
@@ -177,12 +178,12 @@ def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wan
 
 
 def _wrapped(number: int) -> int:
-    """The sum of two signed 64-bit numbers as Kafka's clients compute it."""
+    """Wrap the sum of two signed 64-bit numbers as Kafka's clients do."""
     return number if MIN_INT64 <= number <= MAX_INT64 else (number - MIN_INT64) % (1 << 64) + MIN_INT64
 
 
 def tag_of(record: Record, header: bytes) -> bytes | None:
-    """The value of the record's first header of that name."""
+    """Return the value of the record's first header of that name."""
     for name, value in record.headers:
         if name.encode() == header:
             return value
