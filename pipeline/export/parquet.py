@@ -9,7 +9,8 @@ ended. A later reader finds the footer of all. The first row groups are written 
 them as bytes. The writer checks that they came out the same, and otherwise leaves the file as it is.
 
 Offsets and times are delta-coded, the constant columns dictionaries; keys and values go as they are: dictionaries and
-statistics of them cost more time than everything else together.
+statistics of them cost more time than everything else together. ``codecs`` chooses by the first row group which columns
+zstd makes smaller; a file that grows keeps its choice. It goes to the disk row group by row group.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tidelog.pipeline.export.codecs import ENCODING, Codecs, choose_codecs, codecs_of, compression_of
 from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.job_errors import JobError
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Each time it grows, a file gets a row group and keeps a footer: with so many it grows no more.
 MOST_ROW_GROUPS = 64
-ZSTD_LEVEL = 1
 _COMPARED_BYTES = 1024 * 1024
 
 
@@ -37,23 +38,20 @@ class RowWriter:
     """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``."""
 
     def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str], store: TableStore = LOCAL) -> None:
-        import pyarrow.parquet as pq
-
         self.rows = 0
         self.largest_timestamp = -1
         self._path = path
         self._schema = schema.with_metadata(dict(origin))
         self._store = store
         self._sink = store.open_output(path)
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression="zstd",
-            compression_level=ZSTD_LEVEL,
-            use_dictionary=["topic", "partition", "timestampType"],
-            write_statistics=["topic", "partition", "offset", "timestamp"],
-            column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-        )
+        self._sync = store.begin_sync(path)
+        self._writer: pq.ParquetWriter | None = None
+
+    def _begin(self, codecs: Codecs) -> pq.ParquetWriter:
+        import pyarrow.parquet as pq
+
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **compression_of(codecs), **ENCODING)
+        return self._writer
 
     def begin_with(self, earlier: str) -> bool:
         """Take over the bytes of the file at ``earlier``; false when they cannot be, and this writer is of no use.
@@ -71,6 +69,7 @@ class RowWriter:
                 raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")
             if file.num_row_groups >= MOST_ROW_GROUPS:
                 return False
+            self._begin(codecs_of(file.metadata.row_group(0)))
             for number in range(file.num_row_groups):
                 self._copy(source, _start_of(file.metadata.row_group(number)))
                 self._write_group(file.read_row_group(number).cast(self._schema))
@@ -105,19 +104,25 @@ class RowWriter:
             self._write_group(table.cast(self._schema))
 
     def _write_group(self, table: pa.Table) -> None:
-        self._writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece makes equal pages
+        writer = self._writer or self._begin(choose_codecs(table))
+        writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece makes equal pages
+        self._sync.go_on()
 
     def close(self) -> None:
-        """End the file; it is on disk then."""
-        self._writer.close()
-        self._sink.close()
-        self._store.finish(self._path)
+        """End the file, which has rows; it is on disk then. Raises OSError."""
+        self._close_files()
+        self._sync.end()
 
     def give_up(self) -> None:
         """End without a file."""
-        self._writer.close()
-        self._sink.close()
+        self._close_files()
+        self._sync.give_up()
         self._store.remove(self._path)
+
+    def _close_files(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._sink.close()
 
 
 def _start_of(group: pq.RowGroupMetaData) -> int:

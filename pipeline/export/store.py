@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.pipeline.export.early_sync import EarlySync, FileSync, NoSync
 from tidelog.pipeline.files.remote import located
 
 Properties = tuple[tuple[str, str], ...]
@@ -30,6 +31,9 @@ class TableStore(Protocol):
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
+
+    def begin_sync(self, path: str) -> FileSync:
+        """Return what brings a file that is being written to the disk."""
 
     def open_input(self, path: str) -> Any:
         """Return what ``pyarrow.parquet`` reads the file from."""
@@ -62,6 +66,10 @@ class LocalStore:
         import pyarrow as pa
 
         return pa.OSFile(path, "wb")
+
+    def begin_sync(self, path: str) -> FileSync:
+        """Return what brings a file that is being written to the disk."""
+        return EarlySync(path)
 
     def open_input(self, path: str) -> Any:
         """Return the path, which ``pyarrow.parquet`` opens."""
@@ -109,6 +117,10 @@ class ObjectStore:
         """Return a ``pyarrow.NativeFile`` whose object is there when it is closed."""
         file_system, key = self._located(path)
         return file_system.open_output_stream(key)
+
+    def begin_sync(self, path: str) -> FileSync:
+        """Return what does nothing: an object that is closed stays."""
+        return NoSync()
 
     def open_input(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` of the object."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tidelog.pipeline.export import codecs as export_codecs
 from tidelog.pipeline.export import parquet as export_parquet
 from tidelog.pipeline.jobs.export import ExportRequest, export
 
@@ -232,7 +233,7 @@ def test_a_file_whose_bytes_come_out_otherwise_stays_as_it_is(world: World, monk
     world.export()
     (first,) = world.folder.glob("*.parquet")
     content = first.read_bytes()
-    monkeypatch.setattr(export_parquet, "ZSTD_LEVEL", 9)
+    monkeypatch.setattr(export_codecs, "ZSTD_LEVEL", 9)
     written += fill(world.data.log("t"), 2)
     world.export()
     assert first.read_bytes() == content

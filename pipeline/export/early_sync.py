@@ -1,0 +1,71 @@
+"""The way of a growing file to the disk: what is written goes there while more is written, so the end is short.
+
+A thread of the file's own calls ``fdatasync``, one call at a time. Linux reports a failed write once for each open
+descriptor that saw none before, so every call is made on one descriptor, and a failure of any is raised at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+
+class FileSync(Protocol):
+    """What brings one file to the disk."""
+
+    def go_on(self) -> None:
+        """Begin with what is written so far, if no earlier beginning is under way. Raises OSError."""
+
+    def end(self) -> None:
+        """Return when the whole file is on the disk. Raises OSError."""
+
+    def give_up(self) -> None:
+        """End without the file."""
+
+
+class EarlySync:
+    """A mounted file's. One thread calls it, as it writes."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._pool = ThreadPoolExecutor(1, "file sync")
+        self._running: Future[None] | None = None
+
+    def go_on(self) -> None:
+        """Begin with what is written so far, if no earlier beginning is under way. Raises OSError."""
+        if self._running is None or self._running.done():
+            self._raise_failure()
+            self._running = self._pool.submit(os.fdatasync, self._descriptor)
+
+    def end(self) -> None:
+        """Return when the whole file is on the disk. Raises OSError."""
+        try:
+            self._raise_failure()
+            os.fsync(self._descriptor)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """End without the file."""
+        self._pool.shutdown()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _raise_failure(self) -> None:
+        if self._running is not None:
+            self._running.result()
+
+
+class NoSync:
+    """An object's: it stays once it is closed."""
+
+    def go_on(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+    def give_up(self) -> None:
+        """Do nothing."""
