@@ -1,7 +1,7 @@
 """The way of a growing file to the disk: what is written goes there while more is written, so the end is short.
 
-A thread of the file's own calls ``fdatasync``, one call at a time. Linux reports a failed write once for each open
-descriptor that saw none before, so every call is made on one descriptor, and a failure of any is raised at the end.
+A thread of the file's own calls ``fdatasync``, one call at a time. Linux tells of a failed write only once, to the
+descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class FileSync(Protocol):
-    """What brings one file to the disk."""
+    """A way of one file to the disk."""
 
     def go_on(self) -> None:
         """Begin with what is written so far, if no earlier beginning is under way. Raises OSError."""
@@ -25,7 +25,7 @@ class FileSync(Protocol):
 
 
 class EarlySync:
-    """A mounted file's. One thread calls it, as it writes."""
+    """The way of a mounted file. One thread calls it, as it writes."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -59,7 +59,7 @@ class EarlySync:
 
 
 class NoSync:
-    """An object's: it stays once it is closed."""
+    """The way of an object, which stays once it is closed."""
 
     def go_on(self) -> None:
         """Do nothing."""

@@ -33,7 +33,7 @@ class TableStore(Protocol):
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return what brings a file that is being written to the disk."""
+        """Return the way to the disk of a file that is being written."""
 
     def open_input(self, path: str) -> Any:
         """Return what ``pyarrow.parquet`` reads the file from."""
@@ -68,7 +68,7 @@ class LocalStore:
         return pa.OSFile(path, "wb")
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return what brings a file that is being written to the disk."""
+        """Return the way to the disk of a file that is being written."""
         return EarlySync(path)
 
     def open_input(self, path: str) -> Any:
@@ -119,7 +119,7 @@ class ObjectStore:
         return file_system.open_output_stream(key)
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return what does nothing: an object that is closed stays."""
+        """Return a way that does nothing: an object that is closed stays."""
         return NoSync()
 
     def open_input(self, path: str) -> Any:
