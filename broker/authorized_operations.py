@@ -12,12 +12,12 @@ NOT_REQUESTED = -(2**31)  # the client did not ask
 
 
 def bit_field(*operations: int) -> int:
-    """The operations as a bit field."""
+    """Encode the operations as a bit field."""
     return sum(1 << operation for operation in operations)
 
 
 def operations_of(bits: int) -> list[int]:
-    """The operations of a bit field."""
+    """Decode the operations of a bit field."""
     return [operation for operation in AclOperation if bits & 1 << operation]
 
 

@@ -85,13 +85,14 @@ class CompactedLogs:
 
 
 def config_of(broker: Broker, topic: str) -> LogConfig | None:
-    """A topic's configuration, None when there is no such topic. Any thread."""
+    """Return a topic's configuration, None when there is no such topic. Any thread."""
     return current_config(broker.metadata, broker.topic_configs, topic)
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
-    """Every compacted partition by name: also those not opened since the start, and those that are refused, with
-    the reason. Blocks on disk: in a worker."""
+    """Describe every compacted partition by name: also those not opened since the start, and those that are refused,
+    with the reason. Blocks on disk: in a worker.
+    """
     cleaner = broker.services.cleaner.made
     assert cleaner is not None, "started by who asks"
     seen = {status.topic_partition: status for status in cleaner.status()}
@@ -114,7 +115,7 @@ class RequestedRounds(NamedTuple):
     """Done when all rounds are."""
 
     def result(self, partition: TopicPartition) -> RoundReport | BaseException | None:
-        """The report of a partition's round, or why there is none, once all are done."""
+        """Return the report of a partition's round, or why there is none, once all are done."""
         future = self.futures.get(partition)
         return self.refused[partition] if future is None else future.exception() or future.result()
 
@@ -153,7 +154,7 @@ def finish_after(done: Future[None], futures: Sequence[Future[RoundReport]]) -> 
 
 
 def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:
-    """A log that is not open has one segment at most, the active one: nothing of it can be cleaned."""
+    """Describe a log that is not open: it has one segment at most, the active one, and nothing of it can be cleaned."""
     bases = [0]
     for directory in broker.config.log_dirs:
         path = os.path.join(directory, partition.directory_name)
@@ -178,13 +179,17 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
 
 
 def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
-    """A partition of the same name must not inherit what was clean of this one. Loop thread; writes in a worker."""
+    """Forget what was clean of a deleted partition: one of the same name must not inherit it. Loop thread; writes in a
+    worker.
+    """
     manager = cleaner_of(broker).manager
     broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
 
 
 def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
-    """A directory that cannot be written is offline or full: the next save of the file leaves the entry out."""
+    """Forget what was clean, without an error for a directory that is offline or full: the next save of the file leaves
+    the entry out.
+    """
     try:
         manager.forget(partition, directories)
     except KafkaStorageError as error:

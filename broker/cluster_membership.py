@@ -68,8 +68,9 @@ def is_member(config: BrokerConfig) -> bool:
 
 
 def check_configured_roles(config: BrokerConfig) -> None:
-    """Raises StartError unless this node is broker and controller, and the only voter; ConfigError for replicas on
-    others."""
+    """Raise StartError unless this node is broker and controller, and the only voter; ConfigError for replicas on
+    others.
+    """
     factor = config.get_int(REPLICATION_FACTOR)
     if factor > 1:
         raise ConfigError(f"{REPLICATION_FACTOR}={factor}: this node is alone, expected 1")
@@ -88,7 +89,7 @@ def check_configured_roles(config: BrokerConfig) -> None:
 
 
 def check_metadata_directory(config: BrokerConfig) -> None:
-    """Raises StartError where ``metadata.log.dir`` is another than the first data directory."""
+    """Raise StartError where ``metadata.log.dir`` is another than the first data directory."""
     first, named = config.log_dirs[0], config.get(METADATA_LOG_DIR)
     if named is not None and os.path.abspath(named) != os.path.abspath(first):
         raise StartError(f"{METADATA_LOG_DIR}={named}: the metadata log lies in the first of log.dirs, {first}")
@@ -125,8 +126,9 @@ def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -
 
 
 def refuse_missing_directories(file_system: FileSystem, place: str, image: MetadataImage, config: BrokerConfig) -> None:
-    """Raises StartError when partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
-    served as empty. Without the ids of all directories that is not known."""
+    """Raise StartError when partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
+    served as empty. Without the ids of all directories that is not known.
+    """
     try:
         identities = [read_meta_properties(file_system, directory) for directory in config.log_dirs]
     except KafkaStorageError:  # such a directory is offline, or ends the start with what is wrong
@@ -148,7 +150,7 @@ def refuse_missing_directories(file_system: FileSystem, place: str, image: Metad
 
 
 def refuse_others(place: str, others: set[int]) -> None:
-    """Raises StartError when there are other nodes."""
+    """Raise StartError when there are other nodes."""
     if others:
         listed = ", ".join(map(str, sorted(others)))
         raise StartError(

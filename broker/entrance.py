@@ -109,7 +109,7 @@ class Entrance:
             self._sasl.watch(connection)
 
     def connection_closed(self, connection: Connection) -> None:
-        """A connection ended."""
+        """Release what a connection that ended held."""
         self._release(connection.context.client_host)
 
     def _release(self, host: str) -> None:
@@ -140,7 +140,7 @@ class Entrance:
 
 
 def build_tls(broker: Broker) -> TlsListeners | None:
-    """The listeners that encrypt; None where there is none. Raises ConfigError."""
+    """Build the listeners that encrypt; None where there is none. Raises ConfigError."""
     names = tls_listener_names(broker.config.listeners)
     if not names:
         return None
@@ -155,7 +155,7 @@ def build_tls(broker: Broker) -> TlsListeners | None:
 
 
 def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
-    """The names of the listeners that encrypt."""
+    """Return the names of the listeners that encrypt."""
     return [endpoint.listener_name for endpoint in endpoints if endpoint.security_protocol not in PLAIN_PROTOCOLS]
 
 
@@ -169,7 +169,7 @@ def warn_of_weaknesses(config: BrokerConfig) -> None:
 
 
 def build_sasl(broker: Broker) -> Authentication | None:
-    """The listeners that authenticate; None where there is none. Raises ConfigError."""
+    """Build the listeners that authenticate; None where there is none. Raises ConfigError."""
     names = [one.listener_name for one in broker.config.listeners if one.security_protocol in SASL_PROTOCOLS]
     if not names:
         return None

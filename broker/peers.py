@@ -27,7 +27,7 @@ class Peers(Protocol):
         ...
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
-        """A marker was written into a partition that this broker leads."""
+        """Hear that a marker was written into a partition that this broker leads."""
         ...
 
     def asked(
@@ -38,8 +38,9 @@ class Peers(Protocol):
         ...
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raises the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
-        while that is not known."""
+        """Raise the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
+        while that is not known.
+        """
         ...
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:

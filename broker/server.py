@@ -66,7 +66,7 @@ class Role(Protocol):
     def dispatcher(self, broker: Broker) -> Dispatcher: ...
 
     async def serve(self) -> None:
-        """Be shown to clients, now that the listeners are open. Raises StartError."""
+        """Show this broker to clients, now that the listeners are open. Raises StartError."""
         ...
 
     def abandon(self) -> None:
@@ -315,6 +315,6 @@ def connection_limits(config: BrokerConfig) -> Limits:
 
 
 def queued_request_bytes(config: BrokerConfig) -> int:
-    """``queued.max.request.bytes``, with room for one request of the largest size; 0: no limit."""
+    """Return ``queued.max.request.bytes``, with room for one request of the largest size; 0: no limit."""
     queued = config.get_int("queued.max.request.bytes")
     return max(queued, config.get_int("socket.request.max.bytes")) if queued > 0 else 0

@@ -14,7 +14,7 @@ from tidelog.broker.requests.dispatch import Dispatcher
 
 
 def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
-    """The gauges of what the server's own parts hold; names after Kafka's MBeans."""
+    """Register the gauges of what the server's own parts hold; names after Kafka's MBeans."""
     metrics = broker.metrics
     broker.clients.source(partial(connected_clients, shell))
     metrics.source(partial(count_requests, dispatcher))
@@ -49,14 +49,14 @@ def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
-    """Requests by API; the module comes with the admin interface, which is who asks."""
+    """Count requests by API; the module comes with the admin interface, which is who asks."""
     from tidelog.broker.admin.prometheus import request_samples
 
     return request_samples(dispatcher.routes())
 
 
 def count_throttled(broker: Broker) -> Iterable[Sample]:
-    """Requests made to wait; without client quotas there are none, nor anything to import."""
+    """Count requests made to wait; without client quotas there are none, nor anything to import."""
     quotas = broker.services.quotas.made
     if quotas is None:
         return ()

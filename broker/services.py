@@ -110,7 +110,7 @@ class LateServices:
         )
 
     def table(self) -> tuple[LateService, ...]:
-        """All services, in the order in which they begin and end."""
+        """List all services, in the order in which they begin and end."""
         return (
             self.admin, self.schema_registry, self.directories, self.quotas, self.coordinators, self.tokens,
             self.virtual_partitions, self.indexing, self.cleaner,

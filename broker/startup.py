@@ -98,7 +98,7 @@ class Foundation(NamedTuple):
 async def build_broker(
     config: BrokerConfig, time: Time, loop: AbstractEventLoop, file_system: FileSystem = OS_FILES
 ) -> Broker:
-    """All parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
+    """Build all parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
     set_creation_mode(config.get_str("log.dirs.mode"))
     try:
         ground = lay_foundation(config, time, loop, claim_directories(file_system, config), file_system)
@@ -264,7 +264,7 @@ def set_creation_mode(mode: str) -> None:
 def log_manager_of(
     config: BrokerConfig, file_system: FileSystem, time: Time, claimed: ClaimedDirectories
 ) -> LogManager:
-    """The manager of all data directories, those that cannot be used offline already."""
+    """Make the manager of all data directories, those that cannot be used offline already."""
     manager = LogManager(
         config.log_dirs,
         file_system,
@@ -377,7 +377,7 @@ def make_data_directory(file_system: FileSystem, directory: str) -> None:
 
 
 def check_identity(found: Mapping[str, MetaProperties | None], config: BrokerConfig) -> str:
-    """The cluster's id: as the directories' ``meta.properties`` say, else as configured, else a new one.
+    """Return the cluster's id: as the directories' ``meta.properties`` say, else as configured, else a new one.
 
     Raises StartError when a directory belongs to another cluster or node.
     """

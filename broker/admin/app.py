@@ -99,7 +99,9 @@ async def run_site(
 
 
 def build_stores(broker: Broker, key: str) -> TlsListeners | None:
-    """The keystore and truststore of the interface with this key; None where it speaks no TLS. Raises ConfigError."""
+    """Build the keystore and truststore of the interface with this key; None where it speaks no TLS. Raises
+    ConfigError.
+    """
     texts = check_access(broker.config, key)
     if not texts:
         return None
@@ -116,12 +118,12 @@ async def close_logins(logins: Logins, stores: TlsListeners | None, _app: web.Ap
 
 
 async def healthz(_request: web.Request) -> web.Response:
-    """The loop turns."""
+    """Answer that the loop turns."""
     return web.Response(text="ok\n")
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """The logs are served."""
+    """Answer whether the logs are served."""
     broker = request.app[BROKER]
     failures = await broker.loop.run_in_executor(None, failures_of, broker.log_manager)
     shown = failures if request[CALLER] is not None else ["not ready"]
@@ -129,14 +131,14 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 def failures_of(manager: LogManager) -> list[str]:
-    """Why logs are not served, a line for each reason. Any thread: each log is looked at."""
+    """Say why logs are not served, a line for each reason. Any thread: each log is looked at."""
     reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
     failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
     return failures + [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """Counters, gauges and histograms of the broker and of its cleaner."""
+    """Answer with counters, gauges and histograms of the broker and of its cleaner."""
     try:
         with_internal = parse_switch(read_parameters(request.query.items(), ("internal",)), "internal")
     except ValueError as error:
@@ -154,7 +156,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def plain(value: Any) -> Any:
-    """A frozen value as JSON has it."""
+    """Convert a frozen value to what JSON has."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, TopicPartition):
@@ -165,7 +167,7 @@ def plain(value: Any) -> Any:
 
 
 async def compaction(request: web.Request) -> web.Response:
-    """Every compacted partition."""
+    """Answer with every compacted partition."""
     broker = request.app[BROKER]
     cleaner_of(broker)  # started now, if it is not yet
     found = await broker.loop.run_in_executor(None, statuses, broker)
@@ -199,7 +201,7 @@ async def run_compaction(request: web.Request) -> web.Response:
 
 
 def describe_rounds(rounds: RequestedRounds) -> tuple[str, int]:
-    """JSON of the result of each partition, and the HTTP status. In a worker: there may be 10,000 partitions."""
+    """Write the result of each partition as JSON, and the HTTP status. In a worker: there may be 10,000 partitions."""
     answer = [_result(partition, rounds.result(partition)) for partition in rounds.partitions]
     return json.dumps(answer), 409 if any("error" in entry for entry in answer) else 200
 

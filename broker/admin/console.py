@@ -46,7 +46,7 @@ class Entrance:
         self._opening = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """The paths of the pages; each of them only reads."""
+        """Return the paths of the pages; each of them only reads."""
         return [web.get("/", go_to_console), *(web.get(path, self._answer) for path in CONSOLE_NEEDS)]
 
     async def close(self, _app: web.Application) -> None:

@@ -86,12 +86,12 @@ async def open_logs(broker: Broker, topic: str) -> None:
 
 
 def take(records: Iterator[FoundRecord]) -> list[FoundRecord]:
-    """The next part of an answer. In a worker."""
+    """Take the next part of an answer. In a worker."""
     return list(islice(records, _PART_RECORDS))
 
 
 def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
-    """The question a URL asks. Raises ValueError, InvalidRequestError."""
+    """Parse the question that a URL asks. Raises ValueError, InvalidRequestError."""
     if parameters.get("format", "text") not in ("text", "base64"):
         raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
     isolation = parameters.get("isolation", _ISOLATIONS[0])
@@ -114,14 +114,14 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
 
 
 def parse_max(text: str) -> int:
-    """A number of records. Raises ValueError."""
+    """Parse a number of records. Raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text)):
         raise ValueError(f"max is {text[:20]!r}: expected a number from 1 to {10**_MAX_DIGITS - 1}")
     return int(text)
 
 
 def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: int) -> int:
-    """A time in ms. Raises ValueError."""
+    """Parse a time in ms. Raises ValueError."""
     text = parameters.get(name)
     if text is None:
         return default
@@ -146,7 +146,7 @@ def parse_place(text: str) -> dict[int, int]:
 
 
 def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
-    """A parameter as text or, under its other name, as base64. Raises ValueError."""
+    """Read a parameter as text or, under its other name, as base64. Raises ValueError."""
     encoded = parameters.get(f"{name}64")
     if encoded is not None and name in parameters:
         raise ValueError(f"{name} and {name}64 are both given")
@@ -160,7 +160,7 @@ def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
 
 
 def format_record(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
-    """One record as JSON has it."""
+    """Convert one record to what JSON has."""
     partition, record = found
     return {
         "partition": partition,
@@ -173,7 +173,7 @@ def format_record(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
 
 
 def encode_value(value: bytes | None, *, as_base64: bool) -> Any:
-    """Bytes as asked: base64, or text where they are text."""
+    """Encode bytes as asked: base64, or text where they are text."""
     if value is None:
         return None
     if as_base64:

@@ -72,7 +72,7 @@ Check = Callable[[web.Request], Awaitable[web.Response | None]]
 
 
 def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY_BYTES) -> Middleware:
-    """The middleware that lets requests through or refuses them; ``check_caller`` refuses by who sends them."""
+    """Make the middleware that lets requests through or refuses them; ``check_caller`` refuses by who sends them."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -95,7 +95,7 @@ def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY
 
 
 def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
-    """The refusal of a request that is not meant for this broker or comes from a foreign page."""
+    """Refuse a request that is not meant for this broker or comes from a foreign page; None lets it through."""
     names = request.headers.getall("Host", [])
     is_old = request.version < (1, 1) and not names  # no browser speaks HTTP/1.0
     if not is_old and (len(names) != 1 or not hosts.has(names[0])):
@@ -111,7 +111,7 @@ def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
 
 
 async def refuse_body(request: web.Request, max_bytes: int = MAX_BODY_BYTES) -> web.Response | None:
-    """The refusal of a body that is too large or too slow."""
+    """Refuse a body that is too large or too slow; None lets it through."""
     too_large = f"a body may have {max_bytes} bytes"
     if (request.content_length or 0) > max_bytes:
         return refusal(413, too_large)
@@ -127,7 +127,7 @@ async def refuse_body(request: web.Request, max_bytes: int = MAX_BODY_BYTES) -> 
 
 
 def refusal(status: int, reason: str) -> web.Response:
-    """An error as JSON, after which the connection closes."""
+    """Build an error as JSON, after which the connection closes."""
     response = web.json_response({"error": reason}, status=status)
     response.force_close()
     return response
@@ -177,18 +177,20 @@ class RequestClock(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self._transport.close)
 
     def stop(self) -> None:
-        """A header is whole: the request is checked. Until it has passed the connection gives way as a new one."""
+        """Stop the clock: the header is whole and the request is checked. Until it has passed the connection gives way
+        as a new one.
+        """
         self._is_running = self._is_new = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def begin_answer(self) -> None:
-        """The request has passed all checks: its handler runs."""
+        """Note that the request has passed all checks: its handler runs."""
         self._is_answered, self._is_new = True, False
 
     def expect_next(self) -> None:
-        """The request is answered."""
+        """Note that the request is answered."""
         self._is_running = self._is_answered = False
         self._close_in(KEEPALIVE_S)
 

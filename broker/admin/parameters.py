@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 
 def read_parameters(query: Iterable[tuple[str, str]], known: Collection[str]) -> dict[str, str]:
-    """The parameters by name. Raises ValueError for one that is unknown or given twice."""
+    """Read the parameters by name. Raises ValueError for one that is unknown or given twice."""
     parameters: dict[str, str] = {}
     for name, value in query:
         if name not in known:
@@ -19,7 +19,7 @@ def read_parameters(query: Iterable[tuple[str, str]], known: Collection[str]) ->
 
 
 def parse_switch(parameters: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """A parameter that is true or false. Raises ValueError."""
+    """Parse a parameter that is true or false. Raises ValueError."""
     text = parameters.get(name)
     if text is None:
         return default

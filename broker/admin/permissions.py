@@ -92,7 +92,7 @@ class Permissions:
         self._need_of = need_of
 
     async def refuse(self, request: web.Request) -> web.Response | None:
-        """The refusal of a request whose sender may not ask it."""
+        """Refuse a request whose sender may not ask it; None lets it through."""
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
         request[CALLER] = None
@@ -153,7 +153,7 @@ def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Call
 
 
 def context_of(request: web.Request) -> RequestContext:
-    """The sender as the authorizer asks for him."""
+    """Describe the sender as the authorizer wants to know him."""
     caller = request[CALLER]
     assert caller is not None
     context = RequestContext(client_host=request.remote or "", listener_name="admin")

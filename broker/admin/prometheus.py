@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(broker: Broker, *, with_internal: bool = False) -> Snapshot:
-    """Counters, gauges, coordinators, and the list of partitions, of internal topics if asked. Loop thread."""
+    """Take counters, gauges, coordinators, and the list of partitions, of internal topics if asked. Loop thread."""
     samples = [*broker.metrics.collect(), *coordinator_samples(broker)]
     known = broker.replica_manager.known_partitions()
     partitions = [partition for partition in known if with_internal or not partition.is_internal]
@@ -63,7 +63,7 @@ def snapshot(broker: Broker, *, with_internal: bool = False) -> Snapshot:
 
 
 def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
-    """The page: ``taken``, and what may be read by any thread."""
+    """Write the page: ``taken``, and what may be read by any thread."""
     samples = [*taken.samples, *taken.shared, *process_samples(), *topic_samples(taken.partitions)]
     samples += [*log_samples(taken.partitions), *lag_samples(taken.commits, taken.partitions)]
     samples += [*cleaner_samples(cleaner), *partition_samples(cleaner.status())]
@@ -71,7 +71,7 @@ def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
 
 
 def request_samples(routes: Iterable[Route]) -> Iterator[Sample]:
-    """Requests by API and version, of those that came."""
+    """Count requests by API and version, of those that came."""
     for route in routes:
         name = "".join(word.capitalize() for word in ApiKey(route.api_key).name.split("_"))
         labels = {"request": name, "version": str(route.api_version)}
@@ -79,7 +79,7 @@ def request_samples(routes: Iterable[Route]) -> Iterator[Sample]:
 
 
 def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Bytes produced, by topic, of the topics that are there. Any thread: 10,000 partitions take 15 ms."""
+    """Count bytes produced, by topic, of the topics that are there. Any thread: 10,000 partitions take 15 ms."""
     totals: dict[str, int] = {}
     for partition in partitions:
         topic = partition.topic_partition.topic
@@ -89,7 +89,7 @@ def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def coordinator_samples(broker: Broker) -> Iterator[Sample]:
-    """Groups and transactional ids of the shards that are loaded. Asking loads none."""
+    """Count groups and transactional ids of the shards that are loaded. Asking loads none."""
     coordinators = broker.services.coordinators.made
     if coordinators is None:
         return
@@ -124,7 +124,7 @@ def group_commits(broker: Broker) -> list[Commits]:
 
 
 def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Records after each committed offset, of logs that are open. Any thread."""
+    """Count records after each committed offset, of logs that are open. Any thread."""
     ends = {}
     for partition in partitions:
         metrics = partition.log_metrics()
@@ -139,7 +139,9 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
 
 
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Sizes and offsets of the logs that something has touched since the start: the others are not opened for it."""
+    """Measure sizes and offsets of the logs that something has touched since the start: the others are not opened for
+    it.
+    """
     for partition in partitions:
         metrics = partition.log_metrics()
         if metrics is None:
@@ -150,7 +152,9 @@ def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def process_samples() -> Iterator[Sample]:
-    """Memory and processor time of this process, under the names every Prometheus client uses, and how it was built."""
+    """Measure memory and processor time of this process, under the names every Prometheus client uses, and say how it
+    was built.
+    """
     labels = {"compiled": "yes" if IS_COMPILED else "no", "version": _version()}
     yield Sample("tidelog_build_info", "gauge", labels, 1)
     yield Sample("process_max_fds", "gauge", {}, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -195,7 +199,7 @@ def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
 
 
 def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
-    """The state of every compacted partition."""
+    """Describe the state of every compacted partition."""
     for status in statuses:
         labels = {"topic": status.topic_partition.topic, "partition": str(status.topic_partition.partition)}
         values: dict[str, float] = {
@@ -223,7 +227,7 @@ def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Prometheus text: the samples of one family stand together, below what it tells and its type."""
+    """Write Prometheus text: the samples of one family stand together, below what it tells and its type."""
     families: dict[str, list[Sample]] = {}
     for sample in samples:
         families.setdefault(_family(sample), []).append(sample)
@@ -238,7 +242,7 @@ def render(samples: Iterable[Sample]) -> str:
 
 
 def _family(sample: Sample) -> str:
-    """Buckets, count and sum of a histogram belong together."""
+    """Name the family of a sample: buckets, count and sum of a histogram belong together."""
     if sample.kind != HISTOGRAM:
         return sample.name
     return sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")

@@ -42,7 +42,7 @@ class PlainSite(web.BaseSite):
         )
 
     def protocol_factory(self) -> Callable[[], RequestClock]:
-        """The maker of connections' protocols."""
+        """Return the maker of connections' protocols."""
         make = self._runner.server
         assert make is not None
         return lambda: RequestClock(make(), self._connections)

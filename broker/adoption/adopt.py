@@ -172,7 +172,7 @@ class Adoption:
         return MetaProperties(cluster_id, self._options.node_id, random_uuid(generator))
 
     def _is_clean(self) -> bool:
-        """True when the target's own logs, if it has any, were closed cleanly."""
+        """Tell whether the target's own logs, if it has any, were closed cleanly."""
         target = self._options.target
         if self._file_system.exists(os.path.join(target, CLEAN_SHUTDOWN_FILE)):
             return True
@@ -356,7 +356,7 @@ def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[Ver
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
-    """Those that may be set while this broker runs; the others would keep it from starting."""
+    """Select those that may be set while this broker runs; the others would keep it from starting."""
     valid = {}
     for key, text in texts.items():
         if key in BROKER_CONFIG_DEF and BROKER_CONFIG_DEF[key].dynamic:

@@ -196,7 +196,7 @@ class Planner:
             )
 
     def _is_without_its_metadata(self) -> bool:
-        """Topics' configs are somewhere, but neither here nor given."""
+        """Tell whether topics' configs are somewhere, but neither here nor given."""
         return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
 
     # ---- what is there
@@ -217,7 +217,7 @@ class Planner:
         return found
 
     def _existing_topics(self) -> dict[str, TopicImage]:
-        """The target's topics."""
+        """Read the target's topics."""
         return existing_topics(image_of_directory(self._file_system, self._options.target, self._options.node_id))
 
     # ---- one topic
@@ -299,7 +299,7 @@ class Planner:
         return {**KEEP_EVERYTHING, **({"cleanup.policy": "compact"} if was_compacted else {})}
 
     def _valid_configs(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
-        """Those a topic may have here; the others are left out."""
+        """Select those that a topic may have here; the others are left out."""
         valid: dict[str, str] = {}
         for key, text in texts.items():
             if key not in TOPIC_CONFIG_DEF:
@@ -326,7 +326,7 @@ class Planner:
                 )
 
     def _plan_producer_ids(self) -> None:
-        """Ids given out from now on must be larger than any in the logs."""
+        """Plan producer ids: those given out from now on must be larger than any in the logs."""
         if self._plan.metadata is not None:
             self._plan.next_producer_id = self._plan.metadata.producer_ids
             return
@@ -390,7 +390,7 @@ def existing_topics(image: MetadataImage) -> dict[str, TopicImage]:
 
 
 def plan_resource_configs(plan: AdoptionPlan) -> None:
-    """Configs of groups and of subscriptions to client metrics."""
+    """Plan configs of groups and of subscriptions to client metrics."""
     for (number, name), texts in plan.metadata.configs.items() if plan.metadata else ():
         if number not in CONFIG_DEFS:
             continue

@@ -75,12 +75,14 @@ class SourcePartition:
         return sum(file.size for file in self.copied)
 
     def bases(self) -> list[int]:
-        """Base offsets of the segments, sorted."""
+        """Return base offsets of the segments, sorted."""
         found = (offset_of(file.name) for file in self.files if file.name.endswith(LOG_SUFFIX))
         return sorted(base for base in found if base >= 0)
 
     def first_recovered(self) -> int:
-        """The base offset of the first segment that may change when the log is opened without a clean shutdown."""
+        """Return the base offset of the first segment that may change when the log is opened without a clean
+        shutdown.
+        """
         if self.clean:
             return _NEVER
         return max((base for base in self.bases() if base <= self.recovery_point), default=0)
@@ -96,7 +98,9 @@ class SourceListing:
 
 
 def is_of_kraft(file_system: FileSystem, source: str) -> bool:
-    """Version 1 of ``meta.properties`` is written by KRaft brokers, version 0 by those that used ZooKeeper."""
+    """Tell whether a KRaft broker wrote ``meta.properties``: version 1 is theirs, version 0 of those that used
+    ZooKeeper.
+    """
     path = os.path.join(source, META_PROPERTIES_FILE)
     if not file_system.exists(path):
         return False
@@ -158,7 +162,9 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
 
 
 def _irregular_files(file_system: FileSystem, directory: str) -> list[Finding]:
-    """Links, FIFOs and the like in the place of a log's files. Left out, they would take their records with them."""
+    """Find links, FIFOs and the like in the place of a log's files. Left out, they would take their records with
+    them.
+    """
     return [
         Finding(os.path.join(directory, entry.name), -1, "is not a regular file")
         for entry in file_system.list_directory(directory)
@@ -167,7 +173,7 @@ def _irregular_files(file_system: FileSystem, directory: str) -> list[Finding]:
 
 
 def producer_ids(file_system: FileSystem, partition: SourcePartition) -> Iterator[int]:
-    """The producer id of every batch (-1: none). Raises KafkaStorageError, CorruptMessageError."""
+    """Yield the producer id of every batch (-1: none). Raises KafkaStorageError, CorruptMessageError."""
     for base in partition.bases():
         path = os.path.join(partition.directory, f"{base:020d}{LOG_SUFFIX}")
         file = file_system.open_file(path, writable=False)

@@ -86,7 +86,7 @@ class AlterPartitions:
         return answered
 
     def take_failure(self, now_ms: float) -> None:
-        """No answer came: all is sent again. The controller may have committed it; then it says so."""
+        """Send all again, as no answer came. The controller may have committed it; then it says so."""
         sent, self._flying = self._flying, {}
         self._keep(sent, now_ms)
 

@@ -136,7 +136,7 @@ class BrokerLifecycle:
         self._own = image.brokers.get(self._registration.broker_id)
 
     def become_ready(self, now_ms: float) -> None:
-        """Logs are recovered and roles taken: ask to be unfenced, at once."""
+        """Ask to be unfenced, at once: logs are recovered and roles taken."""
         self._is_ready = True
         self._not_before_ms = now_ms
 
@@ -149,7 +149,7 @@ class BrokerLifecycle:
             self.state = BrokerState.SHUTTING_DOWN
 
     def note_offline(self, directory_id: bytes, now_ms: float) -> None:
-        """A log directory failed, for good: tell the controller at once."""
+        """Tell the controller at once that a log directory failed, for good."""
         if directory_id not in self._offline:
             self._offline[directory_id] = None
             self._untold[directory_id] = now_ms

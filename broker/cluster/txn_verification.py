@@ -62,7 +62,7 @@ class Verifications:
         guard.error = error
 
     def check(self, key: GuardKey, epoch: int) -> None:
-        """Raises what the coordinator answered, CoordinatorLoadInProgressError where it has not answered."""
+        """Raise what the coordinator answered, CoordinatorLoadInProgressError where it has not answered."""
         guard = self._guards.get(key)
         if guard is None or guard.epoch != epoch or not guard.is_settled:
             raise CoordinatorLoadInProgressError
@@ -71,5 +71,5 @@ class Verifications:
             raise guard.error
 
     def note_marker(self, key: GuardKey) -> None:
-        """A marker ends the producer's transaction in this partition: the next one is asked for."""
+        """Ask for the producer's next transaction in this partition again: a marker ends the present one."""
         self._guards.pop(key, None)

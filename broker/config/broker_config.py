@@ -166,39 +166,41 @@ class BrokerConfig:
         return config
 
     def get(self, name: str) -> Any:
-        """The value of any declared key, None where it has no value."""
+        """Return the value of any declared key, None where it has no value."""
         return self._values[name]
 
     def get_int(self, name: str) -> int:
-        """The value of a key of type int, short or long."""
+        """Return the value of a key of type int, short or long."""
         value: int = self._values[name]
         return value
 
     def get_float(self, name: str) -> float:
-        """The value of a key of type double."""
+        """Return the value of a key of type double."""
         value: float = self._values[name]
         return value
 
     def get_bool(self, name: str) -> bool:
-        """The value of a key of type boolean."""
+        """Return the value of a key of type boolean."""
         value: bool = self._values[name]
         return value
 
     def get_str(self, name: str) -> str:
-        """The value of a key of type string that has one."""
+        """Return the value of a key of type string that has one."""
         value: str = self._values[name]
         return value
 
     def get_list(self, name: str) -> list[str]:
-        """The value of a key of type list; empty where it has none."""
+        """Return the value of a key of type list; empty where it has none."""
         return list(self._values[name] or ())
 
     def listener_texts(self) -> dict[str, str]:
-        """The given texts, those of single listeners among them; see ``security_keys.listener_values``."""
+        """Return the given texts, those of single listeners among them; see ``security_keys.listener_values``."""
         return {**self._given, **self._listener_texts}
 
     def listener_texts_with(self, dynamic: Mapping[str, str]) -> dict[str, str]:
-        """``listener_texts`` as they would be with these texts set through the admin API, in place of the present."""
+        """Return ``listener_texts`` as they would be with these texts set through the admin API, in place of the
+        present.
+        """
         merged = {**self.static_texts, **dynamic}
         return {**select_known_texts(merged), **select_listener_texts(merged)}
 
@@ -221,7 +223,7 @@ class BrokerConfig:
         self._values[name] = BROKER_CONFIG_DEF[name].parse(text)
 
     def topic_defaults(self) -> dict[str, Any]:
-        """Values of topic-level keys that the given server keys ask for; topics lay their own over these."""
+        """Return values of topic-level keys that the given server keys ask for; topics lay their own over these."""
         return topic_defaults({key: self._values[key] for key in self._given})
 
     def log_unknown_keys(self) -> None:
@@ -244,7 +246,7 @@ class BrokerConfig:
         return directories
 
     def _security_protocols(self) -> dict[str, str]:
-        """Listener name -> security protocol."""
+        """Map listener names to security protocols."""
         protocols = {}
         for entry in self.get_str("listener.security.protocol.map").split(","):
             name, separator, protocol = entry.strip().partition(":")
@@ -254,7 +256,7 @@ class BrokerConfig:
         return protocols
 
     def _parse_listeners(self, protocols: Mapping[str, str]) -> list[Endpoint]:
-        """The listeners to open."""
+        """Parse the listeners to open."""
         text = self.get_str("listeners")
         endpoints = self._parse_without_controllers("listeners", text, protocols)
         if not endpoints:
@@ -275,7 +277,7 @@ class BrokerConfig:
         return {endpoint.listener_name: endpoint for endpoint in endpoints}
 
     def _parse_without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
-        """All endpoints but a controller's, which a node without a quorum does not need."""
+        """Parse all endpoints but a controller's, which a node without a quorum does not need."""
         controllers = {name.upper() for name in self.get_list("controller.listener.names")}
         protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
         endpoints = parse_endpoints(key, text, protocols)
@@ -283,7 +285,7 @@ class BrokerConfig:
 
 
 def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrides: Iterable[str]) -> dict[str, str]:
-    """Files, environment and overrides as one mapping, later ones winning.
+    """Merge files, environment and overrides to one mapping, later ones winning.
 
     Raises ConfigError for a file that cannot be read and for an override that is not key=value.
     """
@@ -304,7 +306,7 @@ def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrid
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """The texts of a properties file. Raises ConfigError, which names the file."""
+    """Read the texts of a properties file. Raises ConfigError, which names the file."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse_properties(file.read())
@@ -314,7 +316,7 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
-    """The endpoints of ``listeners`` or ``advertised.listeners``. Raises ConfigError."""
+    """Parse the endpoints of ``listeners`` or ``advertised.listeners``. Raises ConfigError."""
     endpoints = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, separator, address = entry.partition("://")
@@ -329,7 +331,7 @@ def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[E
 
 
 def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
-    """Raises ConfigError for a name or port used twice, and for a protocol that is not served."""
+    """Raise ConfigError for a name or port used twice, and for a protocol that is not served."""
     names: set[str] = set()
     ports: set[tuple[int, bool]] = set()
     for endpoint in endpoints:
@@ -343,12 +345,14 @@ def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
 
 
 def invalid(key: str, value: object, allowed: str) -> ConfigError:
-    """The error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
+    """Build the error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
 
 
 def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | None:
-    """The broker's ``group.*.min.*`` or ``.max.*`` that forbids a group's key this value; None when none does."""
+    """Return the broker's ``group.*.min.*`` or ``.max.*`` that forbids a group's key this value; None when none
+    does.
+    """
     protocol, _, rest = name.partition(".")
     for bound, sign in (("min", 1), ("max", -1)):
         key = f"group.{protocol}.{bound}.{rest.removeprefix('num.')}"
@@ -372,7 +376,7 @@ def has_no_effect(key: str) -> bool:
 
 
 def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
-    """All keys' values. Raises ConfigError, also for a default of topics that no topic may have."""
+    """Parse all keys' values. Raises ConfigError, also for a default of topics that no topic may have."""
     values = BROKER_CONFIG_DEF.parse(given)
     for topic_key, synonyms in SYNONYMS.items():
         for server_key in (synonym.server_key for synonym in synonyms if synonym.server_key in given):
@@ -385,17 +389,17 @@ def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def select_known_texts(texts: Mapping[str, str]) -> dict[str, str]:
-    """Only the keys that a table declares."""
+    """Select only the keys that a table declares."""
     return {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEF.keys}
 
 
 def select_listener_texts(texts: Mapping[str, str]) -> dict[str, str]:
-    """Only the security keys of single listeners."""
+    """Select only the security keys of single listeners."""
     return {key: text for key, text in texts.items() if is_listener_key(key)}
 
 
 def _nearest(key: str) -> str:
-    """The key that may have been meant."""
+    """Name the key that may have been meant."""
     import difflib  # costs a start without mistakes nothing
 
     close = difflib.get_close_matches(key, [known.name for known in BROKER_CONFIG_DEF], n=1, cutoff=0.8)

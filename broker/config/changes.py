@@ -34,13 +34,13 @@ class Change(NamedTuple):
 
 
 def check_known(config_def: ConfigDef, texts: Mapping[str, Any], kind: str) -> None:
-    """Raises InvalidConfigError for the first key that the table does not have."""
+    """Raise InvalidConfigError for the first key that the table does not have."""
     for name in config_def.find_unknown(texts):
         raise InvalidConfigError(f"Unknown {kind} config name: {name}")
 
 
 def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """The texts after these changes.
+    """Return the texts after these changes.
 
     Raises InvalidConfigError for an unknown key or a list operation on a key that is no list; InvalidRequestError for
     a value that is missing or a key named twice.
@@ -64,7 +64,7 @@ def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iter
 
 
 def change_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
-    """A list value with elements appended or taken out, from the default if none is set. Raises InvalidConfigError."""
+    """Append elements to a list value or take them out, from the default if none is set. Raises InvalidConfigError."""
     from tidelog.protocol.config_def import ConfigType
 
     key = config_def.keys.get(change.name)
@@ -80,7 +80,7 @@ def change_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
 
 
 def operation_of(number: int) -> Operation:
-    """The operation with this number. Raises InvalidRequestError."""
+    """Return the operation with this number. Raises InvalidRequestError."""
     try:
         return Operation(number)
     except ValueError:

@@ -96,7 +96,7 @@ class ConfigDescriber:
         self._texts = texts
 
     def topic(self, image: TopicImage, effective: Mapping[str, Any], keys: Collection[str] | None) -> list[ConfigEntry]:
-        """A topic's keys, or only ``keys``; ``effective`` are the values in force."""
+        """Describe a topic's keys, or only ``keys``; ``effective`` are the values in force."""
         return [
             self._topic_entry(key, image, effective) for key in TOPIC_CONFIG_DEF if keys is None or key.name in keys
         ]
@@ -114,7 +114,7 @@ class ConfigDescriber:
         return entry_of(key, key.to_text(effective[key.name]), source, synonyms, is_secret=is_secret)
 
     def broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
-        """This broker's keys, or what is set for all brokers."""
+        """Describe this broker's keys, or what is set for all brokers."""
         if name == CLUSTER_DEFAULT:
             given = {key: BROKER_CONFIG_DEF[key] for key in self._texts.cluster}
         else:
@@ -136,7 +136,7 @@ class ConfigDescriber:
         return entry_of(key, value, source, synonyms, read_only=not key.dynamic, is_secret=is_secret)
 
     def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
-        """The places one server key is set at, most specific first; its default last where it has one."""
+        """List the places one server key is set at, most specific first; its default last where it has one."""
         levels = (
             (self._texts.node, ConfigSource.DYNAMIC_BROKER),
             (self._texts.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -156,7 +156,9 @@ class ConfigDescriber:
         return key.is_sensitive or key.name in self._config.resolved.keys
 
     def resource(self, kind: ResourceType, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
-        """The keys of a group or a client metrics subscription; none for a subscription that does not exist."""
+        """Describe the keys of a group or a client metrics subscription; none for a subscription that does not
+        exist.
+        """
         from tidelog.broker.config.resources import CONFIG_DEFS
 
         texts = self._texts.of(kind, name)
@@ -176,7 +178,7 @@ class ConfigDescriber:
         return entries
 
     def _group_default(self, key: ConfigKey) -> Any:
-        """A group's default is what the broker's ``group.<key>`` says."""
+        """Return a group's default, which is what the broker's ``group.<key>`` says."""
         broker_key = f"group.{key.name}"
         return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
 
@@ -200,14 +202,14 @@ def entry_of(
     read_only: bool = False,
     is_secret: bool = False,
 ) -> ConfigEntry:
-    """A described key; a sensitive one, or one whose value came from a secret, without its value."""
+    """Describe a key; a sensitive one, or one whose value came from a secret, without its value."""
     is_secret = is_secret or key.is_sensitive
     shown = None if is_secret else value
     return ConfigEntry(key.name, shown, source, read_only, is_secret, synonyms, int(key.type), key.doc)
 
 
 def unit_synonyms(server_key: str) -> list[str]:
-    """The server keys that stand in for this one in a coarser unit: hours for milliseconds."""
+    """Return the server keys that stand in for this one in a coarser unit: hours for milliseconds."""
     for synonyms in SYNONYMS.values():
         names = [synonym.server_key for synonym in synonyms]
         if server_key in names:

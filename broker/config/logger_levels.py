@@ -25,14 +25,14 @@ _NAMES = {number: name for name, number in LEVELS.items()}
 
 
 def describe_loggers(keys: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The level in force of every logger."""
+    """Describe the level in force of every logger."""
     manager = logging.Logger.manager.loggerDict
     names = [ROOT, *sorted(name for name, logger in manager.items() if isinstance(logger, logging.Logger))]
     return [describe_logger(name) for name in names if keys is None or name in keys]
 
 
 def describe_logger(name: str) -> ConfigEntry:
-    """One logger's level."""
+    """Describe one logger's level."""
     level = _NAMES.get(logger_of(name).getEffectiveLevel(), "INFO")
     source = ConfigSource.DYNAMIC_BROKER_LOGGER
     synonyms = [ConfigSynonym(name, level, source)]
@@ -52,5 +52,5 @@ def set_levels(texts: Mapping[str, str], validate_only: bool) -> None:
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of this name."""
+    """Return the logger of this name."""
     return logging.getLogger(None if name == ROOT else name)

@@ -136,7 +136,7 @@ CONFIG_DEFS = {ResourceType.GROUP: GROUP_CONFIG_DEF, ResourceType.CLIENT_METRICS
 
 
 def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raises InvalidConfigError, for client metrics InvalidRequestError, which names the key, unless a resource of this
+    """Raise InvalidConfigError, for client metrics InvalidRequestError, which names the key, unless a resource of this
     kind may have these texts.
     """
     try:
@@ -154,14 +154,16 @@ def validate(kind: ResourceType, texts: Mapping[str, str], config: BrokerConfig)
 
 
 def check_bounds(name: str, value: Any, config: BrokerConfig) -> None:
-    """Raises InvalidConfigError when the broker's ``group.*.min.*`` or ``.max.*`` forbids the value."""
+    """Raise InvalidConfigError when the broker's ``group.*.min.*`` or ``.max.*`` forbids the value."""
     bound = exceeded_bound(name, value, config.values)
     if bound is not None:
         raise InvalidConfigError(f"{name} is {value}, but {bound} is {config.get_int(bound)}")
 
 
 def parse_match(entries: list[str]) -> dict[str, re.Pattern[str]]:
-    """Matcher name -> compiled expression. Raises InvalidRequestError for an entry that is no such pair."""
+    """Parse each entry to matcher name and compiled expression. Raises InvalidRequestError for an entry that is no such
+    pair.
+    """
     patterns = {}
     for entry in entries:
         name, separator, expression = entry.partition("=")

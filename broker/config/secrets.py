@@ -41,7 +41,7 @@ class Resolved(NamedTuple):
     """All that was put in."""
 
     def hide(self, text: str) -> str:
-        """A text for people, without secrets; the longest first, as one may be part of another."""
+        """Remove secrets from a text for people; the longest first, as one may be part of another."""
         forms = {form for secret in self.secrets for form in forms_of(secret)}
         if not forms:
             return text
@@ -66,14 +66,18 @@ def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolve
 
 
 def forms_of(secret: str) -> Iterator[str]:
-    """The forms in which an error may quote a value: whole or a part of a list, stripped, and as Python writes it."""
+    """Yield the forms in which an error may quote a value: whole or a part of a list, stripped, and as Python writes
+    it.
+    """
     for part in (secret, *re.split("[,;\n]", secret)):
         for form in (part, part.strip()):
             yield from filter(None, (form, repr(form)[1:-1], form.replace("\\", "\\\\").replace("'", "\\'")))
 
 
 def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], match: re.Match[str]) -> str:
-    """The value of a reference. Raises ConfigError. One to a provider that is not there stays as it is, as in Kafka."""
+    """Look up the value of a reference. Raises ConfigError. One to a provider that is not there stays as it is, as in
+    Kafka.
+    """
     name, path, wanted = match.groups()
     if name not in providers:
         return match[0]
@@ -92,7 +96,7 @@ def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], ma
 
 
 def providers_of(texts: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Provider]:
-    """The providers by name: those of ``config.providers``, else file, dir and env. Raises ConfigError."""
+    """Make the providers by name: those of ``config.providers``, else file, dir and env. Raises ConfigError."""
     if PROVIDERS_KEY not in texts:
         return {kind: make_provider(kind, environment, None) for kind in _KINDS.values()}
     found = {}
@@ -110,7 +114,7 @@ def providers_of(texts: Mapping[str, str], environment: Mapping[str, str]) -> di
 
 
 def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) -> Provider:
-    """A provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
+    """Make a provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
     if kind == "env":
         try:
             pattern = re.compile(limit or ".*")
@@ -122,14 +126,14 @@ def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) 
 
 
 def read_variable(environment: Mapping[str, str], pattern: re.Pattern[str], path: str, name: str) -> str:
-    """A variable that the pattern allows. Raises LookupError."""
+    """Read a variable that the pattern allows. Raises LookupError."""
     if path or not pattern.fullmatch(name):
         raise LookupError
     return environment[name]
 
 
 def read_key(allowed: list[str] | None, path: str, key: str) -> str:
-    """A key of a properties file. Raises ConfigError, LookupError, OSError, ValueError."""
+    """Read a key of a properties file. Raises ConfigError, LookupError, OSError, ValueError."""
     try:
         return parse_properties(read_text(allowed, path))[key]
     except PropertiesError:
@@ -137,14 +141,14 @@ def read_key(allowed: list[str] | None, path: str, key: str) -> str:
 
 
 def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:
-    """The text of a file of a directory, without the line break at its end. Raises as ``read_text``."""
+    """Read the text of a file of a directory, without the line break at its end. Raises as ``read_text``."""
     if name in ("", ".", "..") or "/" in name:
         raise LookupError
     return read_text(allowed, os.path.join(path, name)).removesuffix("\n").removesuffix("\r")
 
 
 def read_text(allowed: list[str] | None, path: str) -> str:
-    """A file at an allowed path. Raises ConfigError, OSError, ValueError."""
+    """Read a file at an allowed path. Raises ConfigError, OSError, ValueError."""
     place = os.path.realpath(path)
     if allowed is not None and not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
         raise ConfigError("a path that allowed.paths does not have")

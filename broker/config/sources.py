@@ -40,7 +40,7 @@ class PropertiesError(ValueError):
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` start comments.
+    """Parse a Java properties file: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` start comments.
 
     A backslash at the end joins lines, elsewhere it escapes (``\\t``, ``\\u00e9``). The last of equal keys wins.
     Raises PropertiesError for a malformed ``\\u``.
@@ -53,7 +53,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments, blank lines and leading space, continued ones joined."""
+    """Yield lines without comments, blank lines and leading space, continued ones joined."""
     pending = ""
     for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = raw.lstrip(_SPACE)
@@ -70,7 +70,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value of a line: the key ends at the first ``=``, ``:`` or space that is not escaped."""
+    """Split a line into key and value: the key ends at the first ``=``, ``:`` or space that is not escaped."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _SPACE:
         position += 2 if line[position] == "\\" else 1
@@ -109,7 +109,7 @@ def _unicode(digits: str) -> str:
 
 
 def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Keys from ``KAFKA_*`` variables as Apache's image reads them.
+    """Collect keys from ``KAFKA_*`` variables as Apache's image reads them.
 
     The prefix goes, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means ``.``:
     ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. Advertised listeners without listeners are listened to on all
@@ -127,13 +127,13 @@ def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str
 
 
 def properties_from_options(options: str) -> dict[str, str]:
-    """Kafka's system properties among the options of a Java machine, ``-Dorg.apache.kafka.NAME=VALUE``."""
+    """Collect Kafka's system properties among the options of a Java machine, ``-Dorg.apache.kafka.NAME=VALUE``."""
     words = [word.strip("\"'").removeprefix("-D").partition("=") for word in options.split() if "-D" in word]
     return {key: value for key, _, value in words if key in SYSTEM_PROPERTIES}
 
 
 def properties_from_overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """Keys from ``key=value`` arguments. Raises PropertiesError for one without ``=`` or key."""
+    """Parse keys from ``key=value`` arguments. Raises PropertiesError for one without ``=`` or key."""
     properties = {}
     for override in overrides:
         key, separator, value = override.partition("=")

@@ -85,7 +85,7 @@ class AclFilter(NamedTuple):
 
 
 def check_acl(rule: AccessRule) -> None:
-    """Raises InvalidRequestError for a rule that cannot be, in Kafka's words."""
+    """Raise InvalidRequestError for a rule that cannot be, in Kafka's words."""
     if rule.resource_type == ResourceType.CLUSTER and rule.resource_name != CLUSTER_NAME:
         raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not rule.resource_name:
@@ -108,7 +108,7 @@ def check_acl(rule: AccessRule) -> None:
 
 
 def check_filter(wanted: AclFilter) -> None:
-    """Raises InvalidRequestError for a filter with a number that is none."""
+    """Raise InvalidRequestError for a filter with a number that is none."""
     if ResourceType.UNKNOWN in (
         member_of(ResourceType, wanted.resource_type),
         member_of(PatternType, wanted.pattern_type),

@@ -29,7 +29,7 @@ class Subscription(NamedTuple):
 
 
 def subscription_of(configs: ConfigManager, context: RequestContext, client_instance_id: bytes) -> Subscription:
-    """Everything that applies to this client, put together: all metrics, at the shortest interval."""
+    """Put together everything that applies to this client: all metrics, at the shortest interval."""
     client = {
         "client_instance_id": uuid_to_str(client_instance_id),
         "client_id": context.client_id or "",

@@ -49,7 +49,7 @@ class QuotaChange(NamedTuple):
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """The entity made of these parts. Raises InvalidRequestError, UnsupportedVersionError."""
+    """Build the entity made of these parts. Raises InvalidRequestError, UnsupportedVersionError."""
     given = list(parts)
     entity = tuple(sorted(given, key=lambda part: part[0]))
     types = [kind for kind, _ in entity]
@@ -66,7 +66,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def check_ip_entity(entity: Entity) -> None:
-    """Raises InvalidRequestError unless an entity with an address is an address alone."""
+    """Raise InvalidRequestError unless an entity with an address is an address alone."""
     if len(entity) > 1:
         raise InvalidRequestError("Invalid combination of entity types: an ip stands alone")
     name = entity[0][1]
@@ -80,7 +80,7 @@ def check_ip_entity(entity: Entity) -> None:
 
 
 def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
-    """Raises InvalidRequestError for a key the entity cannot have or a value the key cannot have."""
+    """Raise InvalidRequestError for a key the entity cannot have or a value the key cannot have."""
     allowed = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
     for change in changes:
         if change.key not in allowed:
@@ -107,11 +107,11 @@ class ClientQuotas:
             self._controller.commit([quota_record(entity, change) for change in changes])
 
     def entities(self) -> Mapping[Entity, Mapping[str, float]]:
-        """All entities with their quotas."""
+        """Return all entities with their quotas."""
         return self._controller.image.quotas
 
     def describe(self, components: Sequence[FilterComponent], strict: bool) -> dict[Entity, Mapping[str, float]]:
-        """The entities that match every component; with ``strict`` only those without further types.
+        """Find the entities that match every component; with ``strict`` only those without further types.
 
         Raises InvalidRequestError, UnsupportedVersionError. Source: DescribeClientQuotas.
         """
@@ -128,7 +128,7 @@ def quota_record(entity: Entity, change: QuotaChange) -> VersionedRecord:
 
 
 def check_filter(components: Sequence[FilterComponent]) -> None:
-    """Raises InvalidRequestError, UnsupportedVersionError for a filter that no entity could be asked by."""
+    """Raise InvalidRequestError, UnsupportedVersionError for a filter that no entity could be asked by."""
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type not in (USER, CLIENT_ID, IP):

@@ -77,12 +77,14 @@ class TopicConfigs:
         self._defaults = TopicDefaults.of(self._config)
 
     def log_config(self, image: TopicImage) -> LogConfig:
-        """The values a topic's logs run with. Topics without configs of their own share one object. Any thread."""
+        """Return the values a topic's logs run with. Topics without configs of their own share one object. Any
+        thread.
+        """
         defaults = self._defaults
         return LogConfig({**defaults.values, **image.configs}) if image.configs else defaults.config
 
     def validate(self, texts: Mapping[str, str]) -> None:
-        """Raises InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
+        """Raise InvalidConfigError, which names the key, unless a topic may have these configs of its own."""
         check_known(TOPIC_CONFIG_DEF, texts, "topic")
         LogConfig({**self._defaults.values, **texts})
 
@@ -156,7 +158,7 @@ class ConfigManager:
         return self._texts.of(kind, name)
 
     def resource_names(self, kind: ResourceType) -> list[str]:
-        """The resources of a kind: all topics, this broker, or those that have configs of their own."""
+        """List the resources of a kind: all topics, this broker, or those that have configs of their own."""
         if kind is ResourceType.TOPIC:
             return sorted(self._metadata.topics)
         if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
@@ -166,7 +168,7 @@ class ConfigManager:
     # Describe
 
     def describe(self, kind: int, name: str, keys: Collection[str] | None = None) -> list[ConfigEntry]:
-        """All keys of a resource, or only ``keys``.
+        """Describe all keys of a resource, or only ``keys``.
 
         Raises UnknownTopicOrPartitionError, InvalidRequestError (no such kind or broker). Source: DescribeConfigs.
         """
@@ -189,7 +191,7 @@ class ConfigManager:
         raise InvalidRequestError(f"Unsupported resource type: {kind}")
 
     def describe_topic(self, image: TopicImage, keys: Collection[str] | None = None) -> list[ConfigEntry]:
-        """A topic's keys; also for one that is only about to be created."""
+        """Describe a topic's keys; also for one that is only about to be created."""
         effective = self._topic_configs.log_config(image).values
         return self._describer.topic(image, effective, keys)
 
@@ -311,7 +313,7 @@ class ConfigManager:
 
 
 def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:
-    """Raises InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words."""
+    """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words."""
     stores = {key: store for key in texts if (store := store_key_of(key)) is not None}
     others = {key: text for key, text in texts.items() if key not in stores}
     check_known(BROKER_CONFIG_DEF, others, "broker")
@@ -331,11 +333,13 @@ def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_defaul
 
 
 def current_config(metadata: MetadataCache, configs: TopicConfigs, topic: str) -> LogConfig | None:
-    """The configuration that a topic's logs open with, None when there is no such topic. Any thread."""
+    """Return the configuration that a topic's logs open with, None when there is no such topic. Any thread."""
     image = metadata.topics.get(topic)
     return None if image is None else configs.log_config(image)
 
 
 def topic_of(kind: int, name: str) -> str | None:
-    """The topic of a topic resource; None for a node, a group or another resource that has the name of a topic."""
+    """Return the topic of a topic resource; None for a node, a group or another resource that has the name of a
+    topic.
+    """
     return name if kind == ResourceType.TOPIC else None

@@ -140,7 +140,7 @@ class EmbeddedController:
             self._refuse_after_failure()
 
     def _refuse_after_failure(self) -> None:
-        """Any thread. Raises KafkaStorageError."""
+        """Raise KafkaStorageError after a failure of the metadata log. Any thread. Raises KafkaStorageError."""
         if self._failure is not None:
             raise KafkaStorageError(f"the metadata log takes nothing more, its sync failed: {self._failure}")
 

@@ -8,7 +8,7 @@ from tidelog.protocol.errors import InvalidReplicaAssignmentError, InvalidReplic
 
 
 def check_topic_assignment(assignment: Mapping[int, Sequence[int]], node_ids: Collection[int]) -> None:
-    """A whole topic's assignment, partition index -> replicas.
+    """Check a whole topic's assignment, partition index -> replicas.
 
     Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError.
     """
@@ -18,7 +18,7 @@ def check_topic_assignment(assignment: Mapping[int, Sequence[int]], node_ids: Co
 
 
 def check_replicas(replica_lists: Sequence[Sequence[int]], node_ids: Collection[int]) -> None:
-    """Replica lists of partitions of one topic.
+    """Check the replica lists of partitions of one topic.
 
     Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError when the lists differ in length.
     """

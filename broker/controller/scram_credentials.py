@@ -49,11 +49,11 @@ class ScramCredentials:
         self._usual: dict[int, int] = {}
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramState | None:
-        """A user's credential, or None."""
+        """Return a user's credential, or None."""
         return self._controller.image.scram.get((user, mechanism))
 
     def usual_iterations(self, mechanism: ScramMechanism) -> int:
-        """The iterations of most credentials of a mechanism, the least allowed where there is none."""
+        """Return the iterations of most credentials of a mechanism, the least allowed where there is none."""
         credentials = self._controller.image.scram
         if credentials is not self._counted:  # a change makes another mapping
             self._counted = credentials
@@ -61,7 +61,7 @@ class ScramCredentials:
         return self._usual.get(mechanism, MIN_ITERATIONS)
 
     def users(self) -> dict[str, dict[ScramMechanism, int]]:
-        """User -> mechanism -> iterations, for all users that have a credential."""
+        """Map user to mechanism to iterations, for all users that have a credential."""
         found: dict[str, dict[ScramMechanism, int]] = {}
         for (user, mechanism), credential in self._controller.image.scram.items():
             found.setdefault(user, {})[ScramMechanism(mechanism)] = credential.iterations
@@ -95,7 +95,7 @@ def count_iterations(credentials: Mapping[tuple[str, int], ScramState], mechanis
 
 
 def mechanism_of(number: int) -> ScramMechanism:
-    """The mechanism with this number. Raises UnsupportedSaslMechanismError."""
+    """Return the mechanism with this number. Raises UnsupportedSaslMechanismError."""
     try:
         return ScramMechanism(number)
     except ValueError:
@@ -103,7 +103,7 @@ def mechanism_of(number: int) -> ScramMechanism:
 
 
 def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_password: bytes) -> ScramState:
-    """The keys of RFC 5802 from a salted password."""
+    """Derive the keys of RFC 5802 from a salted password."""
     import hashlib  # only brokers with users need these
     import hmac
 

@@ -82,7 +82,7 @@ class TopicListener(Protocol):
         ...
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
+        """Hear that partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
         ...
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
@@ -96,7 +96,7 @@ class TopicListener(Protocol):
         ...
 
     def topic_configs_changed(self, image: TopicImage) -> None:
-        """The topic's own configs, or defaults below them, are others now."""
+        """Hear that the topic's own configs, or defaults below them, are others now."""
         ...
 
 
@@ -178,11 +178,11 @@ class TopicManager:
                 self._show_configs(name, image)
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
-        """Nothing is left of these topics; the metadata log may forget them."""
+        """Note that nothing is left of these topics; the metadata log may forget them."""
         self._done_deletions += topic_ids
 
     def begin_create(self, new: NewTopic) -> TopicImage:
-        """The first step: commit the topic, which holds its name. ``finish_create`` follows, or its deletion.
+        """Commit the topic, which holds its name: the first step. ``finish_create`` follows, or its deletion.
 
         With ``validate_only`` it is only said what it would be (its id is zero then). Raises InvalidTopicError,
         TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
@@ -204,13 +204,13 @@ class TopicManager:
         return image
 
     def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
-        """The last step: the topic's partitions from ``first_partition`` on are there, for every client."""
+        """Show the topic's partitions from ``first_partition`` on to every client: the last step."""
         self.in_transit.discard(image.name)
         self._metadata.put(image)
         self._listener.topic_created(image, first_partition)
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
-        """The internal topic of this name, created if it does not exist yet.
+        """Return the internal topic of this name, created if it does not exist yet.
 
         It is used at once, for the coordinator's first record. Clients hear of that record when the topic, too, is
         durable: ``InternalTopicLog.uncommitted``. Raises KafkaStorageError.
@@ -241,7 +241,7 @@ class TopicManager:
             self._call_soon(partial(self._make_log_of, image, partition + 1))
 
     def begin_delete(self, name: str) -> TopicImage:
-        """The first step: commit the deletion and hide the topic; its name is held until ``finish_delete``.
+        """Commit the deletion and hide the topic: the first step; its name is held until ``finish_delete``.
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
         """
@@ -253,8 +253,9 @@ class TopicManager:
         return self.commit_deletion(image)
 
     def finish_delete(self, image: TopicImage, *, removed: bool) -> None:
-        """The last step: the name is free. Where logs may be left, in a directory that is offline or takes no rename,
-        the metadata log keeps the topic's id for the start that finds them."""
+        """Free the name: the last step. Where logs may be left, in a directory that is offline or takes no rename, the
+        metadata log keeps the topic's id for the start that finds them.
+        """
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
         is_whole = self._listener.topic_deleted(image)
@@ -307,7 +308,7 @@ class TopicManager:
             self._listener.topic_configs_changed(changed)
 
     def broker_defaults_changed(self) -> None:
-        """A dynamic broker config that topics inherit has changed: every log reads its configs again."""
+        """Have every log read its configs again: a dynamic broker config that topics inherit has changed."""
         for image in self._metadata.topics.values():
             self._listener.topic_configs_changed(image)
 
@@ -327,8 +328,9 @@ class TopicManager:
 
 
 def check_is_new(name: str, is_taken: bool, collisions: Mapping[str, str]) -> None:
-    """Raises TopicAlreadyExistsError for a name that is taken, InvalidTopicError for one like another's: ``collisions``
-    are the names by collision key."""
+    """Raise TopicAlreadyExistsError for a name that is taken, InvalidTopicError for one like another's: ``collisions``
+    are the names by collision key.
+    """
     if is_taken:
         raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
     other = collisions.get(collision_key(name))
@@ -352,7 +354,7 @@ def replication_factor_of(config: BrokerConfig, replication_factor: int) -> int:
 
 
 def validate_topic_name(name: str) -> None:
-    """Raises InvalidTopicError unless ``name`` may be a topic's."""
+    """Raise InvalidTopicError unless ``name`` may be a topic's."""
     if not name:
         raise InvalidTopicError("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):
@@ -383,12 +385,12 @@ def is_virtual_spelling(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """Names with an equal key may not both exist: metrics write ``.`` as ``_``."""
+    """Return the form of a name that no two topics may share: metrics write ``.`` as ``_``."""
     return name.replace(".", "_")
 
 
 def check_partition_limit(count: int) -> None:
-    """Raises PolicyViolationError for more new partitions than one request may make."""
+    """Raise PolicyViolationError for more new partitions than one request may make."""
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise PolicyViolationError(
             f"Unable to create {count} partitions at once: the most in one request are {MAX_PARTITIONS_PER_REQUEST}."
@@ -396,7 +398,7 @@ def check_partition_limit(count: int) -> None:
 
 
 def check_replication_factor(replication_factor: int) -> None:
-    """Raises InvalidReplicationFactorError unless this one broker can hold so many replicas."""
+    """Raise InvalidReplicationFactorError unless this one broker can hold so many replicas."""
     if replication_factor < 1:
         raise InvalidReplicationFactorError("Replication factor must be larger than 0.")
     if replication_factor > 1:
@@ -407,7 +409,7 @@ def check_replication_factor(replication_factor: int) -> None:
 
 
 def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, dict[str, str]]:
-    """Partitions, replication factor and configs an internal topic is made with.
+    """Return partitions, replication factor and configs an internal topic is made with.
 
     Raises InvalidRequestError for a name that is no internal topic made here.
     """

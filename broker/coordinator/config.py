@@ -56,7 +56,9 @@ class TransactionConfig:
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
-    """The part of a parsed configuration (Kafka's dotted keys) that groups need; absent keys keep the default."""
+    """Select the part of a parsed configuration (Kafka's dotted keys) that groups need; absent keys keep the
+    default.
+    """
     config = replace(GroupConfig(), **_present(GroupConfig, values))
     names = [
         name.removeprefix(ASSIGNOR_PACKAGE).removesuffix("Assignor").lower() for name in config.group_consumer_assignors
@@ -65,7 +67,7 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
 
 
 def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
-    """The part of a parsed configuration (Kafka's dotted keys) that transactions need."""
+    """Select the part of a parsed configuration (Kafka's dotted keys) that transactions need."""
     return replace(TransactionConfig(), **_present(TransactionConfig, values))
 
 

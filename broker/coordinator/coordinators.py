@@ -231,8 +231,9 @@ class Coordinators:
                 self.forget_topic(name, topic_id)
 
     def take_roles(self, topic: str) -> None:
-        """Leaders of an internal topic's partitions are others now: forget what this broker does not lead, load what it
-        does."""
+        """Forget what this broker does not lead and load what it does: leaders of an internal topic's partitions are
+        others now.
+        """
         if topic == GROUP_METADATA_TOPIC:
             for shard in self.groups.runtime.resign_lost():
                 shard.close()
@@ -245,7 +246,7 @@ class Coordinators:
             self.share.runtime.load_all()
 
     def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """``topic_deleted``; what cannot be stored now is left to the next start."""
+        """Do ``topic_deleted``, and leave what cannot be stored now to the next start."""
 
         def leave(error: KafkaError) -> None:
             logger.warning("offsets committed for the deleted topic %s stay until the next start: %s", topic, error)
@@ -253,7 +254,7 @@ class Coordinators:
         return self.topic_deleted(topic, topic_id).otherwise(leave)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Committed offsets of the topic go with it, and states of share groups; an internal topic takes its
+        """Remove committed offsets of a deleted topic, and states of share groups; an internal topic takes its
         coordinator's state along.
 
         Settles when that is done: of a million groups it takes seconds, in which others are served. Fails with the

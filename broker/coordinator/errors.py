@@ -10,7 +10,7 @@ from tidelog.protocol.errors import InvalidProducerEpochError, KafkaError, Produ
 
 
 def for_old_producer(code: int) -> int:
-    """The code that a client from before KIP-588 knows."""
+    """Return the code that a client from before KIP-588 knows."""
     return InvalidProducerEpochError.code if code == ProducerFencedError.code else code
 
 

@@ -83,7 +83,7 @@ def refuse_for_now(_error: KafkaError) -> NoReturn:
 
 
 def _for_producer(version: int, error: KafkaError) -> KafkaError:
-    """The coordinator's error in the terms of Produce, as old producers understand them."""
+    """Translate the coordinator's error to the terms of Produce, as old producers understand them."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError()
     if isinstance(error, TransactionAbortableError) and version < _FIRST_VERSION_WITH_ABORTABLE:

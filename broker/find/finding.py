@@ -80,7 +80,7 @@ class FindAnswer:
             yield found
 
     def _wait(self, indexing: Indexing) -> None:
-        """Raises IndexBehindError."""
+        """Wait until the index has come to the end of the logs, if that is asked. Raises IndexBehindError."""
         for log in self.logs:
             partition = log.topic_partition
             if self.request.wait:

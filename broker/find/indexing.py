@@ -72,15 +72,15 @@ class Indexing:
         broker.metrics.shared_source(self.samples)
 
     def indexers(self) -> list[LogIndexer]:
-        """The indexers there are; any thread."""
+        """Return the indexers there are; any thread."""
         return list(self._indexers.values())
 
     def indexer(self, partition: TopicPartition) -> LogIndexer | None:
-        """The indexer of a partition, None when it has no index (yet). Any thread."""
+        """Return the indexer of a partition, None when it has no index (yet). Any thread."""
         return self._indexers.get(partition)
 
     def samples(self) -> Iterator[Sample]:
-        """The lag of each index and of all, and what was repaired. Any thread."""
+        """Measure the lag of each index and of all, and what was repaired. Any thread."""
         indexers = self.indexers()
         values = {
             "tidelog_index_lag_records": sum(each.lag for each in indexers),
@@ -104,7 +104,7 @@ class Indexing:
         self._broker.loop.call_later(SUPERVISE_S, self._supervise)
 
     def topic_changed(self, image: TopicImage) -> None:
-        """A topic was made, widened or has other configs: hand its logs over, or take them back."""
+        """Hand the logs of a topic over, or take them back: it was made, widened or has other configs."""
         config = self._broker.topic_configs.log_config(image)
         for index in range(image.partition_count):
             partition = TopicPartition(image.name, index)

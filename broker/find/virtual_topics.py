@@ -89,7 +89,8 @@ class FilteredLog:
         return self._made_reader
 
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
-        """The matching records from ``offset`` on, if they were looked for already; else nothing, and they are.
+        """Return the matching records from ``offset`` on, if they were looked for already; else nothing, and look for
+        them.
 
         Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
         """
@@ -200,7 +201,7 @@ class FilteredLog:
 
 
 def join(offset: int, matching: Matching) -> Matching:
-    """A gap that began at ``offset`` and what came after it: one gap, or the records."""
+    """Join a gap that began at ``offset`` and what came after it: one gap, or the records."""
     if not matching.is_gap:
         return matching
     return matching._replace(records=gap_batch(offset, matching.next_offset))
@@ -259,11 +260,11 @@ class VirtualPartition(Partition):
         return None
 
     def append_records(self, *_: object, **__: object) -> LogAppendInfo:
-        """Raises InvalidTopicError: a virtual topic is read-only."""
+        """Raise InvalidTopicError: a virtual topic is read-only."""
         raise read_only(self)
 
     def move_log_start(self, offset: int) -> None:
-        """Raises InvalidTopicError: a virtual topic is read-only."""
+        """Raise InvalidTopicError: a virtual topic is read-only."""
         raise read_only(self)
 
     def stands_for(self, real: Partition, tag_header: str | None) -> bool:
@@ -289,7 +290,7 @@ class VirtualPartitions:
         self._partitions: OrderedDict[tuple[bytes, int], VirtualPartition] = OrderedDict()
 
     def partition(self, image: TopicImage, index: int) -> Partition:
-        """The partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        """Return the partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         assert image.source is not None
         real = self._broker.replica_manager.partition(image.source, index)
         found = self._partitions.get((image.topic_id, index))
@@ -305,7 +306,7 @@ class VirtualPartitions:
         return partition
 
     def _tag_header(self, source: str, real: Partition) -> str | None:
-        """The header that holds the tags of a topic: its open log knows, else the topic's configs are read."""
+        """Return the header that holds the tags of a topic: its open log knows, else the topic's configs are read."""
         if real.is_open:
             return real.config.index_tag_header
         return self._broker.topic_configs.log_config(self._broker.metadata.topics[source]).index_tag_header

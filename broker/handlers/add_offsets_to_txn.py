@@ -41,5 +41,5 @@ def handle(
 
 
 def error_response(request: AddOffsetsToTxnRequest, error: KafkaError) -> AddOffsetsToTxnResponse:
-    """The error."""
+    """Answer with the error."""
     return AddOffsetsToTxnResponse(error_code=error.code)

@@ -68,7 +68,7 @@ def handle(
 
 
 def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> AddPartitionsToTxnResponse:
-    """The error at the top for v4+, in every partition before."""
+    """Answer with the error at the top for v4+, in every partition before."""
     codes = dict.fromkeys(_partitions(request.v3_and_below_topics), error.code)
     return AddPartitionsToTxnResponse(
         error_code=error.code, results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes)
@@ -78,7 +78,7 @@ def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> Add
 def _handle_one(
     broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]], version: int
 ) -> dict[PartitionKey, int]:
-    """The error code of each partition."""
+    """Return the error code of each partition."""
     partitions = _partitions(transaction.topics)
     missing = {partition for partition in partitions if not _exists(broker, partition)}
     if missing:

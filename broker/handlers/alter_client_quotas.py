@@ -73,5 +73,5 @@ def build_answer(entry: EntryData, error: KafkaError | None = None) -> EntryData
 
 
 def error_response(request: AlterClientQuotasRequest, error: KafkaError) -> AlterClientQuotasResponse:
-    """Every entity with the error."""
+    """Answer every entity with the error."""
     return AlterClientQuotasResponse(entries=[build_answer(entry, error) for entry in request.entries])

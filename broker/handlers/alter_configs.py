@@ -61,7 +61,7 @@ def replace_each(
 
 
 def read_texts(resource: AlterConfigsResource) -> dict[str, str]:
-    """The texts to set. Raises InvalidRequestError for a key without a value, or named twice."""
+    """Read the texts to set. Raises InvalidRequestError for a key without a value, or named twice."""
     texts: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
@@ -73,7 +73,7 @@ def read_texts(resource: AlterConfigsResource) -> dict[str, str]:
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:
-    """One resource's answer."""
+    """Build one resource's answer."""
     return AlterConfigsResourceResponse(
         error_code=0 if error is None else error.code,
         error_message=None if error is None else error.message,
@@ -83,5 +83,5 @@ def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> A
 
 
 def error_response(request: AlterConfigsRequest, error: KafkaError) -> AlterConfigsResponse:
-    """Every resource with the error."""
+    """Answer every resource with the error."""
     return AlterConfigsResponse(responses=[answer(resource, error) for resource in request.resources])

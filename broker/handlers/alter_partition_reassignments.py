@@ -58,7 +58,7 @@ def handle(
 
 
 def check(broker: Broker, partition: ReassignablePartition, partition_count: int) -> None:
-    """Raises KafkaErrors unless the partition is where it is asked to be."""
+    """Raise KafkaErrors unless the partition is where it is asked to be."""
     if not 0 <= partition.partition_index < partition_count:
         raise UnknownTopicOrPartitionError
     if partition.replicas is None:
@@ -69,7 +69,7 @@ def check(broker: Broker, partition: ReassignablePartition, partition_count: int
 
 
 def build_error_result(partition: ReassignablePartition, error: KafkaError) -> ReassignablePartitionResponse:
-    """The answer for a partition that stays where it is."""
+    """Build the answer for a partition that stays where it is."""
     return ReassignablePartitionResponse(
         partition_index=partition.partition_index, error_code=error.code, error_message=error.message
     )
@@ -78,5 +78,5 @@ def build_error_result(partition: ReassignablePartition, error: KafkaError) -> R
 def error_response(
     request: AlterPartitionReassignmentsRequest, error: KafkaError
 ) -> AlterPartitionReassignmentsResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)

@@ -49,7 +49,7 @@ def handle(
 
 
 def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
-    """0 when the partition is in this directory, else the code that says what is wrong."""
+    """Return 0 when the partition is in this directory, else the code that says what is wrong."""
     if path not in map(os.path.abspath, broker.config.log_dirs):
         return LogDirNotFoundError.code
     image = broker.metadata.topics.get(topic_partition.topic)
@@ -62,7 +62,7 @@ def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
 
 
 def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> AlterReplicaLogDirsResponse:
-    """The results by topic."""
+    """Group the results by topic."""
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
@@ -72,7 +72,7 @@ def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> Alter
 
 
 def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError) -> AlterReplicaLogDirsResponse:
-    """Every partition with the error."""
+    """Answer every partition with the error."""
     return answer(
         {
             topic.name: [

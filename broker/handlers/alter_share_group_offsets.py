@@ -36,5 +36,5 @@ def changed_topics(response: AlterShareGroupOffsetsResponse) -> list[str]:
 
 
 def error_response(request: AlterShareGroupOffsetsRequest, error: KafkaError) -> AlterShareGroupOffsetsResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

@@ -59,7 +59,7 @@ def handle(
 def changes_of(
     request: AlterUserScramCredentialsRequest,
 ) -> Iterator[ScramCredentialDeletion | ScramCredentialUpsertion]:
-    """Deletions, then upsertions."""
+    """Yield deletions, then upsertions."""
     yield from request.deletions
     yield from request.upsertions
 
@@ -85,7 +85,7 @@ def note_credentials(
 
 
 def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResult:
-    """One user's answer."""
+    """Build one user's answer."""
     return AlterUserScramCredentialsResult(
         user=user,
         error_code=0 if error is None else error.code,
@@ -94,6 +94,6 @@ def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResu
 
 
 def error_response(request: AlterUserScramCredentialsRequest, error: KafkaError) -> AlterUserScramCredentialsResponse:
-    """Every user with the error."""
+    """Answer every user with the error."""
     users = dict.fromkeys(change.name for change in changes_of(request))
     return AlterUserScramCredentialsResponse(results=[answer(user, error) for user in users])

@@ -52,13 +52,15 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
 
 
 def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
-    """The error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version (KIP-511)."""
+    """Answer with the error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version
+    (KIP-511).
+    """
     known = table() if isinstance(error, UnsupportedVersionError) else []
     return ApiVersionsResponse(error_code=error.code, api_keys=known)
 
 
 def list_supported_features(version: int) -> list[SupportedFeatureKey]:
-    """The features this broker could do; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
+    """List the features this broker could do; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
     return [
         SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
         for name, levels in supported_features().items()
@@ -67,7 +69,7 @@ def list_supported_features(version: int) -> list[SupportedFeatureKey]:
 
 
 def list_served_apis(broker: Broker) -> list[ApiVersion]:
-    """The table; the APIs of client metrics only while there is a subscription (KIP-714).
+    """Return the table; the APIs of client metrics only while there is a subscription (KIP-714).
 
     Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.
     """
@@ -77,7 +79,7 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
 
 def table() -> list[ApiVersion]:
-    """One entry per line of the registry."""
+    """Write one entry per line of the registry."""
     return [
         ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)
         for key, entry in sorted(REGISTRY.items())

@@ -24,10 +24,10 @@ Request = ConsumerGroupHeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Deferred[ConsumerGroupHeartbeatResponse]:
-    """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    """Answer one heartbeat; the answer holds the assignment when it has changed or the member asks."""
     return coordinators_of(broker).groups.consumer_group_heartbeat(context, request)
 
 
 def error_response(request: ConsumerGroupHeartbeatRequest, error: KafkaError) -> ConsumerGroupHeartbeatResponse:
-    """The error and what it says."""
+    """Answer with the error and what it says."""
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

@@ -85,10 +85,10 @@ def rule_of(creation: AclCreation) -> AccessRule:
 
 
 def result_of(error: KafkaError) -> AclCreationResult:
-    """One rule that was not created."""
+    """Build the result of one rule that was not created."""
     return AclCreationResult(error_code=error.code, error_message=error.message)
 
 
 def error_response(request: CreateAclsRequest, error: KafkaError) -> CreateAclsResponse:
-    """Every creation with the error."""
+    """Answer every creation with the error."""
     return CreateAclsResponse(results=[result_of(error)] * len(request.creations))

@@ -81,7 +81,7 @@ def owner_of(request: CreateDelegationTokenRequest, requester: Principal) -> Pri
 
 
 def check(broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest, owner: Principal) -> None:
-    """Raises KafkaErrors unless the client may have such a token."""
+    """Raise KafkaErrors unless the client may have such a token."""
     check_may_ask(broker.config, context)
     if broker.authorizer is not None and owner != context.principal:
         require_right(broker.authorizer, context, owner)
@@ -90,13 +90,13 @@ def check(broker: Broker, context: RequestContext, request: CreateDelegationToke
 
 
 def require_right(authorizer: Authorizer, context: RequestContext, owner: Principal) -> None:
-    """Raises DelegationTokenAuthorizationFailedError unless the client may have tokens for this owner."""
+    """Raise DelegationTokenAuthorizationFailedError unless the client may have tokens for this owner."""
     if not authorizer.authorize(context, AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)):
         raise DelegationTokenAuthorizationFailedError
 
 
 def error_response(request: CreateDelegationTokenRequest, error: KafkaError) -> CreateDelegationTokenResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return CreateDelegationTokenResponse(
         error_code=error.code, issue_timestamp_ms=-1, expiry_timestamp_ms=-1, max_timestamp_ms=-1
     )

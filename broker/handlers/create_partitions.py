@@ -103,10 +103,10 @@ def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> 
 
 
 def build_error_result(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:
-    """The answer for a topic that was not widened."""
+    """Build the answer for a topic that was not widened."""
     return CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
 
 
 def error_response(request: CreatePartitionsRequest, error: KafkaError) -> CreatePartitionsResponse:
-    """Every topic with the error."""
+    """Answer every topic with the error."""
     return CreatePartitionsResponse(results=[build_error_result(topic, error) for topic in request.topics])

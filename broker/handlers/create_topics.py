@@ -134,7 +134,7 @@ def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Change
 
 
 def read_configs(topic: CreatableTopic) -> dict[str, str]:
-    """The topic's own configs. Raises InvalidConfigError for one without a value."""
+    """Read the topic's own configs. Raises InvalidConfigError for one without a value."""
     configs = {}
     for config in topic.configs:
         if config.value is None:
@@ -156,7 +156,7 @@ def describe_created(described: DescribedConfigs, image: TopicImage) -> Creatabl
 
 
 def creatable_config(entry: Any) -> CreatableTopicConfigs:
-    """One described config in this response's form."""
+    """Convert one described config to this response's form."""
     return CreatableTopicConfigs(
         name=entry.name,
         value=entry.value,
@@ -167,11 +167,11 @@ def creatable_config(entry: Any) -> CreatableTopicConfigs:
 
 
 def build_error_result(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
-    """The answer for a topic that was not created."""
+    """Build the answer for a topic that was not created."""
     return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=[])
 
 
 def error_response(request: CreateTopicsRequest, error: KafkaError) -> Steps[CreateTopicsResponse]:
-    """Every topic with the error."""
+    """Answer every topic with the error."""
     topics = yield from apply_each(request.topics, lambda topic: build_error_result(topic, error))
     return CreateTopicsResponse(topics=topics)

@@ -82,7 +82,7 @@ def filter_of(given: DeleteAclsFilter | DescribeAclsRequest, version: int) -> Ac
 
 
 def result_of(outcome: list[AccessRule] | KafkaError) -> DeleteAclsFilterResult:
-    """One filter's answer."""
+    """Build one filter's answer."""
     if isinstance(outcome, KafkaError):
         return DeleteAclsFilterResult(error_code=outcome.code, error_message=outcome.message)
     removed = [
@@ -101,5 +101,5 @@ def result_of(outcome: list[AccessRule] | KafkaError) -> DeleteAclsFilterResult:
 
 
 def error_response(request: DeleteAclsRequest, error: KafkaError) -> DeleteAclsResponse:
-    """Every filter with the error."""
+    """Answer every filter with the error."""
     return DeleteAclsResponse(filter_results=[result_of(error)] * len(request.filters))

@@ -36,5 +36,5 @@ def changed_topics(response: DeleteShareGroupOffsetsResponse) -> list[str]:
 
 
 def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

@@ -68,7 +68,7 @@ def answer(topic: DeleteTopicState, result: Change | KafkaError) -> DeletableTop
 
 
 def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState]:
-    """The request's topics in the form of version 6, for every version."""
+    """List the request's topics in the form of version 6, for every version."""
     return request.topics or (DeleteTopicState(name=name) for name in request.topic_names)
 
 
@@ -92,12 +92,12 @@ def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quo
 
 
 def build_error_result(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
-    """The answer for a topic that was not deleted."""
+    """Build the answer for a topic that was not deleted."""
     return DeletableTopicResult(
         name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
     )
 
 
 def error_response(request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:
-    """Every topic with the error."""
+    """Answer every topic with the error."""
     return DeleteTopicsResponse(responses=[build_error_result(topic, error) for topic in list_asked_topics(request)])

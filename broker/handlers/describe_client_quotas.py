@@ -40,5 +40,5 @@ def handle(
 
 
 def error_response(request: DescribeClientQuotasRequest, error: KafkaError) -> DescribeClientQuotasResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)

@@ -52,7 +52,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequ
 
 
 def error_response(request: DescribeClusterRequest, error: KafkaError) -> DescribeClusterResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return DescribeClusterResponse(
         error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
     )

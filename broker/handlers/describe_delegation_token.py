@@ -58,7 +58,7 @@ def may_see(broker: Broker, context: RequestContext, token: TokenState) -> bool:
 
 
 def describe(token: TokenState, secret: bytes) -> DescribedDelegationToken:
-    """One token."""
+    """Describe one token."""
     owner_type, _, owner = token.owner.partition(":")
     requester_type, _, requester = token.requester.partition(":")
     renewers = [one.partition(":") for one in token.renewers]
@@ -79,5 +79,5 @@ def describe(token: TokenState, secret: bytes) -> DescribedDelegationToken:
 
 
 def error_response(request: DescribeDelegationTokenRequest, error: KafkaError) -> DescribeDelegationTokenResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return DescribeDelegationTokenResponse(error_code=error.code)

@@ -51,7 +51,7 @@ def handle(
 def describe_all(
     directories: list[str], failed: Set[str], counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResponse:
-    """All data directories; those in ``failed`` are offline and answer with the error. Any thread."""
+    """Describe all data directories; those in ``failed`` are offline and answer with the error. Any thread."""
     return DescribeLogDirsResponse(
         results=[
             DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path)
@@ -65,7 +65,7 @@ def describe_all(
 def describe_directory(
     path: str, counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResult:
-    """One data directory; one that cannot be read has the error."""
+    """Describe one data directory; one that cannot be read has the error."""
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     try:
         with os.scandir(path) as entries:
@@ -92,7 +92,7 @@ def describe_directory(
 
 
 def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartition | None:
-    """The partition a directory belongs to, None for anything else that lies there."""
+    """Return the partition a directory belongs to, None for anything else that lies there."""
     try:
         found = TopicPartition.parse(directory_name)
     except ValueError:
@@ -101,7 +101,7 @@ def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartiti
 
 
 def log_bytes(path: str) -> int:
-    """Bytes in a partition's segments. Raises OSError; a file that went meanwhile counts nothing."""
+    """Count bytes in a partition's segments. Raises OSError; a file that went meanwhile counts nothing."""
     size = 0
     with os.scandir(path) as entries:
         for entry in entries:
@@ -114,5 +114,5 @@ def log_bytes(path: str) -> int:
 
 
 def error_response(request: DescribeLogDirsRequest, error: KafkaError) -> DescribeLogDirsResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return DescribeLogDirsResponse(error_code=error.code)

@@ -29,7 +29,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The quorum's state for its one partition; other partitions are unknown."""
+    """Answer with the quorum's state for its one partition; other partitions are unknown."""
     host, port = address_for_client(broker.config, context)
     topics = []
     for topic in request.topics:
@@ -46,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeQuorumReque
 
 
 def quorum(broker: Broker) -> PartitionDataResponse:
-    """This node as leader and only voter."""
+    """Describe this node as leader and only voter."""
     now = broker.time.milliseconds()
     end = broker.controller.end_offset
     voter = ReplicaState(
@@ -63,11 +63,11 @@ def quorum(broker: Broker) -> PartitionDataResponse:
 
 
 def unknown(index: int) -> PartitionDataResponse:
-    """The answer for any partition but the quorum's."""
+    """Build the answer for any partition but the quorum's."""
     error = UnknownTopicOrPartitionError()
     return PartitionDataResponse(partition_index=index, error_code=error.code, error_message=error.message)
 
 
 def error_response(request: DescribeQuorumRequest, error: KafkaError) -> DescribeQuorumResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return DescribeQuorumResponse(error_code=error.code, error_message=error.message)

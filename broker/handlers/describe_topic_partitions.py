@@ -33,7 +33,7 @@ Request = DescribeTopicPartitionsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
-    """One page. Raises InvalidRequestError for a cursor before the first partition."""
+    """Answer with one page. Raises InvalidRequestError for a cursor before the first partition."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         raise InvalidRequestError(f"DescribeTopicPartitions cursor partition must be valid: {cursor.partition_index}")
@@ -98,7 +98,7 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
 
 
 def unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
-    """The answer for a topic that does not exist."""
+    """Build the answer for a topic that does not exist."""
     return DescribeTopicPartitionsResponseTopic(
         error_code=UnknownTopicOrPartitionError.code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
     )
@@ -107,12 +107,12 @@ def unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 def page(
     topics: list[DescribeTopicPartitionsResponseTopic], next_cursor: CursorResponse | None
 ) -> DescribeTopicPartitionsResponse:
-    """The answer; ``next_cursor`` is None when it is the last page."""
+    """Build the answer; ``next_cursor`` is None when it is the last page."""
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
 
 
 def error_response(request: DescribeTopicPartitionsRequest, error: KafkaError) -> DescribeTopicPartitionsResponse:
-    """Every topic asked for with the error."""
+    """Answer every topic asked for with the error."""
     return DescribeTopicPartitionsResponse(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name) for topic in request.topics

@@ -44,14 +44,14 @@ def handle(
 
 
 def build_error_result(name: str, error: KafkaError) -> DescribeUserScramCredentialsResult:
-    """The answer for one user that cannot be described."""
+    """Build the answer for one user that cannot be described."""
     return DescribeUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
 
 
 def error_response(
     request: DescribeUserScramCredentialsRequest, error: KafkaError
 ) -> DescribeUserScramCredentialsResponse:
-    """The error for the whole answer, and for each user asked for, whom Kafka leaves without a name."""
+    """Answer with the error for the whole answer, and for each user asked for, whom Kafka leaves without a name."""
     result = DescribeUserScramCredentialsResult(user="", error_code=error.code, error_message=error.message)
     return DescribeUserScramCredentialsResponse(
         error_code=error.code, error_message=error.message, results=[result] * len(request.users or ())

@@ -27,7 +27,7 @@ Request = ElectLeadersRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> Steps[ElectLeadersResponse]:
-    """Nothing is elected; each partition is told why."""
+    """Elect nothing; tell each partition why."""
     results = []
     for asked in request.topic_partitions or ():
         image = broker.metadata.topics.get(asked.topic)
@@ -44,12 +44,12 @@ def not_elected(count: int, index: int) -> PartitionResult:
 
 
 def result(index: int, error: KafkaError) -> PartitionResult:
-    """One partition's answer."""
+    """Build one partition's answer."""
     return PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
 
 
 def error_response(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
-    """Every partition asked for with the error, and the whole answer from version 1 on."""
+    """Answer every partition asked for with the error, and the whole answer from version 1 on."""
     return ElectLeadersResponse(
         error_code=error.code,
         replica_election_results=[

@@ -34,5 +34,5 @@ def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> D
 
 
 def error_response(request: EndTxnRequest, error: KafkaError) -> EndTxnResponse:
-    """The error, and no producer id to go on with."""
+    """Answer with the error, and no producer id to go on with."""
     return EndTxnResponse(error_code=error.code)

@@ -146,7 +146,7 @@ def names_many(request: FetchRequest) -> bool:
 def read_params(
     broker: Broker, context: RequestContext, request: FetchRequest, fetch_context: FetchContext
 ) -> ReadParams:
-    """The parameters of a request that concern all of its partitions."""
+    """Read the parameters of a request that concern all of its partitions."""
     authorizer, guard = broker.authorizer, context.fetch_guard
     if authorizer is not None and (guard is None or request.replica_id >= 0 or request.replica_state.replica_id >= 0):
         guard = authorizer.fetch_guard(broker.metadata, context, request)
@@ -173,7 +173,7 @@ def _find_nearer(
 def fetch_many(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """``handle`` for a request that names many partitions."""
+    """Answer as ``handle`` does a request that names many partitions."""
     from tidelog.broker.handlers.long_fetch import context_in_steps
 
     fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
@@ -184,7 +184,7 @@ def fetch_many(
 def fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """``handle`` for many partitions."""
+    """Answer as ``handle`` does for many partitions."""
     from tidelog.broker.handlers.long_fetch import (  # few clients read so many
         open_logs,
         read_until_enough,
@@ -201,7 +201,7 @@ def fetch_in_steps(
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
-    """The error at the top, and for each named partition, since versions before 7 have no other place."""
+    """Answer with the error at the top, and for each named partition, since versions before 7 have no other place."""
     responses = [
         FetchableTopicResponse(
             topic=topic.topic,
@@ -353,7 +353,7 @@ def read_partition(
     one_message: bool,
     by_follower: bool = False,
 ) -> PartitionData | None:
-    """One partition's part of the response; None when an incremental client knows all of it already.
+    """Read one partition's part of the response; None when an incremental client knows all of it already.
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
@@ -404,7 +404,7 @@ def read_partition(
 def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """The response in the format of clients from before 0.11; in a thread when there is much to convert."""
+    """Convert the response to the format of clients from before 0.11; in a thread when there is much to convert."""
     from tidelog.broker.replica.down_conversion import Conversion, convert_all, fits_turn
 
     converting = [data for _, data in read.results if data.records]
@@ -435,7 +435,7 @@ def converted_response(
 def failed_partition(
     partition: Partition | None, target: FetchTarget, version: int, error: KafkaError
 ) -> PartitionData:
-    """An error's place in the response."""
+    """Write an error in its place in the response."""
     code = error.code
     if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and code == KafkaStorageError.code:
         code = NotLeaderOrFollowerError.code  # which these clients know how to retry
@@ -448,7 +448,7 @@ def failed_partition(
 
 
 def build_response(context: FetchContext, results: list[Result]) -> FetchResponse:
-    """The response, partitions grouped by topic in the order they were read."""
+    """Build the response, partitions grouped by topic in the order they were read."""
     response = blank(FetchResponse)
     response.session_id = context.finish(results)
     add_results(response, results)

@@ -27,7 +27,7 @@ ZSTD, LZ4, GZIP, SNAPPY = 4, 3, 1, 2
 def handle(
     broker: Broker, context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """The subscription that applies to this client."""
+    """Answer with the subscription that applies to this client."""
     client_instance_id = request.client_instance_id
     if client_instance_id == ZERO_UUID:
         client_instance_id = random_uuid(SystemRandom())
@@ -44,5 +44,5 @@ def handle(
 
 
 def error_response(request: GetTelemetrySubscriptionsRequest, error: KafkaError) -> GetTelemetrySubscriptionsResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return GetTelemetrySubscriptionsResponse(error_code=error.code)

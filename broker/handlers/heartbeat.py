@@ -26,5 +26,5 @@ def handle(
 
 
 def error_response(request: HeartbeatRequest, error: KafkaError) -> HeartbeatResponse:
-    """The error."""
+    """Answer with the error."""
     return HeartbeatResponse(error_code=error.code)

@@ -72,7 +72,7 @@ def change_of(config: AlterableConfig) -> Change:
 
 
 def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> AlterConfigsResourceResponse:
-    """One resource's answer."""
+    """Build one resource's answer."""
     return AlterConfigsResourceResponse(
         error_code=0 if error is None else error.code,
         error_message=None if error is None else error.message,
@@ -82,5 +82,5 @@ def answer(resource: AlterConfigsResource, error: KafkaError | None = None) -> A
 
 
 def error_response(request: IncrementalAlterConfigsRequest, error: KafkaError) -> IncrementalAlterConfigsResponse:
-    """Every resource with the error."""
+    """Answer every resource with the error."""
     return IncrementalAlterConfigsResponse(responses=[answer(resource, error) for resource in request.resources])

@@ -61,5 +61,5 @@ def _answer_of_coordinator(
 
 
 def error_response(request: InitProducerIdRequest, error: KafkaError) -> InitProducerIdResponse:
-    """The error, and no id."""
+    """Answer with the error, and no id."""
     return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)

@@ -34,11 +34,11 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
 
 
 def name_no_protocol(done: Deferred[JoinGroupResponse]) -> None:
-    """An error has no protocol, which can be said since version 7; before, it is the empty name."""
+    """Remove the name of a protocol from an error, which can be said since version 7; before, it is the empty name."""
     if done.has_value and done.result().error_code:
         done.result().protocol_name = None
 
 
 def error_response(request: JoinGroupRequest, error: KafkaError) -> JoinGroupResponse:
-    """The error; the member keeps its id."""
+    """Answer with the error; the member keeps its id."""
     return JoinGroupResponse(error_code=error.code, member_id=request.member_id)

@@ -24,5 +24,5 @@ def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) 
 
 
 def error_response(request: LeaveGroupRequest, error: KafkaError) -> LeaveGroupResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return LeaveGroupResponse(error_code=error.code)

@@ -23,7 +23,7 @@ Request = ListConfigResourcesRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    """All resources of the kinds asked for. Raises UnsupportedVersionError for a kind that does not exist."""
+    """List all resources of the kinds asked for. Raises UnsupportedVersionError for a kind that does not exist."""
     known = {int(kind) for kind in ResourceType}
     kinds = request.resource_types if context.api_version > 0 else [ResourceType.CLIENT_METRICS]
     resources = []
@@ -36,5 +36,5 @@ def handle(broker: Broker, context: RequestContext, request: ListConfigResources
 
 
 def error_response(request: ListConfigResourcesRequest, error: KafkaError) -> ListConfigResourcesResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return ListConfigResourcesResponse(error_code=error.code)

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) 
 
 
 def error_response(request: ListGroupsRequest, error: KafkaError) -> ListGroupsResponse:
-    """The error."""
+    """Answer with the error."""
     return ListGroupsResponse(error_code=error.code)

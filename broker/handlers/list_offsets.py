@@ -94,8 +94,9 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Raises UnsupportedVersionError, KafkaStorageError, and as ``Partition.check_leader``; OffsetNotAvailableError
-    while a new leader does not know yet what its followers have."""
+    """Look up the offset that a partition is asked for. Raises UnsupportedVersionError, KafkaStorageError, and as
+    ``Partition.check_leader``; OffsetNotAvailableError while a new leader does not know yet what its followers have.
+    """
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
         raise UnsupportedVersionError

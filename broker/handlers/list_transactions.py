@@ -52,7 +52,7 @@ def handle(
 
 
 def build_listing(found: Transaction) -> TransactionState:
-    """One transaction in the response's form."""
+    """Convert one transaction to the response's form."""
     return TransactionState(
         transactional_id=found.transactional_id,
         producer_id=found.producer_id,
@@ -61,7 +61,7 @@ def build_listing(found: Transaction) -> TransactionState:
 
 
 def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListTransactionsResponse:
-    """The error."""
+    """Answer with the error."""
     return ListTransactionsResponse(error_code=error.code)
 
 

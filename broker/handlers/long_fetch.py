@@ -41,12 +41,12 @@ class Moved:
         self.is_over = False
 
     def try_complete(self) -> bool:
-        """One has moved: look whether there is enough now."""
+        """Look whether there is enough now, as one has moved."""
         self.happened.complete(None)
         return True
 
     def expire(self) -> None:
-        """The time is up, or the client waits for something else."""
+        """End the wait: the time is up, or the client waits for something else."""
         self.is_over = True
         self.happened.complete(None)
 
@@ -154,7 +154,7 @@ def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams,
 
 
 def partitions_of(broker: Broker, context: FetchContext) -> Steps[list[Partition]]:
-    """The partitions that a fetch waits for. Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
+    """Find the partitions that a fetch waits for. Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
     manager = broker.replica_manager
     partitions = []
     for target in context.targets:

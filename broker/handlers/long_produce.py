@@ -89,8 +89,9 @@ def _append_each(
 
 
 def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
-    """Each topic and partition once; of records for the same one the last count, as in Kafka, whose clients send no
-    such request."""
+    """Merge each topic and partition to one; of records for the same one the last count, as in Kafka, whose clients
+    send no such request.
+    """
     merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
     for topic in topics:
         partitions = merged.setdefault((topic.name, topic.topic_id), {})
@@ -133,7 +134,7 @@ def _append_patiently(
 def _validate_in_thread(
     broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
 ) -> Steps[ValidationResult]:
-    """One partition's records as they will be stored. Raises KafkaErrors of all kinds."""
+    """Validate one partition's records as they will be stored. Raises KafkaErrors of all kinds."""
     if version < FIRST_VERSION_WITH_IDS:
         partition = broker.replica_manager.partition(topic.name, data.index)
     else:

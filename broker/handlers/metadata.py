@@ -81,7 +81,7 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
 def respond(
     broker: Broker, context: RequestContext, request: MetadataRequest, answers: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    """The brokers and these topics."""
+    """Answer with the brokers and these topics."""
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -97,7 +97,7 @@ def respond(
 
 
 def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
-    """Raises InvalidRequestError for topics without a name, or with an id, where the version has no ids to ask by."""
+    """Raise InvalidRequestError for topics without a name, or with an id, where the version has no ids to ask by."""
     if version < FIRST_VERSION_BY_ID:
         for topic in topics:
             if topic.name is None:
@@ -109,7 +109,7 @@ def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
 def answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, topic: MetadataRequestTopic, outcomes: Outcomes
 ) -> MetadataResponseTopic:
-    """One topic that was asked for, by id if it has one, else by name; errors become the topic's code."""
+    """Describe one topic that was asked for, by id if it has one, else by name; errors become the topic's code."""
     try:
         if topic.topic_id != ZERO_UUID:
             image = broker.metadata.topic_by_id(topic.topic_id)
@@ -144,7 +144,7 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
 
 
 def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:
-    """The topic of this name. Raises what its creation failed with, UnknownTopicOrPartitionError."""
+    """Find the topic of this name. Raises what its creation failed with, UnknownTopicOrPartitionError."""
     image = broker.metadata.find(name)
     if image is not None:
         return image
@@ -157,7 +157,7 @@ def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:
 
 
 def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> MetadataResponseTopic:
-    """A topic that exists."""
+    """Describe a topic that exists."""
     return MetadataResponseTopic(
         name=image.name,
         topic_id=image.topic_id,
@@ -181,7 +181,7 @@ def describe(broker: Broker, request: MetadataRequest, image: TopicImage) -> Met
 
 
 def error_response(request: MetadataRequest, error: KafkaError) -> Steps[MetadataResponse]:
-    """Every topic of the request with the error's code; version 13 has the code for the whole answer too."""
+    """Answer every topic of the request with the error's code; version 13 has the code for the whole answer too."""
     topics = yield from apply_each(
         request.topics or (),
         lambda topic: MetadataResponseTopic(error_code=error.code, name=topic.name or "", topic_id=topic.topic_id),

@@ -50,6 +50,6 @@ def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
 
 
 def _rack_of(broker: Broker, context: RequestContext, node_id: int) -> str | None:
-    """The rack of a broker that is alive and has the client's listener."""
+    """Return the rack of a broker that is alive and has the client's listener."""
     node = broker.nodes.find(context, node_id)
     return None if node is None else node.rack

@@ -44,5 +44,5 @@ def note_offsets(context: RequestContext, group_id: str, deletion: Deferred[Offs
 
 
 def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return OffsetDeleteResponse(error_code=error.code)

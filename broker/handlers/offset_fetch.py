@@ -85,7 +85,7 @@ def leave_out_repeated_partitions(
 
 
 def error_response(request: OffsetFetchRequest, error: KafkaError) -> Steps[OffsetFetchResponse]:
-    """The error for each group, at the top, and for v0-1 in each partition."""
+    """Answer with the error for each group, at the top, and for v0-1 in each partition."""
     topics = yield from _build_error_topics(request, error.code)
     groups = yield from apply_each(
         request.groups, lambda group: OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
@@ -120,7 +120,7 @@ def _single_group(
 
 
 def _old_partition(version: int, partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
-    """A partition as versions below 8 tell of it."""
+    """Describe a partition as versions below 8 tell of it."""
     return OffsetFetchResponsePartition(
         partition_index=partition.partition_index,
         committed_offset=partition.committed_offset,

@@ -16,7 +16,8 @@ CHUNK = 64
 
 
 def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
-    """The topics of a request as lists of topics with at most CHUNK partitions in all; a long topic comes in parts.
+    """Yield the topics of a request as lists of topics with at most CHUNK partitions in all; a long topic comes in
+    parts.
 
     A topic without partitions counts as one. A short request is one chunk, of the very topics.
     """

@@ -117,7 +117,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """``handle`` for a request of one partition without a transactional id."""
+    """Answer as ``handle`` does a request of one partition without a transactional id."""
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if context.frame_bytes <= TURN_BYTES:
@@ -160,7 +160,7 @@ def _are_few(topics: list[TopicProduceData]) -> bool:
 
 
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """A short request: each partition by itself. Raises CloseConnectionError."""
+    """Append a short request's records, each partition by itself. Raises CloseConnectionError."""
     topics = request.topic_data
     is_one = len(topics) == 1 and len(topics[0].partition_data) == 1  # bounded by its topic
     progress = Progress(TURN if is_one else WorkBudget(in_turn=True))
@@ -184,7 +184,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
 def answer_of(
     broker: Broker, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: Progress
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    """The response, deferred where it waits; None for acks=0. Raises CloseConnectionError."""
+    """Return the response, deferred where it waits; None for acks=0. Raises CloseConnectionError."""
     if request.acks == 0:
         if progress.has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
@@ -195,7 +195,7 @@ def answer_of(
 
 
 def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
-    """The response with the leaders that errors ask for; a lone node leads all."""
+    """Add the leaders that errors ask for to the response; a lone node leads all."""
     if broker.peers is not None:
         from tidelog.broker.handlers.leaders import name_leaders
 
@@ -206,7 +206,9 @@ def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResp
 def _when_committed(
     broker: Broker, context: RequestContext, response: ProduceResponse, progress: Progress
 ) -> Deferred[ProduceResponse]:
-    """The response once every partition's records are committed; those that are not get their partition's error."""
+    """Return the response once every partition's records are committed; those that are not get their partition's
+    error.
+    """
     deferred: Deferred[ProduceResponse] = Deferred()
     waits, outstanding = progress.waits, len(progress.waits)
 
@@ -258,8 +260,9 @@ def append(
 def note_failure(
     progress: Progress, request: ProduceRequest, data: PartitionProduceData, version: int, error: KafkaError
 ) -> PartitionProduceResponse:
-    """The answer where nothing was appended. Records of a transaction without an id are refused for that, whatever
-    else is wrong with them."""
+    """Note that nothing was appended, and build the answer that says so. Records of a transaction without an id are
+    refused for that, whatever else is wrong with them.
+    """
     progress.has_failed = True
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
     if not has_id and has_transactional_batch(data.records):
@@ -310,7 +313,8 @@ def _append_records(
 def _check_transaction(
     broker: Broker, version: int, transactional_id: str | None, partition: TopicPartition, records: memoryview
 ) -> Deferred[None] | None:
-    """Only into an open transaction of its own may a producer write (KIP-890). What to wait for, None if nothing.
+    """Check that a producer writes only into an open transaction of its own (KIP-890). Returns what to wait for, None
+    if nothing. What to wait for, None if nothing.
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
@@ -343,7 +347,7 @@ def check_records(records: memoryview | None, version: int) -> tuple[memoryview,
 
 
 def _not_one_batch(records: memoryview | None, version: int) -> KafkaError:
-    """The error for records that are not one batch of magic 2."""
+    """Build the error for records that are not one batch of magic 2."""
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return InvalidRecordError(
             f"Produce requests with version {version} must have at least one record batch per partition"

@@ -36,5 +36,5 @@ def handle(broker: Broker, context: RequestContext, request: PushTelemetryReques
 
 
 def error_response(request: PushTelemetryRequest, error: KafkaError) -> PushTelemetryResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return PushTelemetryResponse(error_code=error.code)

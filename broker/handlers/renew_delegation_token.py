@@ -36,5 +36,5 @@ def handle(
 
 
 def error_response(request: RenewDelegationTokenRequest, error: KafkaError) -> RenewDelegationTokenResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)

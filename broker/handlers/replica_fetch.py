@@ -89,7 +89,9 @@ def _answer_many(
 def _answer_in_steps(
     broker: Broker, context: RequestContext, fetch_context: FetchContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """``answer_replica`` for many partitions. A full fetch does not wait: the session that it begins will."""
+    """Answer as ``answer_replica`` does for many partitions. A full fetch does not wait: the session that it begins
+    will.
+    """
     asking = Asking(broker, context, fetch_context, request)
     read = yield from read_in_steps(asking.reading(is_asked=True), fetch_context)
     waits = fetch_context.is_incremental and request.max_wait_ms > 0
@@ -272,7 +274,7 @@ def is_held_back(leading: Leading, replica_id: int) -> bool:
 def read_partition(
     partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
 ) -> PartitionData:
-    """One partition's part of the answer; how far the replica is is noted where these are its own words
+    """Read one partition's part of the answer; how far the replica is is noted where these are its own words
     (``is_asked``). A throttled one gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: SaslAuthenticateReq
 
 
 def error_response(request: SaslAuthenticateRequest, error: KafkaError) -> SaslAuthenticateResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return SaslAuthenticateResponse(error_code=error.code)

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: SaslHandshakeReques
 
 
 def error_response(request: SaslHandshakeRequest, error: KafkaError) -> SaslHandshakeResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return SaslHandshakeResponse(error_code=error.code)

@@ -29,7 +29,7 @@ Request = ShareAcknowledgeRequest
 def handle(
     broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse | Deferred[ShareAcknowledgeResponse]:
-    """Each partition has its own error.
+    """Acknowledge records; each partition has its own error.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
@@ -69,5 +69,5 @@ def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
 
 
 def error_response(request: ShareAcknowledgeRequest, error: KafkaError) -> ShareAcknowledgeResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)

@@ -79,7 +79,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
 
 
 def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
-    """Openings of logs that the session's partitions need and that are not open: records, and the group's places."""
+    """Open the logs that the session's partitions need and that are not open: records, and the group's places."""
     found = [
         opening
         for topic_id, index in session.partitions
@@ -99,12 +99,12 @@ def fetch_after(waits: list[Deferred[None]], read: Callable[[], Response]) -> St
 
 
 def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
-    """The error for the whole request."""
+    """Build the error for the whole request."""
     return ShareFetchResponse(error_code=error.code, error_message=error.message)
 
 
 def check_renewal(request: ShareFetchRequest) -> None:
-    """Raises InvalidRequestError for a request that renews and fetches."""
+    """Raise InvalidRequestError for a request that renews and fetches."""
     if not request.is_renew_ack:
         return
     for name in ("max_bytes", "min_bytes", "max_records", "max_wait_ms"):
@@ -120,7 +120,7 @@ def has_acknowledgements(request: ShareFetchRequest) -> bool:
 def find_session(
     groups: ShareGroups, context: RequestContext, request: ShareFetchRequest, key: SessionKey
 ) -> ShareSession:
-    """The session that this request begins, goes on with or ends.
+    """Find the session that this request begins, goes on with or ends.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError, ShareSessionLimitReachedError.
     """
@@ -141,7 +141,7 @@ def find_session(
 
 
 def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
-    """Too many sessions: the answer waits, so that the client does not ask again at once."""
+    """Refuse later, as there are too many sessions: the answer waits, so that the client does not ask again at once."""
     deferred: Deferred[ShareFetchResponse] = Deferred()
     timer = broker.timers.schedule(max(0, max_wait_ms), lambda: deferred.fail(error))
     deferred.on_abandon(timer.cancel)
@@ -176,7 +176,7 @@ def fetch(
 def split_topics(
     broker: Broker, context: RequestContext, request: ShareFetchRequest
 ) -> tuple[list[FetchTopic], Outcomes]:
-    """The topics whose records may be acknowledged, and errors for the others."""
+    """Split off the topics whose records may be acknowledged; the others get errors."""
     authorizer = broker.authorizer
     if authorizer is None:
         return request.topics, {}
@@ -211,7 +211,7 @@ def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Re
 def find_known_partitions(
     broker: Broker, context: RequestContext, session: ShareSession
 ) -> tuple[list[PartitionKey], Results]:
-    """The session's partitions that exist and may be read, and errors for the others."""
+    """Find the session's partitions that exist and may be read, and errors for the others."""
     authorizer = broker.authorizer
     wanted: list[PartitionKey] = []
     errors: Results = {}
@@ -261,7 +261,7 @@ class _Answer:
         )
 
     def withdrawn(self) -> ShareFetchResponse:
-        """The response that goes out in place of the one just made: what was acquired is available as before."""
+        """Build the response that goes out in place of the one just made: what was acquired is available as before."""
         results, partitions = self._results, self.session.partitions
         for partition, data in results.items():
             self.groups.take_back(self.key, partition, data.acquired_records)
@@ -270,7 +270,7 @@ class _Answer:
         return self.response({})
 
     def _select_news(self, results: Results) -> Results:
-        """Results with news in them; and who has an error now must be told when it is over."""
+        """Select results with news in them; and who has an error now must be told when it is over."""
         told: Results = {}
         partitions = self.session.partitions
         for partition, data in results.items():

@@ -19,11 +19,11 @@ Request = ShareGroupHeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> Steps[ShareGroupHeartbeatResponse]:
-    """One heartbeat; the answer holds the assignment when it has changed or the member asks."""
+    """Answer one heartbeat; the answer holds the assignment when it has changed or the member asks."""
     check_enabled(broker)
     return (yield from coordinators_of(broker).share_members.heartbeat(context, request))
 
 
 def error_response(request: ShareGroupHeartbeatRequest, error: KafkaError) -> ShareGroupHeartbeatResponse:
-    """The error and what it says."""
+    """Answer with the error and what it says."""
     return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

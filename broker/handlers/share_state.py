@@ -79,7 +79,7 @@ def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferre
 
 
 def check_partition(broker: Broker, key: StateKey) -> None:
-    """Raises UnknownTopicOrPartitionError for a partition that the metadata do not have."""
+    """Raise UnknownTopicOrPartitionError for a partition that the metadata do not have."""
     image = broker.metadata.topic_by_id(key.topic_id)
     if image is None or not 0 <= key.partition < image.partition_count:
         raise UnknownTopicOrPartitionError

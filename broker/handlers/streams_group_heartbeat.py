@@ -22,11 +22,11 @@ Request = StreamsGroupHeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> Deferred[StreamsGroupHeartbeatResponse]:
-    """One heartbeat; the answer holds the tasks when they have changed or the member joins."""
+    """Answer one heartbeat; the answer holds the tasks when they have changed or the member joins."""
     check_enabled(broker)
     return coordinators_of(broker).streams_members.heartbeat(context, request)
 
 
 def error_response(request: StreamsGroupHeartbeatRequest, error: KafkaError) -> StreamsGroupHeartbeatResponse:
-    """The error and what it says."""
+    """Answer with the error and what it says."""
     return StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

@@ -21,7 +21,7 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-    """Answered at once in a stable group, else with the leader's request.
+    """Answer at once in a stable group, else with the leader's request.
 
     Raises InconsistentGroupProtocolError when v5 leaves the protocol out.
     """
@@ -31,5 +31,5 @@ def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -
 
 
 def error_response(request: SyncGroupRequest, error: KafkaError) -> SyncGroupResponse:
-    """The error without an assignment."""
+    """Answer with the error without an assignment."""
     return SyncGroupResponse(error_code=error.code)

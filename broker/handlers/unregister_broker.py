@@ -15,12 +15,14 @@ Request = UnregisterBrokerRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    """Raises BrokerIdNotRegisteredError, InvalidRequestError."""
+    """Refuse to unregister a broker: the only one is this one. Raises BrokerIdNotRegisteredError,
+    InvalidRequestError.
+    """
     if request.broker_id != broker.node_id:
         raise BrokerIdNotRegisteredError(f"Broker ID {request.broker_id} is not currently registered")
     raise InvalidRequestError(f"Broker {request.broker_id} is the only one of this cluster")
 
 
 def error_response(request: UnregisterBrokerRequest, error: KafkaError) -> UnregisterBrokerResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)

@@ -60,5 +60,5 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
 
 
 def error_response(request: UpdateFeaturesRequest, error: KafkaError) -> UpdateFeaturesResponse:
-    """The error for the whole answer."""
+    """Build the error for the whole answer."""
     return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)

@@ -117,8 +117,9 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def refuse_types(command: Mapping[str, Any]) -> None:
-    """Raises ValueError for a word that a fault does not have, and for a value of another type: a fault is first
-    compared with numbers when a request comes."""
+    """Raise ValueError for a word that a fault does not have, and for a value of another type: a fault is first
+    compared with numbers when a request comes.
+    """
     for word, value in command.items():
         types = FAULT_TYPES.get(word)
         if types is None:

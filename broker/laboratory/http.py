@@ -62,7 +62,7 @@ async def serve_http(control: Control, hosts: Hosts, listener: socket.socket) ->
 
 
 async def refuse_type(request: web.Request) -> web.Response | None:
-    """The refusal of a body that is not declared as JSON."""
+    """Refuse a body that is not declared as JSON; None lets it through."""
     if request.can_read_body and request.content_type != JSON:
         return refusal(415, f"a body must have the content type {JSON}")
     return None
@@ -86,6 +86,6 @@ class Commands:
 
 
 def respond(answer: dict[str, object]) -> web.Response:
-    """A command's answer as a line of JSON, which a shell shows as such."""
+    """Write a command's answer as a line of JSON, which a shell shows as such."""
     status = 400 if "error" in answer else 200
     return web.Response(text=json.dumps(answer) + "\n", status=status, content_type=JSON)

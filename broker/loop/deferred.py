@@ -72,7 +72,7 @@ class Deferred(Generic[T]):
         self._run_callbacks()
 
     def result(self) -> T:
-        """The value. Raises what ``fail`` was given; must be done."""
+        """Return the value. Raises what ``fail`` was given; must be done."""
         assert self.done, "deferred not settled"
         if self._error is not None:
             raise self._error
@@ -232,7 +232,7 @@ def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
 
 
 def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
-    """The error with which something was refused, or with which it ended; None when it is done and well."""
+    """Return the error with which something was refused, or with which it ended; None when it is done and well."""
     if isinstance(outcome, KafkaError):
         return outcome
     try:

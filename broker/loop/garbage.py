@@ -94,5 +94,5 @@ class GarbageCollector:
         self._has_frozen = True
 
     def job(self) -> Job:
-        """The background job."""
+        """Describe the background job."""
         return Job("garbage", INTERVAL_MS, self.run)

@@ -43,7 +43,7 @@ class Timer:
         return self.deadline_ms < other.deadline_ms
 
     def cancel(self) -> None:
-        """Never fire. Harmless when it already has."""
+        """Cancel the timer, which then never fires. Harmless when it already has."""
         if self.callback is not None:
             self.callback = None
             self._queue.note_cancelled()
@@ -131,7 +131,7 @@ class TimerQueue:
             due.append(heapq.heappop(heap))
 
     def note_cancelled(self) -> None:
-        """A timer of this queue was cancelled; drops the dead ones when they are most of the heap."""
+        """Count a timer of this queue as cancelled; drop the dead ones when they are most of the heap."""
         self._cancelled += 1
         if self._cancelled * 2 > len(self._heap) >= _REBUILD_MINIMUM:
             self._heap = [timer for timer in self._heap if timer.callback is not None]

@@ -90,11 +90,11 @@ class TurnClock:
     def measure_callbacks(
         self, what: str, call_soon: Callable[[Callable[[], None]], object]
     ) -> Callable[[Callable[[], None]], object]:
-        """The loop's ``call_soon``, with each callback measured as a turn of its own."""
+        """Wrap the loop's ``call_soon``, so that each callback is measured as a turn of its own."""
         return lambda callback: call_soon(lambda: self.run(what, callback))
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics. Reading them begins a new measurement of the longest turn since the last reading."""
+        """Yield the metrics. Reading them begins a new measurement of the longest turn since the last reading."""
         name = "tidelog_loop_longest_turn"
         since_read, self._longest_since_read_s = self._longest_since_read_s, 0.0
         yield Sample(f"{name}_since_read_cpu_seconds", "gauge", {}, since_read)

@@ -101,7 +101,7 @@ class Channel:
             raise
 
     async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Raises TimeoutError when this takes too long, or when another node is to be asked."""
+        """Await the work. Raises TimeoutError when this takes too long, or when another node is to be asked."""
         try:
             async with asyncio.timeout(self._timeout_s) as self._limit:
                 return await work

@@ -48,7 +48,7 @@ class RemoteController:
         self.publishers.publish(delta, image)
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
-        """Raises NotControllerError: changes are the active controller's, and requests for them are forwarded."""
+        """Raise NotControllerError: changes are the active controller's, and requests for them are forwarded."""
         raise NotControllerError
 
     def when_synced(self) -> Deferred[None]:

@@ -376,7 +376,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:
-    """Raises StartError where the cluster has what this broker would not serve truthfully."""
+    """Raise StartError where the cluster has what this broker would not serve truthfully."""
     reason = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"this broker cannot join: {reason}")

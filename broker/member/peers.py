@@ -87,7 +87,7 @@ class MemberPeers:
     # ---- leave to write
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raises the KafkaError of the producer's coordinator unless it may write into the partition."""
+        """Raise the KafkaError of the producer's coordinator unless it may write into the partition."""
         self._verifications.check(GuardKey(*partition, producer[0]), producer[1])
 
     def asked(
@@ -152,7 +152,7 @@ class MemberPeers:
     # ---- markers
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
-        """A marker was written here: the producer's next transaction is verified again."""
+        """Verify the producer's next transaction again: a marker was written here."""
         self._verifications.note_marker(GuardKey(*partition, producer_id))
 
     def write_marker(self, marker: Marker) -> Deferred[None]:

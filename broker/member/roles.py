@@ -73,7 +73,7 @@ class MemberRoles:
             self._lead(partition, state)
 
     def drop(self, partition: Partition) -> None:
-        """The partition's log goes."""
+        """Give up the partition's roles, as its log goes."""
         self._resign(partition, partition.leading)
 
     def take_brokers(self) -> None:
@@ -110,7 +110,7 @@ class MemberRoles:
             self._in_thread(partial(save_epochs, logs)).on_done(lambda _: self._save(), self._end_saving)
 
     def _end_saving(self, _: Exception) -> None:
-        """After an unexpected error: the next log to be saved begins again, with those that are left."""
+        """Let the next log to be saved begin again, with those that are left, after an unexpected error."""
         self._is_saving = False
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:

@@ -70,7 +70,7 @@ def controller_security(config: BrokerConfig) -> PeerSecurity:
 
 
 def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
-    """PLAINTEXT, for controllers that the map does not name, where nothing is secured. Raises ConfigError."""
+    """Return PLAINTEXT for controllers that the map does not name, where nothing is secured. Raises ConfigError."""
     is_plain = all(one.security_protocol == "PLAINTEXT" for one in config.listeners)
     if config.static_texts.get(PROTOCOL_MAP) or not is_plain:
         raise invalid(CONTROLLER_NAMES, name, f"a name that {PROTOCOL_MAP} has a protocol for")
@@ -103,7 +103,7 @@ def _security(config: BrokerConfig, name: str, protocol: str, mechanism_key: str
 
 
 def _credentials(config: BrokerConfig, name: str, mechanism_key: str) -> Credentials:
-    """The user that this broker logs in as. Raises ConfigError, which shows no password."""
+    """Read the user that this broker logs in as. Raises ConfigError, which shows no password."""
     mechanism = config.get_str(mechanism_key)
     if mechanism not in MECHANISMS:
         raise invalid(mechanism_key, mechanism, f"{PLAIN}, {' or '.join(HASHES)}")

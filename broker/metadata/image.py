@@ -121,7 +121,7 @@ class MetadataCache:
         del self.topic_names[image.topic_id]
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """The topic with this id, or None."""
+        """Return the topic with this id, or None."""
         name = self.topic_names.get(topic_id)
         if name is None:
             return None

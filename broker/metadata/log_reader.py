@@ -158,8 +158,9 @@ def _take_segment(replay: MetadataReplay, file: OpenFile) -> _Damage | None:
 
 
 def _refuse_synced_damage(file_system: FileSystem, path: str, damage: _Damage) -> None:
-    """Raises KafkaStorageError where a whole batch of a later epoch follows: a start syncs what it has read before it
-    appends, so the damage was not there."""
+    """Raise KafkaStorageError where a whole batch of a later epoch follows: a start syncs what it has read before it
+    appends, so the damage was not there.
+    """
     content = file_system.read_file(path)
     data = memoryview(content)
     magic = content.find(b"\x02", MAGIC_OFFSET)

@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"^ +(?P<key>[a-z0-9.]+)=(?P<value>.*?) sensitive=(?:true|fa
 
 
 def parse_topic_configs(text: str) -> dict[str, dict[str, str]]:
-    """Topic -> its own configs. Lines of another form are skipped."""
+    """Parse each topic's own configs. Lines of another form are skipped."""
     found: dict[str, dict[str, str]] = {}
     topic: dict[str, str] = {}
     for line in text.splitlines():

@@ -35,7 +35,7 @@ _ESCAPE = re.compile(rb"_x([0-9a-fA-F]{2})")
 
 
 def split_name(name: str) -> tuple[str, dict[str, bytes]]:
-    """The topic and the fields of a virtual name. Raises InvalidTopicError when it is malformed."""
+    """Split a virtual name into the topic and the fields. Raises InvalidTopicError when it is malformed."""
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidTopicError(f"the name of a virtual topic is longer than {MAX_NAME_LENGTH}")
     if MARK in name:
@@ -53,7 +53,7 @@ def split_name(name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def base_name(name: str) -> str:
-    """The name of the topic whose ACLs hold for ``name``: the base of a virtual one, whatever its query is."""
+    """Return the name of the topic whose ACLs hold for ``name``: the base of a virtual one, whatever its query is."""
     if MARK in name:
         return name.partition(MARK)[0]
     if PLAIN_MARK not in name:
@@ -65,7 +65,7 @@ def base_name(name: str) -> str:
 
 
 def unescape(text: str) -> bytes:
-    """Plain letters back to bytes."""
+    """Turn plain letters back to bytes."""
     return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode())
 
 
@@ -83,6 +83,6 @@ def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
 
 
 def virtual_image(name: str, base: TopicImage) -> TopicImage:
-    """The virtual topic ``name`` over ``base``."""
+    """Make the virtual topic ``name`` over ``base``."""
     topic_id = hashlib.sha256(base.topic_id + name.encode()).digest()[:16]
     return base._replace(name=name, topic_id=topic_id, source=base.name)

@@ -30,5 +30,5 @@ class ConnectedClients:
         self._sources.append(read)
 
     def list(self, most: int) -> list[ConnectedClient]:
-        """Up to ``most`` of the connections there are."""
+        """List up to ``most`` of the connections there are."""
         return list(islice((one for read in self._sources for one in read()), most))

@@ -9,7 +9,9 @@ from tidelog.log.manager import LogManager
 
 
 def log_manager_samples(manager: LogManager) -> Iterator[Sample]:
-    """Kafka's names where Kafka counts the same; ``tidelog_`` where it does not. Any thread: each log is looked at."""
+    """Yield metrics of logs under Kafka's names where Kafka counts the same; ``tidelog_`` where it does not. Any
+    thread: each log is looked at.
+    """
     refused, directories, damage = manager.refused, manager.directories, manager.environment.damage
     values = {
         "kafka_log_logmanager_offlinelogdirectorycount": sum(not directory.is_online for directory in directories),

@@ -89,15 +89,15 @@ class Metrics:
         self.messages_in = self.counter("kafka_server_brokertopicmetrics_messagesin_total")
 
     def counter(self, name: str, **labels: str) -> Counter:
-        """The counter of that name and labels, the same object each time."""
+        """Return the counter of that name and labels, the same object each time."""
         return self._counters.setdefault((name, tuple(sorted(labels.items()))), Counter())
 
     def histogram(self, name: str, **labels: str) -> Histogram:
-        """The histogram of that name and labels, the same object each time."""
+        """Return the histogram of that name and labels, the same object each time."""
         return self._histograms.setdefault((name, tuple(sorted(labels.items()))), Histogram())
 
     def histograms(self, name: str) -> list[tuple[Mapping[str, str], Histogram]]:
-        """The histograms of that name there are, with their labels."""
+        """Return the histograms of that name there are, with their labels."""
         return [(dict(labels), one) for (other, labels), one in self._histograms.items() if other == name]
 
     def gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
@@ -113,12 +113,12 @@ class Metrics:
         self._shared_sources.append(read)
 
     def collect_shared(self) -> Iterator[Sample]:
-        """Every value of the shared sources. Any thread; a worker where logs are many."""
+        """Yield every value of the shared sources. Any thread; a worker where logs are many."""
         for read_all in list(self._shared_sources):
             yield from read_all()
 
     def collect(self) -> Iterator[Sample]:
-        """Every value of the loop thread as it stands now; histograms as buckets, count and sum, in seconds."""
+        """Yield every value of the loop thread as it stands now; histograms as buckets, count and sum, in seconds."""
         for (name, labels), counter in self._counters.items():
             yield Sample(name, "counter", dict(labels), counter.count)
         for (name, labels), read in self._gauges.items():

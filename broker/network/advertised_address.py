@@ -53,7 +53,7 @@ class LoneNode:
 
 
 def address_for_client(config: BrokerConfig, context: RequestContext) -> tuple[str, int]:
-    """Host and port under which the client of this request reaches this broker."""
+    """Return host and port under which the client of this request reaches this broker."""
     advertised = config.advertised_listeners.get(context.listener_name)
     reached = context.local_host.removeprefix(_MAPPED_IPV4)
     if advertised is None:

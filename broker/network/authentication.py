@@ -156,11 +156,11 @@ class Gate:
         return self._settle(exchange, outcome)
 
     def _conclude(self, exchange: SaslAuthenticator, evaluation: Evaluation) -> Answer:
-        """The answer to a token that was evaluated in a thread."""
+        """Answer a token that was evaluated in a thread."""
         return self._settle(exchange, exchange.conclude(evaluation))
 
     def _settle(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
-        """The answer to a frame of the exchange, and what follows from it."""
+        """Answer a frame of the exchange, and do what follows from it."""
         if outcome.failure is not None:
             return self._refuse(exchange, outcome)
         if exchange.state is State.COMPLETE:
@@ -177,7 +177,7 @@ class Gate:
         return self._exchange
 
     def _complete(self, exchange: SaslAuthenticator) -> None:
-        """The client is who he says he is."""
+        """Let the client in: he is who he says he is."""
         identity = exchange.identity
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
@@ -197,7 +197,7 @@ class Gate:
         guard(self._connection, self.dispatch)
 
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
-        """The answer to a failure, which waits."""
+        """Answer a failure, later."""
         self._note("login" if self._identity is None else "reauthentication", exchange, outcome.failure)
         delay_ms = self._keeper.failed_logins.delay_ms(self.host, self._listener.limits.failed_delay_ms)
         return Refusal(self._keeper.timers, delay_ms, outcome.frame, self._connection)
@@ -215,14 +215,14 @@ class Gate:
         )
 
     def _closed(self) -> None:
-        """The connection closed before it came in; a client that left at a refusal failed to log in."""
+        """Note a failed login of a client that left at a refusal: the connection closed before it came in."""
         exchange = self._exchange
         if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
             self._note("login", exchange, exchange.refusal)
         self._left()
 
     def _left(self) -> None:
-        """The connection closed, or came in."""
+        """Stop waiting for a newcomer: the connection closed, or came in."""
         self._timer.cancel()
         self._keeper.newcomers.drop(self)
 

@@ -140,7 +140,7 @@ class Connection:
     # Receiving
 
     def on_readable(self) -> None:
-        """The loop says that there is something to receive, or that the peer is gone: one turn."""
+        """Take one turn: the loop says that there is something to receive, or that the peer is gone."""
         turns = self._shell.turns
         began = turns.monotonic_ms()
         is_sample = began >= turns.due_ms
@@ -337,7 +337,7 @@ class Connection:
     # Answering
 
     def _on_answer(self, answer: bytes | Parts | None) -> None:
-        """A deferred answer came; inside a turn (it was there at once) the turn goes on with it."""
+        """Send a deferred answer that came; inside a turn (it was there at once) the turn goes on with it."""
         self._pending = None
         if self.closed:
             release_slices(answer)
@@ -558,7 +558,7 @@ def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> 
 
 
 def end_of_stream(connection: Connection) -> None:
-    """The client sends nothing more: close, once the requests that are here already are handled."""
+    """Close, as the client sends nothing more, once the requests that are here already are handled."""
     if connection._turn_scheduled:
         connection._ended = True
         connection.update_reading()
@@ -613,7 +613,7 @@ def note_turn(connection: Connection, began_ms: float, ended_ms: float) -> None:
 
 
 def api_name(context: RequestContext) -> str:
-    """The API of a connection's last request, as the log and the metrics name it."""
+    """Name the API of a connection's last request, as the log and the metrics do."""
     return "no request" if context.api_key < 0 else ApiKey(context.api_key).name
 
 
@@ -664,7 +664,7 @@ def is_reset(sock: Transport) -> bool:
 
 
 def set_writing(connection: Connection, wanted: bool) -> None:
-    """Be told, or not, when the socket takes more."""
+    """Watch, or stop watching, for the socket to take more."""
     if wanted == connection._writing:
         return
     connection._writing = wanted

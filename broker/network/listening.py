@@ -9,7 +9,7 @@ from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 
 
 def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
-    """A listening, non-blocking socket for an endpoint. Raises OSError."""
+    """Open a listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
     host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
     name = host.encode() if host.isascii() else host  # as text it would load tables of international names
@@ -50,7 +50,9 @@ def backlog_size(config: BrokerConfig) -> int:
 
 
 def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
-    """Socket buffer sizes where someone set them: the system's own grow with the connection, Kafka's 100 KiB do not."""
+    """Set socket buffer sizes where someone has configured them: the system's own grow with the connection, Kafka's 100
+    KiB do not.
+    """
     for key, option in (
         ("socket.send.buffer.bytes", socket.SO_SNDBUF),
         ("socket.receive.buffer.bytes", socket.SO_RCVBUF),

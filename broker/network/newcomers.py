@@ -42,7 +42,7 @@ class Newcomers:
         return len(self._all)
 
     def add(self, newcomer: Newcomer) -> None:
-        """One more; another may have to give way."""
+        """Add one more; another may have to give way."""
         source = self._all[newcomer] = source_of(newcomer.host)
         self._per_host[source] += 1
         if self._per_host[source] > self._most_per_host():
@@ -51,7 +51,7 @@ class Newcomers:
             next(iter(self._all)).give_way()
 
     def drop(self, newcomer: Newcomer) -> None:
-        """One has authenticated, or closed."""
+        """Drop one that has authenticated, or closed."""
         source = self._all.pop(newcomer, None)
         if source is not None:
             self._per_host[source] -= 1

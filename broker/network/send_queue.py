@@ -69,7 +69,7 @@ def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -
 
 
 def _send_slice(transport: Transport, parts: Sequence[Part]) -> int:
-    """The usual fetch in a third of a queue's steps: 5 µs where the megabytes sent leave nothing in the caches."""
+    """Send the usual fetch in a third of a queue's steps: 5 µs where the megabytes sent leave nothing in the caches."""
     if len(parts) != 3:
         return 0
     head, records, tail = parts
@@ -178,7 +178,7 @@ class SendQueue:
         self._sent_of_first = sent
 
     def _gather(self) -> bytes | memoryview | None:
-        """Bytes from the front on, with small slices read in; None when a small slice in front is cold."""
+        """Gather bytes from the front on, with small slices read in; None when a small slice in front is cold."""
         first = self._parts[0]
         if len(self._parts) == 1 and not isinstance(first, TransferableRecords):
             return memoryview(first)[self._sent_of_first :]
@@ -222,7 +222,7 @@ class SendQueue:
 
 
 def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:
-    """The slice's bytes from ``skip`` on, or None when they are not in memory.
+    """Read the slice's bytes from ``skip`` on, or return None when they are not in memory.
 
     Raises SliceCutShortError when the file ends early.
     """

@@ -89,7 +89,7 @@ class Shell:
             await self._emptied.wait()
 
     def add(self, connection: Connection) -> None:
-        """A connection was accepted."""
+        """Add a connection that was accepted."""
         self.connections[connection] = None
         self._silent[connection] = None
 
@@ -128,7 +128,7 @@ class Shell:
             self._schedule_sweep()
 
     def make_room(self) -> bool:
-        """Descriptors are short: close a connection that was reset, else the oldest that has sent no request yet.
+        """Close a connection that was reset, else the oldest that has sent no request yet: descriptors are short.
 
         Says whether one was closed. Clients that have sent a request are never closed for it.
         """
@@ -144,7 +144,7 @@ class Shell:
         return len(self.connections) < before
 
     def forget(self, connection: Connection) -> None:
-        """A connection closed."""
+        """Forget a connection that closed."""
         self.connections.pop(connection, None)
         self._silent.pop(connection, None)
         self.doubted.pop(connection, None)

@@ -29,7 +29,7 @@ class Transport(Protocol):
     """Bytes of slices that may leave in one turn of the loop."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         ...
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
@@ -53,7 +53,7 @@ class Transport(Protocol):
         ...
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
-        """An option of the socket."""
+        """Read an option of the socket."""
         ...
 
     def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:

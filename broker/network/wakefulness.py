@@ -68,7 +68,7 @@ class Wakefulness:
         self.window_ms = window_ms
 
     def note_request(self, now_ms: float, gap_ms: float) -> None:
-        """A client has sent a request ``gap_ms`` after its last one, shorter than a window as those before it."""
+        """Note a client's request ``gap_ms`` after its last one, shorter than a window as those before it."""
         if self._gaps is not None:
             self._gaps.append(gap_ms)
             if len(self._gaps) == SAMPLE:
@@ -83,7 +83,7 @@ class Wakefulness:
                 self._call_soon(self._turn)
 
     def _judge(self, now_ms: float, median_ms: float) -> None:
-        """A trial has ended."""
+        """Judge a trial that has ended."""
         if self._is_better:  # it was the one awake
             self._gaps, self._is_better = None, median_ms < WORTH * self._asleep_gap_ms
             self._decided_until_ms = now_ms + DECISION_MS

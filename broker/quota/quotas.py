@@ -100,7 +100,7 @@ class Waits:
         self.total_ms = 0
 
     def note(self, wait_ms: int, now_ms: float) -> None:
-        """One more that has to wait for so long."""
+        """Count one more that has to wait for so long."""
         self.count += 1
         self.total_ms += wait_ms
         self.now(now_ms)
@@ -142,7 +142,7 @@ class Quotas:
         self._found.clear()
 
     def meter(self, key: str, client: Client) -> Meter | None:
-        """The meter a client's use is counted on; None where it has no quota of this kind."""
+        """Return the meter a client's use is counted on; None where it has no quota of this kind."""
         limits = self._limits[key]
         if not limits:
             return None
@@ -207,7 +207,7 @@ class Quotas:
         return wait_ms
 
     def take_back_fetch(self, client: Client, size: int) -> None:
-        """The answer was not sent after all."""
+        """Take back what was counted: the answer was not sent after all."""
         meter = self.meter(FETCH, client)
         if meter is not None:
             meter.record(-size, self.monotonic_ms())
@@ -227,7 +227,7 @@ class Quotas:
         self.waits[key].note(wait_ms, self.monotonic_ms())
 
     def fetch_limit(self, client: Client) -> int | None:
-        """The most bytes an answer may have without being over the quota by itself; None without one."""
+        """Return the most bytes an answer may have without being over the quota by itself; None without one."""
         meter = self.meter(FETCH, client)
         if meter is None:
             return None
@@ -235,7 +235,9 @@ class Quotas:
 
 
 def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
-    """Entities that may hold a client's quota, the most specific first, each with the client that shares its meter."""
+    """Yield entities that may hold a client's quota, the most specific first, each with the client that shares its
+    meter.
+    """
     user, client_id = client
     for user_name in (user, None):
         yield ((CLIENT_ID, client_id), (USER, user_name)), client
@@ -279,7 +281,7 @@ class MutationQuota:
         self._is_strict = strict
 
     def check(self) -> None:
-        """Raises ThrottlingQuotaExceededError while a client of the new versions is in debt; old ones only wait."""
+        """Raise ThrottlingQuotaExceededError while a client of the new versions is in debt; old ones only wait."""
         if self._quotas is None or not self._is_strict:
             return
         meter = self._quotas.meter(MUTATION, self._client)
@@ -301,7 +303,7 @@ class MutationQuota:
 
 
 def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int) -> MutationQuota:
-    """The quota of this request; versions from ``strict_since`` on know THROTTLING_QUOTA_EXCEEDED."""
+    """Return the quota of this request; versions from ``strict_since`` on know THROTTLING_QUOTA_EXCEEDED."""
     return MutationQuota(broker.services.quotas.made, context, strict=context.api_version >= strict_since)
 
 

@@ -57,7 +57,7 @@ def fits_turn(conversions: Sequence[Conversion]) -> bool:
 
 
 def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
-    """The records in a short range by its headers, at least; what does not tell is more than ``enough``."""
+    """Count the records in a short range by its headers, at least; what does not tell is more than ``enough``."""
     data = records
     if isinstance(records, TransferableRecords):
         try:
@@ -79,7 +79,7 @@ def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
 
 
 def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
-    """The message set for the client. Any thread; blocks on disk and codecs. Releases the records.
+    """Convert records to the message set for the client. Any thread; blocks on disk and codecs. Releases the records.
 
     Raises UnsupportedVersionError where the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
     CorruptMessageError, KafkaStorageError.
@@ -121,7 +121,7 @@ def _code_and_records(conversion: Conversion, limit: ConversionLimit) -> tuple[i
 
 
 def _offset_behind(records: TransferableRecords, offset: int) -> int:
-    """The offset after the last whole batch of a range."""
+    """Find the offset after the last whole batch of a range."""
     position, end = records.position, records.position + records.size
     while end - position >= HEADER.size:
         header = HEADER.unpack(os.pread(records.file.fileno(), HEADER.size, position))

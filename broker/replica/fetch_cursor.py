@@ -61,7 +61,7 @@ class FetchCursor:
         self._header_list = [self._header]
 
     def read(self, offset: int, most: int, isolation: FetchIsolation, *, min_one_message: bool) -> FetchDataInfo:
-        """``UnifiedLog.read`` without proofs. Raises what that raises."""
+        """Read as ``UnifiedLog.read`` does, but without proofs. Raises what that raises."""
         log = self._log
         found = self._places.get(offset)
         if found is not None:
@@ -115,7 +115,7 @@ class FetchCursor:
     def _read_on(
         self, log: UnifiedLog, found: NextBatch, offset: int, most: int, isolation: FetchIsolation
     ) -> TransferableRecords | None:
-        """The batch that was looked at when the one before it was sent; looks at the one after it.
+        """Return the batch that was looked at when the one before it was sent; look at the one after it.
 
         Raises KafkaStorageError when the segment's file is closed.
         """
@@ -170,8 +170,9 @@ class FetchCursor:
         return not segments.active.transaction_index.entries
 
     def _look(self, descriptor: int, position: int) -> tuple[int, int, int] | None:
-        """Base offset, size and last offset delta of the batch at ``position``; None when its header is not in memory
-        or is none of magic 2."""
+        """Read base offset, size and last offset delta of the batch at ``position``; None when its header is not in
+        memory or is none of magic 2.
+        """
         try:
             count = os.preadv(descriptor, self._header_list, position, _RWF_NOWAIT)
         except OSError:

@@ -237,7 +237,7 @@ class FetchSessionCache:
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)
 
     def create(self, targets: list[FetchTarget], *, uses_topic_ids: bool) -> FetchSession | None:
-        """A session over ``targets``, or None when there is no room for one."""
+        """Begin a session over ``targets``; return None when there is no room for one."""
         now = self._monotonic_ms()
         if not targets or (len(self.sessions) >= self._max_slots and not self._evict(len(targets), now)):
             return None
@@ -249,7 +249,7 @@ class FetchSessionCache:
         return session
 
     def partition_count(self) -> int:
-        """Partitions remembered over all sessions; a gauge."""
+        """Count partitions remembered over all sessions; a gauge."""
         return sum(len(session.targets) for session in self.sessions.values())
 
     def _evict(self, size: int, now: float) -> bool:
@@ -269,12 +269,12 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after ``epoch``: 1 follows the largest, as 0 asks for a new session."""
+    """Return the epoch after ``epoch``: 1 follows the largest, as 0 asks for a new session."""
     return 1 if epoch == _MAX_EPOCH else epoch + 1
 
 
 def full_targets(request: FetchRequest) -> list[FetchTarget]:
-    """The partitions a full fetch names, each once, in its order."""
+    """List the partitions a full fetch names, each once, in its order."""
     targets = [
         FetchTarget(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
     ]

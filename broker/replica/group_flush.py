@@ -49,7 +49,9 @@ class GroupFlush:
         self._running = False
 
     def appended(self) -> None:
-        """The log got longer, or a reader waits for its end: commit what needs no sync, begin one where it is due."""
+        """Commit what needs no sync, and begin one where it is due: the log got longer, or a reader waits for its
+        end.
+        """
         log = self._log
         if self._running:
             return

@@ -236,7 +236,7 @@ class Partition:
     # ---- append
 
     def validation(self, records: memoryview, budget: WorkBudget) -> Callable[[], ValidationResult]:
-        """The validation of a client's ``records``, to be called in a thread. Raises KafkaStorageError."""
+        """Prepare the validation of a client's ``records``, to be called in a thread. Raises KafkaStorageError."""
         return partial(self.local_log.validate, records, leader_epoch=self.leader_epoch, budget=budget)
 
     def append_records(
@@ -285,7 +285,8 @@ class Partition:
         return info
 
     def when_committed(self, offset: int) -> Deferred[None]:
-        """Settles once the high watermark has passed ``offset``: then the record may be acknowledged and shown.
+        """Return what settles once the high watermark has passed ``offset``: then the record may be acknowledged and
+        shown.
 
         Fails with KafkaStorageError when its sync fails, with NotLeaderOrFollowerError when leadership goes elsewhere.
         """
@@ -298,8 +299,9 @@ class Partition:
         return wait
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Settles when a produce request may be answered whose last record is at ``offset``, at or above the high
-        watermark; None when it may be now. Fails as ``when_committed``, and for want of replicas or time."""
+        """Return what settles when a produce request may be answered whose last record is at ``offset``, at or above
+        the high watermark; None when it may be now. Fails as ``when_committed``, and for want of replicas or time.
+        """
         if self.leading is None:
             return self.when_committed(offset)
         return self.leading.when_acknowledged(offset, acks, timeout_ms)
@@ -336,7 +338,7 @@ class Partition:
         self._commits.advance(self.local_log.high_watermark)
 
     def check_in_sync_replicas(self, least: int) -> None:
-        """Raises NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
+        """Raise NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
         if len(self.isr) < least:
             raise NotEnoughReplicasError(
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement of "
@@ -350,7 +352,9 @@ class Partition:
         return flush
 
     def offsets_moved(self) -> None:
-        """The high watermark or the last stable offset moved without an append of this partition's own."""
+        """Wake those who wait: the high watermark or the last stable offset moved without an append of this partition's
+        own.
+        """
         self._purgatory.touch(self)
 
     # ---- offsets and reads
@@ -386,8 +390,9 @@ class Partition:
         min_one_message: bool,
         by_follower: bool = False,
     ) -> FetchDataInfo:
-        """``UnifiedLog.read``; nothing while transaction indices that it needs are proven in a thread. Those who wait
-        for this partition are tried again then. Raises NotLeaderOrFollowerError, too."""
+        """Read as ``UnifiedLog.read`` does; return nothing while transaction indices that it needs are proven in a
+        thread. Those who wait for this partition are tried again then. Raises NotLeaderOrFollowerError, too.
+        """
         if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
         cursor = self._cursor
@@ -402,7 +407,9 @@ class Partition:
     def read_in_thread(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
     ) -> FetchDataInfo:
-        """``UnifiedLog.read``, which proves transaction indices on its way; for threads, once the log is open."""
+        """Read as ``UnifiedLog.read`` does, which proves transaction indices on its way; for threads, once the log is
+        open.
+        """
         log = self._log
         assert log is not None, "the loop opens a log before a thread reads it"
         return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
@@ -446,14 +453,17 @@ class Partition:
         return segment_offsets(self.local_log, timestamp, count)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch up to ``leader_epoch``, (-1, -1) when nothing is known (KIP-279)."""
+        """Find (epoch, end offset) of the largest epoch up to ``leader_epoch``, (-1, -1) when nothing is known
+        (KIP-279).
+        """
         log = self.local_log
         if leader_epoch == self.leader_epoch:
             return leader_epoch, log.log_end_offset
         return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
 
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """(epoch, end offset) where a client's log leaves ours, None when they agree up to its fetch offset (KIP-595).
+        """Find (epoch, end offset) where a client's log leaves ours, None when they agree up to its fetch offset
+        (KIP-595).
 
         Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
         """
@@ -492,5 +502,5 @@ def _never() -> bool:
 
 
 def _no_log() -> UnifiedLog:
-    """Raises UnknownTopicOrPartitionError: the partition was deleted."""
+    """Raise UnknownTopicOrPartitionError: the partition was deleted."""
     raise UnknownTopicOrPartitionError

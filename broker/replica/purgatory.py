@@ -96,7 +96,7 @@ class Purgatory:
         return answer
 
     def touch(self, key: Hashable) -> None:
-        """Something that operations under ``key`` wait for may have happened."""
+        """Note that something that operations under ``key`` wait for may have happened."""
         if key in self._watchers:
             self._touched[key] = None
             if not self._scheduled:

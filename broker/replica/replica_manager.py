@@ -93,7 +93,7 @@ class ReplicaManager:
         """Decides about partitions with several replicas; set before there are any."""
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The partition of that name. Raises UnknownTopicOrPartitionError."""
+        """Return the partition of that name. Raises UnknownTopicOrPartitionError."""
         image = self._topics.get(topic)
         if image is None:
             image = self._metadata.find(topic)
@@ -107,7 +107,7 @@ class ReplicaManager:
         return self._make(image, index)
 
     def partition_by_id(self, topic_id: bytes, index: int) -> Partition:
-        """The partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+        """Return the partition of a topic id. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
         partitions = self._partitions.get(topic_id)
         if partitions is not None:
             partition = partitions.get(index)
@@ -119,7 +119,7 @@ class ReplicaManager:
         return self._make(image, index)
 
     def known_partitions(self) -> Iterator[Partition]:
-        """The partitions that were asked for so far."""
+        """Iterate over the partitions that were asked for so far."""
         return chain.from_iterable(partitions.values() for partitions in self._partitions.values())
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
@@ -174,8 +174,9 @@ class ReplicaManager:
         return remove
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """The logs are gone: fetches parked on them are answered with the error. False when a directory is offline,
-        which may hold some."""
+        """Answer fetches parked on the logs of a deleted topic with the error. Returns false when a directory is
+        offline, which may hold some. False when a directory is offline, which may hold some.
+        """
         for index in range(image.partition_count):
             self._on_log_deleted(TopicPartition(image.name, index))
         for partition in self._removed.pop(image.topic_id, {}).values():

@@ -55,7 +55,7 @@ class Dispatcher:
         )
 
     def routes(self) -> list[Route]:
-        """The routes used so far, for metrics."""
+        """Return the routes used so far, for metrics."""
         return list(self._routes.values())
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
@@ -169,12 +169,12 @@ def served(word: int) -> HandlerEntry | None:
 
 
 def own_frame(frame: memoryview) -> memoryview:
-    """The frame in memory that nothing else is received into."""
+    """Return the frame in memory that nothing else is received into."""
     return frame if len(frame) > OWNED_BYTES else memoryview(bytearray(frame))
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
-    """The answer to an ApiVersions request in a version we do not know: version 0, with the table (KIP-511)."""
+    """Answer an ApiVersions request in a version we do not know: version 0, with the table (KIP-511)."""
     handler = importlib.import_module(REGISTRY[ApiKey.API_VERSIONS].module)
     body: bytes = handler.error_response(None, UnsupportedVersionError()).encode(0)
     return _PREFIX.pack(len(body) + 4, correlation_id) + body

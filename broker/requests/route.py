@@ -123,7 +123,7 @@ class Route(RequestCount):
         return None if response is None else self.encode(context.correlation_id, response)
 
     def run(self, steps: FrameSteps) -> Answer:
-        """The frame that ``steps`` return, now if they fit into one slice. Raises what they raise in that."""
+        """Run ``steps`` and return their frame, now if they fit into one slice. Raises what they raise in that."""
         answer = self.runner.run(steps)
         return InSteps(self.api_key, answer) if isinstance(answer, Job) else answer
 
@@ -164,12 +164,12 @@ class Route(RequestCount):
         return frame
 
     def _fail(self, request: Any, error: KafkaError) -> Steps[Any]:
-        """The error response, which may be made in steps too."""
+        """Build the error response, which may be made in steps too."""
         response = self.error_response(request, error)
         return (yield from response) if response.__class__ is GeneratorType else response
 
     def fail_at_once(self, request: Any, error: KafkaError) -> Any:
-        """The error response of a request that is not long."""
+        """Build the error response of a request that is not long."""
         steps = self._fail(request, error)
         while True:
             try:
@@ -198,7 +198,7 @@ class Route(RequestCount):
         return self._frame(correlation_id, parts)
 
     def encode(self, correlation_id: int, response: Any) -> bytes | Parts:
-        """The whole frame of a response, length prefix included."""
+        """Encode the whole frame of a response, length prefix included."""
         if response.__class__ is bytes:
             prefix = self.prefix
             return prefix.pack(len(response) + prefix.size - 4, correlation_id) + response
@@ -257,11 +257,11 @@ class Pending:
         self._deferred.on_done(lambda _: callback(self._answer()), lambda _: callback(None))
 
     def abandon(self) -> None:
-        """The connection is gone."""
+        """Abandon the answer: the connection is gone."""
         self._deferred.abandon()
 
     def hurry(self) -> None:
-        """Another request of the connection waits for this answer."""
+        """Hurry the answer: another request of the connection waits for it."""
         self._deferred.hurry()
 
     def _answer(self) -> bytes | Parts | None:
@@ -317,7 +317,7 @@ def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -
 
 
 def wait_for_frame(answer: Answer) -> FrameSteps:
-    """The frame of an answer. Raises CloseConnectionError where there is none."""
+    """Wait for the frame of an answer. Raises CloseConnectionError where there is none."""
     if not isinstance(answer, Pending):
         return answer
     done: Deferred[bytes | Parts | None] = Deferred()
@@ -331,8 +331,9 @@ def wait_for_frame(answer: Answer) -> FrameSteps:
 
 
 def elements_of(message: Any) -> Iterator[list[Any]]:
-    """The elements of a message's arrays, and of the arrays within them where there are few of those; none of an answer
-    that is encoded already."""
+    """Yield the elements of a message's arrays, and of the arrays within them where there are few of those; none of an
+    answer that is encoded already.
+    """
     for field in () if message.__class__ is bytes else message.FIELDS:
         value = getattr(message, field.name)
         if isinstance(value, list) and value:

@@ -57,7 +57,7 @@ class Throttled(Pending):
         """Do nothing: no client is waited for."""
 
     def hurry(self) -> None:
-        """It is there."""
+        """Do nothing: it is there."""
 
 
 class Measured(Pending):
@@ -128,13 +128,13 @@ class Measure:
         context.throttle_ms = 0
 
     def wait_for(self, key: str, wait_ms: int) -> None:
-        """One of the quotas asks for this wait; the longest stands."""
+        """Note the wait that one of the quotas asks for; the longest stands."""
         if wait_ms > self._context.throttle_ms:
             self._key = key
             self._context.throttle_ms = wait_ms
 
     def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
-        """The frame that is sent, and the wait in the context. None stays None: nothing is answered."""
+        """Return the frame that is sent, and put the wait into the context. None stays None: nothing is answered."""
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)
@@ -157,7 +157,7 @@ class Measure:
         return self._withdrawn(frame)
 
     def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
-        """A share fetch without its records; an error, or the end of a session, is told as it is."""
+        """Return a share fetch without its records; an error, or the end of a session, is told as it is."""
         withdraw = self._context.withdraw
         if withdraw is None:
             return self._write_throttle_time(frame)
@@ -193,7 +193,7 @@ class Measure:
 
 
 def response_class_of(request: Any) -> Any:
-    """The response's class, which stands beside the request's."""
+    """Find the response's class, which stands beside the request's."""
     request_class = request.__class__
     module = import_module(request_class.__module__)
     return getattr(module, request_class.__name__.removesuffix("Request") + "Response")

@@ -101,17 +101,17 @@ def need_of(request: web.Request, path: str) -> Need:
 
 
 def answer(value: Any, status: int = 200) -> web.Response:
-    """A value as JSON."""
+    """Answer with a value as JSON."""
     return text_answer(json.dumps(value, ensure_ascii=False), status)
 
 
 def text_answer(text: str, status: int = 200) -> web.Response:
-    """A text; half a character, which another registry may have stored, becomes a question mark."""
+    """Answer with a text; half a character, which another registry may have stored, becomes a question mark."""
     return web.Response(body=text.encode("utf-8", "replace"), status=status, content_type=CONTENT_TYPE, charset="utf-8")
 
 
 def refusal(error: RegistryError) -> web.Response:
-    """An error as JSON."""
+    """Answer with an error as JSON."""
     return answer({"error_code": error.code, "message": error.message}, error.status)
 
 
@@ -127,7 +127,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def shown(schema: RegisteredSchema) -> dict[str, Any]:
-    """A version as it is told."""
+    """Describe a version as it is told."""
     whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     return {**whole, **described(schema), "schema": schema.text}
 
@@ -138,7 +138,7 @@ def is_set(request: web.Request, name: str) -> bool:
 
 
 async def body_of(request: web.Request) -> Any:
-    """The JSON of a request. Raises RegistryError."""
+    """Read the JSON of a request. Raises RegistryError."""
     if request.content_type not in TAKEN_TYPES:
         raise RegistryError(415, f"HTTP 415 Unsupported Media Type: {request.content_type}, expected {CONTENT_TYPE}")
     try:
@@ -148,13 +148,14 @@ async def body_of(request: web.Request) -> Any:
 
 
 def subject_of(request: web.Request) -> str:
-    """The subject that a path names, with its context."""
+    """Return the subject that a path names, with its context."""
     return qualified(request.match_info["subject"], context_of(request))
 
 
 async def submission_in(request: web.Request) -> Submission:
-    """The schema in a request's body; its references are to subjects of its own subject's context, unless they name
-    another one. Raises RegistryError."""
+    """Read the schema in a request's body; its references are to subjects of its own subject's context, unless they
+    name another one. Raises RegistryError.
+    """
     found = submission_of(await body_of(request))
     context = context_in(subject_of(request))
     references = (one._replace(subject=qualified(one.subject, context)) for one in found.references)
@@ -162,22 +163,22 @@ async def submission_in(request: web.Request) -> Submission:
 
 
 def context_of(request: web.Request) -> str:
-    """The context that a path names, as a prefix of subjects."""
+    """Return the context that a path names, as a prefix of subjects."""
     return context_prefix(request.match_info.get("context", "."))
 
 
 def place_of(request: web.Request) -> str | None:
-    """The subject or the context whose setting a path names; None for the registry's own."""
+    """Return the subject or the context whose setting a path names; None for the registry's own."""
     return subject_of(request) if "subject" in request.match_info else context_of(request) or None
 
 
 def version_in(request: web.Request) -> int:
-    """The version that a path names. Raises RegistryError."""
+    """Parse the version that a path names. Raises RegistryError."""
     return parse_version(request.match_info["version"])
 
 
 def page(request: web.Request, rows: list[Any]) -> list[Any]:
-    """The rows that ``offset`` and ``limit`` ask for. Raises RegistryError."""
+    """Select the rows that ``offset`` and ``limit`` ask for. Raises RegistryError."""
     try:
         offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", "-1"))
     except ValueError:
@@ -189,24 +190,24 @@ def page(request: web.Request, rows: list[Any]) -> list[Any]:
 
 
 async def root(_request: web.Request) -> web.Response:
-    """Nothing."""
+    """Answer with nothing."""
     return answer({})
 
 
 async def types(_request: web.Request) -> web.Response:
-    """The types of schemas."""
+    """Answer with the types of schemas."""
     return answer(SCHEMA_TYPES)
 
 
 async def contexts(request: web.Request) -> web.Response:
-    """The names of contexts: the default one, and those that subjects have."""
+    """Answer with the names of contexts: the default one, and those that subjects have."""
     state = await request.app[REGISTRY].state()
     found = {context_in(name).strip(":") for name in state.subjects(deleted=True)}
     return answer(sorted({"."} | (found - {""})))
 
 
 async def schemas(request: web.Request) -> web.Response:
-    """The versions of all subjects."""
+    """Answer with the versions of all subjects."""
     state, deleted = await request.app[REGISTRY].state(), is_set(request, "deleted")
     rows = []
     for subject in names_asked(request, state):
@@ -217,7 +218,7 @@ async def schemas(request: web.Request) -> web.Response:
 
 
 async def with_id(request: web.Request) -> list[RegisteredSchema]:
-    """The versions of the id that a path names, at least one. Raises RegistryError."""
+    """Find the versions of the id that a path names, at least one. Raises RegistryError."""
     text = request.match_info["id"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise RegistryError(404, "HTTP 404 Not Found")
@@ -228,7 +229,7 @@ async def with_id(request: web.Request) -> list[RegisteredSchema]:
 
 
 async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
-    """The text of a schema, for ``format=serialized`` as a serialized file descriptor. Raises RegistryError."""
+    """Return the text of a schema, for ``format=serialized`` as a serialized file descriptor. Raises RegistryError."""
     if request.query.get("format") != "serialized" or schema.schema_type != PROTOBUF:
         return schema.text
     parsed = await request.app[REGISTRY].parsed_version(schema)
@@ -236,7 +237,7 @@ async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
 
 
 async def schema_by_id(request: web.Request) -> web.Response:
-    """A schema."""
+    """Answer with a schema."""
     schema = (await with_id(request))[0]
     found = {**described(schema), "schema": await text_of(request, schema)}
     if is_set(request, "fetchMaxId"):
@@ -245,19 +246,19 @@ async def schema_by_id(request: web.Request) -> web.Response:
 
 
 async def text_by_id(request: web.Request) -> web.Response:
-    """The text of a schema alone."""
+    """Answer with the text of a schema alone."""
     schema = (await with_id(request))[0]
     return text_answer(await text_of(request, schema))
 
 
 async def subjects_of_id(request: web.Request) -> web.Response:
-    """The names of the subjects that have a schema."""
+    """Answer with the names of the subjects that have a schema."""
     found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
     return answer(sorted({one.subject for one in found}))
 
 
 async def versions_of_id(request: web.Request) -> web.Response:
-    """The subjects and versions that are a schema."""
+    """Answer with the subjects and versions that are a schema."""
     found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
     return answer([{"subject": one.subject, "version": one.version} for one in found])
 
@@ -266,13 +267,13 @@ async def versions_of_id(request: web.Request) -> web.Response:
 
 
 async def subjects(request: web.Request) -> web.Response:
-    """The names of subjects."""
+    """Answer with the names of subjects."""
     state = await request.app[REGISTRY].state()
     return answer(page(request, names_asked(request, state)))
 
 
 def names_asked(request: web.Request, state: State) -> list[str]:
-    """The names of subjects that ``subjectPrefix`` asks for: of all contexts without it, else of one."""
+    """Select the names of subjects that ``subjectPrefix`` asks for: of all contexts without it, else of one."""
     every = state.subjects(deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
     prefix = request.query.get("subjectPrefix", "" if "context" in request.match_info else ":*:")
     if prefix.startswith(":*:"):
@@ -283,39 +284,39 @@ def names_asked(request: web.Request, state: State) -> list[str]:
 
 
 async def versions(request: web.Request) -> web.Response:
-    """The numbers of a subject's versions."""
+    """Answer with the numbers of a subject's versions."""
     state, only = await request.app[REGISTRY].state(), is_set(request, "deletedOnly")
     found = versions_of(state, subject_of(request), deleted=only or is_set(request, "deleted"))
     return answer([one.version for one in found if one.deleted or not only])
 
 
 async def asked_version(request: web.Request) -> RegisteredSchema:
-    """The version that a path names. Raises RegistryError."""
+    """Find the version that a path names. Raises RegistryError."""
     state = await request.app[REGISTRY].state()
     return version_of(state, subject_of(request), version_in(request), deleted=is_set(request, "deleted"))
 
 
 async def version(request: web.Request) -> web.Response:
-    """A version."""
+    """Answer with a version."""
     schema = await asked_version(request)
     return answer({**shown(schema), "schema": await text_of(request, schema)})
 
 
 async def version_text(request: web.Request) -> web.Response:
-    """The text of a version alone."""
+    """Answer with the text of a version alone."""
     schema = await asked_version(request)
     return text_answer(await text_of(request, schema))
 
 
 async def referenced_by(request: web.Request) -> web.Response:
-    """The ids of the schemas that refer to a version."""
+    """Answer with the ids of the schemas that refer to a version."""
     schema = await asked_version(request)
     state = await request.app[REGISTRY].state()
     return answer(sorted({one.id for one in state.references_to(schema.subject, schema.version)}))
 
 
 async def look_up(request: web.Request) -> web.Response:
-    """The version that a schema has under a subject."""
+    """Answer with the version that a schema has under a subject."""
     submission = await submission_in(request)
     found = await request.app[REGISTRY].look_up(
         subject_of(request), submission, deleted=is_set(request, "deleted"), normalize=is_set(request, "normalize")
@@ -360,7 +361,7 @@ async def compatibility(request: web.Request) -> web.Response:
 
 
 async def show_level(request: web.Request) -> web.Response:
-    """A compatibility level."""
+    """Answer with a compatibility level."""
     state, subject = await request.app[REGISTRY].state(), place_of(request)
     if subject is None:
         return answer({"compatibilityLevel": state.levels.get(None, DEFAULT_LEVEL)})
@@ -383,7 +384,7 @@ async def unset_level(request: web.Request) -> web.Response:
 
 
 async def show_mode(request: web.Request) -> web.Response:
-    """A mode."""
+    """Answer with a mode."""
     state, subject = await request.app[REGISTRY].state(), place_of(request)
     if subject is None:
         return answer({"mode": state.modes.get(None, DEFAULT_MODE)})
@@ -404,14 +405,14 @@ async def unset_mode(request: web.Request) -> web.Response:
 
 
 def field_of(body: Any, name: str) -> Any:
-    """A field of a request. Raises RegistryError."""
+    """Read a field of a request. Raises RegistryError."""
     if not isinstance(body, dict):
         raise RegistryError(422, "the body has to be a JSON object")
     return body.get(name)
 
 
 def routes_of_setting(base: str, show: Handler, put: Handler, unset: Handler) -> Iterator[web.RouteDef]:
-    """The routes of a setting, of the registry and of a subject."""
+    """Yield the routes of a setting, of the registry and of a subject."""
     for path in (base, base + "/{subject}"):
         yield from (web.get(path, show), web.put(path, put), web.delete(path, unset))
 

@@ -116,7 +116,7 @@ def _with_references(state: State, kind: str, text: str, references: tuple[Refer
 
 
 def check_references(state: State, submission: Submission) -> None:
-    """Raises RegistryError for a reference to a softly deleted version, which may go for good at any time."""
+    """Raise RegistryError for a reference to a softly deleted version, which may go for good at any time."""
     for one in submission.references:
         schema = state.version(one.subject, one.version)
         if schema is None or schema.deleted:
@@ -159,7 +159,7 @@ def version_of(state: State, subject: str, number: int, *, deleted: bool = False
 
 
 def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
-    """Raises RegistryError where the mode forbids to change a subject, or to register with a given id."""
+    """Raise RegistryError where the mode forbids to change a subject, or to register with a given id."""
     mode = state.mode_of(subject)
     if mode.startswith("READONLY"):
         raise errors.not_permitted(f"Subject {subject} is in read-only mode")

@@ -123,7 +123,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def to_bytes(value: Any) -> bytes:
-    """JSON without spaces."""
+    """Write JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 

@@ -127,7 +127,7 @@ class SchemasTopic:
         return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _check_policy(self) -> None:
-        """Raises RegistryError where retention takes records, as in a topic that was created without our configs."""
+        """Raise RegistryError where retention takes records, as in a topic that was created without our configs."""
         config = config_of(self._broker, TOPIC)
         if config is not None and (config.delete or not config.compact):
             raise errors.store_failed(

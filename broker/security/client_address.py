@@ -6,7 +6,9 @@ import ipaddress
 
 
 def source_of(host: str) -> str:
-    """The address that a client's connections are counted for: of IPv6 the network of 64 bits, all of which it has."""
+    """Return the address that a client's connections are counted for: of IPv6 the network of 64 bits, all of which it
+    has.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -99,16 +99,16 @@ class DelegationTokens:
         return self._set_end(token, min(token.max_ms, self._now_ms() + period_ms, _LATEST_MS))
 
     def all(self) -> Iterable[TokenState]:
-        """All tokens. Raises DelegationTokenAuthDisabledError."""
+        """Return all tokens. Raises DelegationTokenAuthDisabledError."""
         self._check_enabled()
         return self._controller.image.tokens.values()
 
     def secret_of(self, token_id: str) -> bytes:
-        """The HMAC that a token's bearer shows."""
+        """Compute the HMAC that a token's bearer shows."""
         return hmac.digest(str(self._config.get(SECRET_KEY)).encode(), token_id.encode(), "sha512")
 
     def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:
-        """The credential of a token's bearer; None for an unknown or expired token."""
+        """Return the credential of a token's bearer; None for an unknown or expired token."""
         token = self._controller.image.tokens.get(token_id)
         if token is None or not self.is_enabled or self._is_expired(token):
             return None
@@ -159,13 +159,13 @@ class DelegationTokens:
 
 
 def check_may_renew(token: TokenState, requester: str) -> None:
-    """Raises DelegationTokenOwnerMismatchError unless the requester owns the token or may renew it."""
+    """Raise DelegationTokenOwnerMismatchError unless the requester owns the token or may renew it."""
     if requester != token.owner and requester not in token.renewers:
         raise DelegationTokenOwnerMismatchError
 
 
 def derive_credentials(secret: bytes) -> Credentials:
-    """The SCRAM credentials of a token's bearer. Any thread; 2 to 6 ms."""
+    """Derive the SCRAM credentials of a token's bearer. Any thread; 2 to 6 ms."""
     return dict(_derive_each(base64.b64encode(secret)))
 
 
@@ -177,5 +177,5 @@ def _derive_each(password: bytes) -> Iterator[tuple[ScramMechanism, ScramState]]
 
 
 def digest_of(secret: bytes) -> bytes:
-    """SHA-256 of a secret."""
+    """Compute the SHA-256 of a secret."""
     return hashlib.sha256(secret).digest()

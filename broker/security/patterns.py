@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\\(?P<literal>.)|\$(?P<group>\d+)", re.DOTALL)
 
 
 def compile_pattern(text: str, key: str) -> Any:
-    """A pattern of RE2, which has no types. Raises ConfigError, which names the key."""
+    """Compile a pattern of RE2, which has no types. Raises ConfigError, which names the key."""
     re2: Any = import_module("re2")  # 40 ms, which rules without a pattern do not need
     options = re2.Options()
     options.log_errors = False
@@ -30,13 +30,13 @@ def compile_pattern(text: str, key: str) -> Any:
 
 
 def replace(pattern: Any, replacement: str, text: str, *, is_repeated: bool = True) -> str:
-    """The text with every match replaced, or the first alone; ``$1`` is the first group, ``\\$`` a dollar."""
+    r"""Replace every match in the text, or the first alone; ``$1`` is the first group, ``\$`` a dollar."""
     replaced: str = pattern.sub(partial(_expand, replacement), text, 0 if is_repeated else 1)
     return replaced
 
 
 def _expand(replacement: str, match: Any) -> str:
-    """The replacement with the groups of a match put in; a reference to a group that is not there stays."""
+    """Put the groups of a match into the replacement; a reference to a group that is not there stays."""
 
     def expand_one(reference: re.Match[str]) -> str:
         if reference["literal"] is not None:

@@ -18,7 +18,7 @@ _READABLE_BY_OTHERS = 0o004
 
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
-    """The findings for a configuration. Looks at the modes of keystores and keytabs; raises ConfigError."""
+    """Collect the findings for a configuration. Looks at the modes of keystores and keytabs; raises ConfigError."""
     found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
     host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
     if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):

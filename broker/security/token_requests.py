@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
-    """Raises DelegationTokenRequestNotAllowedError."""
+    """Refuse requests for tokens where the client is not known well enough. Raises
+    DelegationTokenRequestNotAllowedError.
+    """
     protocols = {one.listener_name: one.security_protocol for one in config.listeners}
     protocol = protocols.get(context.listener_name, "PLAINTEXT")
     is_anonymous = protocol == "SSL" and context.principal == ANONYMOUS

@@ -64,7 +64,7 @@ def acknowledge_all(
 
 
 def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) -> None:
-    """Raises InvalidRequestError for batches out of order, or with types that do not exist or do not fit."""
+    """Raise InvalidRequestError for batches out of order, or with types that do not exist or do not fit."""
     last_type = RENEW if who.version >= _FIRST_VERSION_WITH_RENEWAL else REJECT
     previous_last = -1
     for batch in batches:
@@ -79,7 +79,7 @@ def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) ->
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Both as texts. Raises InvalidRequestError."""
+    """Return both as texts. Raises InvalidRequestError."""
     if group_id is None:
         raise InvalidRequestError("Invalid group id in the request.")
     if not member_id or len(member_id) > MAX_MEMBER_ID_LENGTH:

@@ -42,7 +42,7 @@ class ShareConfigs:
         self._parsed: dict[str, tuple[Mapping[str, str], ShareConfig]] = {}
 
     def of(self, group_id: str) -> ShareConfig:
-        """A group's values as they are now."""
+        """Return a group's values as they are now."""
         texts = self._broker.configs.resource_texts(ResourceType.GROUP, group_id)
         known = self._parsed.get(group_id)
         if known is None or known[0] != texts:
@@ -79,6 +79,6 @@ MAX_REMEMBERED_GROUPS = 10_000
 
 
 def check_enabled(broker: Broker) -> None:
-    """Raises UnsupportedVersionError while the feature ``share.version`` stands at 0."""
+    """Raise UnsupportedVersionError while the feature ``share.version`` stands at 0."""
     if not broker.metadata.features.get(FEATURE):
         raise UnsupportedVersionError

@@ -39,8 +39,8 @@ class LogBatch(NamedTuple):
 
 
 def read_batches(records: TransferableRecords | bytes, from_offset: int, max_records: int) -> list[LogBatch]:
-    """The whole batches at the beginning of a slice, up to the one with the last of ``max_records`` offsets, at most
-    MAX_BATCHES.
+    """Read the whole batches at the beginning of a slice, up to the one with the last of ``max_records`` offsets, at
+    most MAX_BATCHES.
 
     Raises KafkaStorageError.
     """
@@ -92,7 +92,7 @@ def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch 
 
 
 def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedTxn]) -> Iterator[LogBatch]:
-    """Those batches that belong to aborted transactions, their markers left out."""
+    """Yield those batches that belong to aborted transactions, their markers left out."""
     waiting = sorted(transactions, key=lambda transaction: transaction.first_offset, reverse=True)
     aborted: set[int] = set()
     for batch in batches:
@@ -107,7 +107,9 @@ def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedT
 def cut(
     records: TransferableRecords | bytes, batches: Iterable[LogBatch], first: int, last: int
 ) -> TransferableRecords | bytes:
-    """The part of a slice with the batches that touch these offsets. Takes the slice over: release what it returns."""
+    """Cut out the part of a slice with the batches that touch these offsets. Takes the slice over: release what it
+    returns.
+    """
     touched = [batch for batch in batches if batch.last_offset >= first and batch.base_offset <= last]
     begin, end = touched[0].position, touched[-1].position + touched[-1].size
     if not isinstance(records, TransferableRecords):

@@ -76,7 +76,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def open(self, key: SessionKey, partitions: Iterable[PartitionKey], connection: object) -> ShareSession:
-        """A new session in place of the member's old one. Raises ShareSessionLimitReachedError."""
+        """Open a new session in place of the member's old one. Raises ShareSessionLimitReachedError."""
         self.close(key)
         if len(self._sessions) >= self._max_sessions:
             raise ShareSessionLimitReachedError
@@ -86,7 +86,7 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
-        """The session that a request of this epoch goes on with, or ends.
+        """Find the session that a request of this epoch goes on with, or ends.
 
         Raises ShareSessionNotFoundError, InvalidShareSessionEpochError.
         """
@@ -115,5 +115,5 @@ class ShareSessions:
         return group_id in self._of_group
 
     def of_connection(self, connection: object) -> list[SessionKey]:
-        """The sessions that end with a connection."""
+        """Return the sessions that end with a connection."""
         return list(self._of_connection.get(connection, ()))

@@ -90,7 +90,7 @@ class ShareGroups:
         self._served: dict[StateKey, ServedPartition] = {}
 
     def config(self, group_id: str) -> ShareConfig:
-        """A group's values as they are now."""
+        """Return a group's values as they are now."""
         return self.configs.of(group_id)
 
     # -- share partitions ---------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class ShareGroups:
         return self._served.get(key)
 
     def serve(self, key: StateKey) -> ServedPartition:
-        """The share partition, loaded now if it was not yet.
+        """Return the share partition, loaded now if it was not yet.
 
         Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.
         """
@@ -145,7 +145,7 @@ class ShareGroups:
         return found
 
     def forget_group(self, group_id: str) -> None:
-        """The group has no members: its places are in the store alone from now on."""
+        """Forget a group without members: its places are in the store alone from now on."""
         self._forget(key for key in list(self._served) if key.group_id == group_id)
 
     def forget_topic(self, topic_id: bytes) -> Steps[None]:
@@ -181,7 +181,7 @@ class ShareGroups:
         return self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
 
     def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
-        """An answer is not sent after all: what it gave the member is as it was before."""
+        """Take back what an answer that is not sent gave the member: all is as it was before."""
         served = self._served.get(StateKey(session_key.group_id, *partition))
         if served is not None and runs:
             acquired = [Acquired(run.first_offset, run.last_offset, run.delivery_count) for run in runs]

@@ -205,7 +205,7 @@ class SharePartition:
         return acquired
 
     def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
-        """The member never heard of what it acquired: it is available again, and was not delivered."""
+        """Make available again what the member acquired and never heard of; it was not delivered."""
         given = [
             Span(part.first, part.last, AVAILABLE, part.delivery_count - 1)
             for run in acquired
@@ -269,7 +269,7 @@ class SharePartition:
         return state
 
     def release(self, member_id: str, limits: Limits) -> Change:
-        """The member is gone: what it held is available again."""
+        """Make available again what a member that is gone held."""
         return self._give_back((span for span in self.spans if span.member_id == member_id), limits)
 
     def expire(self, limits: Limits, now_ms: float) -> Change:
@@ -302,7 +302,7 @@ class SharePartition:
         return Change(spans, start_offset, end_offset, complete, batches, bool(told))
 
     def commit(self, change: Change) -> None:
-        """The change is durable. Nothing may have happened to the partition since it was worked out."""
+        """Apply a change that is durable. Nothing may have happened to the partition since it was worked out."""
         self._set(change)
 
     def _set(self, change: Change) -> None:
@@ -323,7 +323,7 @@ class SharePartition:
 
 
 def fill_gaps(start_offset: int, stored: Iterable[Span]) -> list[Span]:
-    """Stored spans from the start offset on, with what was in flight between them as available."""
+    """Return stored spans from the start offset on, with what was in flight between them as available."""
     spans: list[Span] = []
     offset = start_offset
     for span in stored:
@@ -371,7 +371,7 @@ def isolated_size(part: Span, limits: Limits) -> int:
 
 
 def cut_at(request: AcquireRequest, first: int, room: int) -> int:
-    """The last of ``room`` offsets from ``first`` on, or where its batch ends unless the request is strict."""
+    """Find the last of ``room`` offsets from ``first`` on, or where its batch ends unless the request is strict."""
     last = first + room - 1
     if request.strict:
         return last
@@ -379,7 +379,7 @@ def cut_at(request: AcquireRequest, first: int, room: int) -> int:
 
 
 def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
-    """Runs of offsets from ``first`` on that no member had yet: whole batches, cut where one is large enough."""
+    """List runs of offsets from ``first`` on that no member had yet: whole batches, cut where one is large enough."""
     last = min(last, cut_at(request, first, room))
     if request.strict or last - first + 1 <= request.batch_size:
         return [(first, last)]
@@ -407,7 +407,7 @@ def runs(spans: Iterable[Span]) -> list[Acquired]:
 
 
 def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, int, int]]:
-    """First offset, last offset and type of each run of one type in the span. Raises InvalidRequestError."""
+    """Yield first offset, last offset and type of each run of one type in the span. Raises InvalidRequestError."""
     types = batch.types
     if len(types) == 1:
         yield span.first, span.last, types[0]

@@ -23,7 +23,7 @@ _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
 
 
 def methods_of(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> frozenset[str]:
-    """The ways to log in, to the interface with this key; empty where no login is asked for."""
+    """Return the ways to log in to the interface with this key; empty where no login is asked for."""
     given = config.get_list(ADMIN_AUTHENTICATION)
     if given:
         return frozenset(given) - {NONE}
@@ -49,7 +49,7 @@ def any_listener_authenticates(config: BrokerConfig) -> bool:
 
 
 def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str, str]:
-    """The texts of the HTTP interfaces' own TLS, by the keys of a listener; empty where it speaks none."""
+    """Return the texts of the HTTP interfaces' own TLS, by the keys of a listener; empty where it speaks none."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
     if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
@@ -60,7 +60,7 @@ def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str,
 
 
 def bearer_texts(config: BrokerConfig) -> dict[str, str]:
-    """The texts of the check of signed tokens, by the keys of a listener; empty where none are taken."""
+    """Return the texts of the check of signed tokens, by the keys of a listener; empty where none are taken."""
     if not config.get(ADMIN_TOKEN_KEYS):
         return {}
     given = config.listener_texts()
@@ -69,7 +69,7 @@ def bearer_texts(config: BrokerConfig) -> dict[str, str]:
 
 
 def check_bearer(config: BrokerConfig) -> None:
-    """Raises ConfigError where no token could be good."""
+    """Raise ConfigError where no token could be good."""
     texts = bearer_texts(config)
     if texts:
         from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL

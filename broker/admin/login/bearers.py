@@ -46,7 +46,9 @@ class Bearers:
             self._signed.close()
 
     def find(self, token: str, now_s: float) -> Token:
-        """The user of a token that is valid now. One thread at a time, not the loop's. Raises UnknownBearerError."""
+        """Find the user of a token that is valid now. One thread at a time, not the loop's. Raises
+        UnknownBearerError.
+        """
         try:
             found = None if self._file is None else self._file.find(token, now_s)
         except OSError as error:

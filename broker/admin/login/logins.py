@@ -87,7 +87,7 @@ class Logins:
         return "Authorization" in request.headers or self._certificate_of(request) is not None
 
     async def identify(self, request: web.Request) -> Caller | None:
-        """The sender of a request; None if it does not say, or says it wrong, or has gone."""
+        """Tell who sends a request; None if it does not say, or says it wrong, or has gone."""
         if not self.methods:
             return Caller(ANONYMOUS)
         try:
@@ -100,7 +100,7 @@ class Logins:
         return await self._wait_for_turn(request)
 
     def _known(self, request: web.Request) -> Caller | None:
-        """The sender as far as it costs no time to tell. Raises LoginError."""
+        """Tell the sender as far as it costs no time to tell. Raises LoginError."""
         certificate = self._certificate_of(request)
         if certificate is not None and self._tls is not None:
             try:
@@ -158,7 +158,7 @@ class Logins:
         await asyncio.sleep(self._failed.delay_ms(host, FAILED_DELAY_MS) / 1000)
 
     def _certificate_of(self, request: web.Request) -> bytes | None:
-        """The certificate that the client has shown, checked by the truststore."""
+        """Return the certificate that the client has shown, checked by the truststore."""
         found = None if request.transport is None else request.transport.get_extra_info("ssl_object")
         if MTLS not in self.methods or not isinstance(found, ssl.SSLObject):
             return None
@@ -166,14 +166,14 @@ class Logins:
 
 
 def authorization_of(request: web.Request) -> tuple[str, str]:
-    """The scheme of a login, in lower case, and what follows it; empty where there is none, or more than one."""
+    """Return the scheme of a login, in lower case, and what follows it; empty where there is none, or more than one."""
     values = request.headers.getall("Authorization", [])
     scheme, _, value = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return scheme.lower(), value.strip()
 
 
 def parse_basic(value: str) -> tuple[str, str]:
-    """User and password (RFC 7617). Raises LoginError."""
+    """Parse user and password (RFC 7617). Raises LoginError."""
     try:
         user, colon, password = base64.b64decode(value, validate=True).decode("utf-8").partition(":")
     except (binascii.Error, ValueError):

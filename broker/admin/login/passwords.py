@@ -73,7 +73,7 @@ class Passwords:
         return True
 
     def _decoy(self, mechanism: ScramMechanism) -> ScramState:
-        """A credential that no password fits, which takes as long as most do."""
+        """Make a credential that no password fits, which takes as long as most do."""
         return self._nobody._replace(iterations=self._usual_iterations(mechanism))
 
     def _candidates(self, user: str) -> list[tuple[ScramMechanism, ScramState]]:
@@ -86,7 +86,7 @@ class Passwords:
 
 
 def first_proved(password: str, candidates: list[tuple[ScramMechanism, ScramState]]) -> ScramState | None:
-    """The first credential that the password fits. Any thread; 1 to 11 ms."""
+    """Find the first credential that the password fits. Any thread; 1 to 11 ms."""
     secret = password.encode("utf-8", "surrogatepass")
     for mechanism, known in candidates:
         salted = hashlib.pbkdf2_hmac(mechanism.hash_name, secret, known.salt, known.iterations)
@@ -96,7 +96,7 @@ def first_proved(password: str, candidates: list[tuple[ScramMechanism, ScramStat
 
 
 def all_plain_users(config: BrokerConfig) -> list[PlainUsers]:
-    """The users of every listener that takes PLAIN. Raises ConfigError."""
+    """Collect the users of every listener that takes PLAIN. Raises ConfigError."""
     texts, found = config.listener_texts(), []
     for endpoint in config.listeners:
         name = endpoint.listener_name

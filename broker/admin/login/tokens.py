@@ -37,7 +37,7 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def find(self, token: str, now_s: float) -> Token | None:
-        """The token that is valid now. The look-up is by digest, so its time tells nothing. Raises OSError."""
+        """Find the token that is valid now. The look-up is by digest, so its time tells nothing. Raises OSError."""
         self._refresh()
         found = self._tokens.get(digest_of(token))
         return found if found is not None and now_s < found.expires_s else None
@@ -62,11 +62,11 @@ def parse_tokens(text: str) -> dict[str, Token]:
 
 
 def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:
-    """A new token, and its line for the file."""
+    """Make a new token, and its line for the file."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     return token, f"{digest_of(token)} {quote(user, safe='')} {WRITE if may_write else READ} {expires_s}\n"
 
 
 def digest_of(token: str) -> str:
-    """The digest of a token, as the file holds it."""
+    """Compute the digest of a token, as the file holds it."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -144,14 +144,16 @@ class LeaderFetcher:
     # ---- what became of the work
 
     def moved(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
-        """The work is done, or was not needed any more: the log is there now."""
+        """Go on fetching: the work is done, or was not needed any more, as the log is there now."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.position = position
             partition.stage = Stage.FETCHING
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
-        """The work brought nothing: the leader's records are damaged, or cut where the log ends already."""
+        """Fetch later, as the work brought nothing: the leader's records are damaged, or cut where the log ends
+        already.
+        """
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.position = position
@@ -159,7 +161,7 @@ class LeaderFetcher:
             self._delay(key, partition, now_ms)
 
     def fail(self, key: FetchKey, leader_epoch: int) -> None:
-        """The log does not take it: nothing is fetched for it until its leader changes."""
+        """Stop fetching for a log that does not take it, until its leader changes."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.stage = Stage.FAILED
@@ -230,7 +232,7 @@ class LeaderFetcher:
     # ---- answers
 
     def take_failure(self, now_ms: float) -> None:
-        """No answer came: the leader is asked again later, in a new session."""
+        """Ask the leader again later, in a new session, as no answer came."""
         self._in_flight = False
         self._session.lose()
         self._pause(now_ms)

@@ -98,5 +98,5 @@ class LeaderSession:
         return True
 
     def lose(self) -> None:
-        """An answer was lost: nothing is known of the session, and the next request replaces it."""
+        """Lose the session, as an answer was lost: nothing is known of it, and the next request replaces it."""
         self._epoch = FULL_EPOCH

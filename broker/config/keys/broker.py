@@ -314,7 +314,7 @@ LOG_TIME_KEYS = (
 
 
 def server_keys_of_topics(declared: frozenset[str]) -> tuple[ConfigKey, ...]:
-    """The server keys that give topics their defaults and are not ``declared`` yet."""
+    """Declare the server keys that give topics their defaults and are not ``declared`` yet."""
     return tuple(
         ConfigKey(
             synonym.server_key,

@@ -41,7 +41,7 @@ VALIDATORS = (
 
 
 def only(*values: str | None) -> Check:
-    """Kafka's default alone: a key that names a class or a provider of Java."""
+    """Accept Kafka's default alone: for a key that names a class or a provider of Java."""
     return Check(lambda value: value in values, f"nothing but {values[0]}" if values[0] else "no value")
 
 
@@ -192,14 +192,14 @@ STORE_KEYS = frozenset(
 
 
 def store_key_of(key: str) -> ConfigKey | None:
-    """The key of a store that this one sets for a listener; None for any other key."""
+    """Return the key of a store that this one sets for a listener; None for any other key."""
     parts = key.split(".", 3)
     is_store = len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[3] in STORE_KEYS
     return LISTENER_CONFIG_DEF[parts[3]] if is_store else None
 
 
 def listener_prefix(name: str) -> str:
-    """The beginning of the keys of one listener."""
+    """Return the beginning of the keys of one listener."""
     return f"listener.name.{name.lower()}."
 
 
@@ -212,7 +212,7 @@ def is_listener_key(key: str) -> bool:
 
 
 def listener_values(texts: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The values of a listener's security keys: those with its prefix win. Raises ConfigError."""
+    """Parse the values of a listener's security keys: those with its prefix win. Raises ConfigError."""
     prefix = listener_prefix(name)
     given = {key: text for key, text in texts.items() if key in LISTENER_CONFIG_DEF}
     given |= {
@@ -227,7 +227,7 @@ def listener_values(texts: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def mechanism_values(texts: Mapping[str, str], name: str, mechanism: str) -> dict[str, Any]:
-    """The values of a mechanism of a listener: those with the prefix of both win. Raises ConfigError."""
+    """Parse the values of a mechanism of a listener: those with the prefix of both win. Raises ConfigError."""
     prefix = f"{listener_prefix(name)}{mechanism.lower()}."
     own = {key: texts[prefix + key] for key in MECHANISM_KEYS if prefix + key in texts}
     return listener_values({**texts, **{listener_prefix(name) + key: text for key, text in own.items()}}, name)

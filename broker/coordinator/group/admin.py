@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def describe_classic_group(group: ClassicGroup) -> DescribedGroup:
-    """DescribeGroups v0-6."""
+    """Answer DescribeGroups v0-6 for a classic group."""
     protocol = group.protocol_name if group.state is STABLE else None
     return DescribedGroup(
         group_id=group.group_id,
@@ -63,7 +63,7 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 def describe_consumer_group(
     group: ConsumerGroup, topic_names: Mapping[bytes, str], default_assignor: str
 ) -> DescribedConsumerGroup:
-    """ConsumerGroupDescribe v0-1."""
+    """Answer ConsumerGroupDescribe v0-1."""
     subscriptions = [member.subscription for member in group.members.values()]
     return DescribedConsumerGroup(
         group_id=group.group_id,
@@ -106,7 +106,7 @@ SIMPLE_ASSIGNOR = "simple"
 
 
 def describe_share_group(group: ShareGroup, topic_names: Mapping[bytes, str]) -> DescribedShareGroup:
-    """ShareGroupDescribe v1."""
+    """Answer ShareGroupDescribe v1."""
     return DescribedShareGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -137,7 +137,7 @@ def _describe_share_member(member: ShareMember, topic_names: Mapping[bytes, str]
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """ListGroups v0-5; empty filters let everything through, names compare without case."""
+    """Answer ListGroups v0-5; empty filters let everything through, names compare without case."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
     return [

@@ -19,12 +19,12 @@ AssignmentInterval = Callable[[str, str], int]
 
 
 def assign_at_once(_protocol: str, _group_id: str) -> int:
-    """No group waits."""
+    """Return 0: no group waits."""
     return 0
 
 
 def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protocol: str) -> int:
-    """A group's interval: its own text before the broker's, kept within the broker's bounds as they are now."""
+    """Return a group's interval: its own text before the broker's, kept within the broker's bounds as they are now."""
     name = f"{protocol}.assignment.interval.ms"
     value = int(own[name]) if name in own else config.get_int(f"group.{name}")
     least, most = (config.get_int(f"group.{protocol}.{bound}.assignment.interval.ms") for bound in ("min", "max"))

@@ -39,7 +39,7 @@ _Places = dict[str, set[tuple[bytes, int]]]
 
 
 def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Neighbouring partitions of each topic, the first members one more where it does not come out even."""
+    """Assign neighbouring partitions of each topic, the first members one more where it does not come out even."""
     order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     assigned: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic_id, count in partition_counts.items():
@@ -57,7 +57,7 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[st
 
 
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Evenly, and with as little movement as that allows."""
+    """Assign partitions evenly, and with as little movement as that allows."""
     places = _keep_owned(members, partition_counts)
     taken = {place for owned in places.values() for place in owned}
     for topic_id in sorted(partition_counts, key=lambda topic: (_reader_count(members, topic), topic)):

@@ -97,25 +97,25 @@ class GroupCoordinator:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-        """JoinGroup v0-9; answered when the rebalance is through."""
+        """Answer JoinGroup v0-9, when the rebalance is through."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.join(context, request))
 
     def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-        """SyncGroup v0-5; answered when the leader has brought the assignment."""
+        """Answer SyncGroup v0-5, when the leader has brought the assignment."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.sync(request))
 
     def heartbeat(self, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        """Heartbeat v0-4."""
+        """Answer Heartbeat v0-4."""
         check_group_id(request.group_id)
         response = self.runtime.shard_for(request.group_id).heartbeat(request)
         return self.runtime.when_committed(request.group_id, response)
 
     def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-        """LeaveGroup v0-5; before v3 one member, its error the answer's."""
+        """Answer LeaveGroup v0-5; before v3 one member, its error the answer's."""
         check_group_id(request.group_id)
         batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
         members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
@@ -131,7 +131,7 @@ class GroupCoordinator:
     def consumer_group_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> Deferred[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat v0-1."""
+        """Answer ConsumerGroupHeartbeat v0-1."""
         if not request.group_id.strip():
             raise InvalidRequestError("GroupId can't be empty.")
         shard = self.runtime.shard_for(request.group_id)
@@ -140,12 +140,12 @@ class GroupCoordinator:
     # -- offsets ------------------------------------------------------------------------------------------------
 
     def commit_offsets(self, context: RequestContext, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
-        """OffsetCommit v0-10."""
+        """Answer OffsetCommit v0-10."""
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets(context, request))
 
     def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> Deferred[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit v0-5, after its transaction was checked."""
+        """Answer TxnOffsetCommit v0-5, after its transaction was checked."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets_in_transaction(request))
@@ -153,7 +153,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """OffsetFetch v0-10, one group; errors stand in the group's answer."""
+        """Answer OffsetFetch v0-10, one group; errors stand in the group's answer."""
         yield from self.runtime.until_open(request.group_id)
         try:
             shard = self.runtime.shard_for(request.group_id)
@@ -163,14 +163,14 @@ class GroupCoordinator:
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
-        """OffsetDelete v0."""
+        """Answer OffsetDelete v0."""
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.delete_offsets(request))
 
     # -- administration -----------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> Steps[Deferred[DeletableGroupResult]]:
-        """DeleteGroups v0-2, one group; an error stands in the result, which is settled when it is committed."""
+        """Answer DeleteGroups v0-2, one group; an error stands in the result, which is settled when it is committed."""
 
         def refuse(error: KafkaError) -> DeletableGroupResult:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
@@ -198,7 +198,7 @@ class GroupCoordinator:
         return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
 
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
-        """DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
+        """Answer DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
         try:
             group = self.runtime.shard_for(group_id).group(group_id)
             if not isinstance(group, ClassicGroup):
@@ -217,7 +217,7 @@ class GroupCoordinator:
     def describe_consumer_group(
         self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool
     ) -> Described:
-        """ConsumerGroupDescribe v0-1, one group."""
+        """Answer ConsumerGroupDescribe v0-1, one group."""
         try:
             check_group_id(group_id)
             shard = self.runtime.shard_for(group_id)
@@ -231,7 +231,7 @@ class GroupCoordinator:
         return described
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[list[ListedGroup]]:
-        """ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
+        """Answer ListGroups v0-5. Raises CoordinatorLoadInProgressError."""
         listed: list[ListedGroup] = []
         for shard in list(self.runtime.loaded_shards()):
             groups = list(shard.groups.values())
@@ -247,7 +247,7 @@ class GroupCoordinator:
 
 
 def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
-    """Every member has the error."""
+    """Answer every member with the error."""
     return LeaveGroupResponse(
         members=[
             MemberResponse(
@@ -259,6 +259,6 @@ def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGr
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises InvalidGroupIdError for the empty id: it has no members, only offsets of consumers from before 2.2."""
+    """Raise InvalidGroupIdError for the empty id: it has no members, only offsets of consumers from before 2.2."""
     if not group_id:
         raise InvalidGroupIdError

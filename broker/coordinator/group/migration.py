@@ -104,8 +104,9 @@ class Migration:
         return upgraded
 
     def _consumer_records(self, group: ClassicGroup) -> list[CoordinatorRecord]:
-        """Members with the assignments of the last generation, all reconciled. The first record is the group's
-        epoch."""
+        """Write members with the assignments of the last generation, all reconciled. The first record is the group's
+        epoch.
+        """
         group_id, epoch = group.group_id, group.generation_id
         protocol = group.protocol_name or group.select_protocol()
         records = [epoch_record(group_id, epoch, 0), target_epoch_record(group_id, epoch, 0)]
@@ -137,7 +138,7 @@ class Migration:
         return self.by_topic_id(ConsumerProtocolAssignment.decode_prefixed_lenient(data).assigned_partitions)
 
     def by_topic_id(self, topics: list[TopicPartition]) -> dict[bytes, frozenset[int]]:
-        """Partitions of topics that exist, by the topic's id."""
+        """Group partitions of topics that exist by the topic's id."""
         found: dict[bytes, frozenset[int]] = {}
         for topic in topics:
             image = self._metadata.find(topic.topic)
@@ -170,7 +171,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """The records, and what makes the groups as they say once they are stored."""
+        """Build the records, and what makes the groups as they say once they are stored."""
         classic = self._classic_group(group, leaving_id, joining)
         records = [*consumer_group_tombstones(group), group_metadata_record(classic)]
 
@@ -187,7 +188,9 @@ class Migration:
         return records, on_append
 
     def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
-        """A stable classic group of the same generation; who takes the place of the leaving one has its target."""
+        """Build a stable classic group of the same generation; who takes the place of the leaving one has its
+        target.
+        """
         classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
         classic.generation_id = group.epoch
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -203,7 +206,7 @@ class Migration:
         return classic
 
     def encode_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:
-        """ConsumerProtocolAssignment in the version that the member's subscription has."""
+        """Encode ConsumerProtocolAssignment in the version that the member's subscription has."""
         names = self._metadata.topic_names
         topics = [
             TopicPartition(topic=names[topic_id], partitions=sorted(indexes))

@@ -41,12 +41,12 @@ class EpochGroup(Generic[M, T]):
         return not self.members
 
     def validate_delete(self) -> None:
-        """Raises NonEmptyGroupError unless the group has no members."""
+        """Raise NonEmptyGroupError unless the group has no members."""
         if self.members:
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Offsets of topics that no member reads expire after their commit."""
+        """Return when offsets of topics that no member reads begin to expire: at their commit."""
         return commit_timestamp_ms
 
 
@@ -72,10 +72,10 @@ class TopicIndexes(Protocol):
 
 
 def assignment_of(topics: Iterable[TopicIndexes]) -> Assignment:
-    """An assignment from a record."""
+    """Read an assignment from a record."""
     return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in topics}
 
 
 def in_order(assignment: Assignment) -> Iterator[tuple[bytes, list[int]]]:
-    """An assignment as records have it: partitions in order."""
+    """Iterate over an assignment as records have it: partitions in order."""
     return ((topic_id, sorted(indexes)) for topic_id, indexes in assignment.items())

@@ -86,7 +86,9 @@ class OffsetCommits:
         self.expiry_clock = RetentionClock(time)
 
     def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
-        """Topic ids and partitions that a request commits for; topics that are not there are refused one by one."""
+        """Yield topic ids and partitions that a request commits for; topics that are not there are refused one by
+        one.
+        """
         for topic in request.topics:
             topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
             if topic_id == ZERO_UUID:
@@ -98,7 +100,7 @@ class OffsetCommits:
                 yield bytes(topic_id), partition.partition_index
 
     def named_partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[str, int]]:
-        """Topic names and partitions that a request commits for."""
+        """Yield topic names and partitions that a request commits for."""
         for topic_id, partition in self.partitions_of(request):
             image = self._metadata.topic_by_id(topic_id)
             if image is not None:
@@ -192,7 +194,7 @@ class OffsetCommits:
     def fetch(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Offsets of the asked partitions, or of all the group has when ``topics`` is None."""
+        """Read offsets of the asked partitions, or of all the group has when ``topics`` is None."""
         if request.topics is None:
             topics = yield from self._all_topics(request.group_id, require_stable, by_id)
         else:
@@ -275,8 +277,9 @@ class OffsetCommits:
     # -- expiry -------------------------------------------------------------------------------------------------
 
     def offsets_in_parts(self, group_id: str) -> Iterator[list[TopicPartitionKey]]:
-        """The partitions for which a group has committed offsets, at most EXPIRY_PART at a time; one empty part where
-        there are none."""
+        """Yield the partitions for which a group has committed offsets, at most EXPIRY_PART at a time; one empty part
+        where there are none.
+        """
         offsets = self._offsets.of_group
         found = (
             (topic, partition)
@@ -290,7 +293,7 @@ class OffsetCommits:
     def collect_expired(
         self, group: Group, partitions: Iterable[TopicPartitionKey], now_ms: int
     ) -> list[CoordinatorRecord]:
-        """Tombstones of those of these offsets that have expired at ``now_ms``."""
+        """Build tombstones of those of these offsets that have expired at ``now_ms``."""
         group_id = group.group_id
         tombstones = []
         subscribed: dict[str, bool] = {}
@@ -316,7 +319,7 @@ class OffsetCommits:
         return now_ms - begin_ms >= self._config.offsets_retention_ms
 
     def of_deleted_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
-        """Tombstones of all groups' offsets of a topic that is gone, in parts of EXPIRY_PART offsets.
+        """Yield tombstones of all groups' offsets of a topic that is gone, in parts of EXPIRY_PART offsets.
 
         What was committed from ``end_offset`` on is of a new topic of that name, and stays.
         """

@@ -53,7 +53,7 @@ class OffsetStore:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> TopicOffsets:
-        """All committed offsets of a group; not to be changed."""
+        """Return all committed offsets of a group; not to be changed."""
         return self._committed.get(group_id, NO_OFFSETS)
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
@@ -62,7 +62,7 @@ class OffsetStore:
         return partitions.get(partition) if partitions is not None else None
 
     def count(self, group_id: str) -> int:
-        """The number of the group's committed offsets."""
+        """Count the group's committed offsets."""
         return sum(map(len, self.of_group(group_id).values()))
 
     def has_open_transactions(self, group_id: str) -> bool:
@@ -79,18 +79,18 @@ class OffsetStore:
         )
 
     def pending_partitions(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Topic and partition of each pending commit of the group; may repeat."""
+        """Yield topic and partition of each pending commit of the group; may repeat."""
         for producer_id in self._producers.get(group_id, ()):
             for topic, partitions in self._pending[producer_id].get(group_id, NO_OFFSETS).items():
                 for partition in partitions:
                     yield topic, partition
 
     def groups_of(self, topic: str) -> list[str]:
-        """All groups with offsets of a topic, committed or pending."""
+        """Return all groups with offsets of a topic, committed or pending."""
         return list(self._groups.get(topic, ()))
 
     def partitions_of(self, group_id: str, topic: str) -> list[int]:
-        """The partitions of a topic for which the group has an offset, committed or pending."""
+        """Return the partitions of a topic for which the group has an offset, committed or pending."""
         return sorted({partition for commits in self._commits_of(group_id, topic) for partition in commits})
 
     def is_older(self, group_id: str, topic: str, partition: int, end_offset: int) -> bool:
@@ -106,7 +106,7 @@ class OffsetStore:
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Records that remove every offset of the group."""
+        """Build records that remove every offset of the group."""
         partitions = dict.fromkeys(
             (topic, partition) for topic, found in self.of_group(group_id).items() for partition in found
         )
@@ -144,7 +144,9 @@ class OffsetStore:
         partitions[key.partition] = commit
 
     def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
-        """The marker: pending commits of the producer become visible, or are gone. Returns the groups it touched."""
+        """Apply a transaction marker: pending commits of the producer become visible, or are gone. Returns the groups
+        it touched. Returns the groups it touched.
+        """
         pending = self._pending.pop(producer_id, None)
         if pending is None:
             return []

@@ -41,7 +41,7 @@ def replay_consumer_group(
 
 
 def find_consumer_group(groups: dict[str, Group], group_id: str, *, create: bool) -> ConsumerGroup | None:
-    """The consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
+    """Find the consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
     group = groups.get(group_id)
     if isinstance(group, ConsumerGroup):
         return group
@@ -52,7 +52,7 @@ def find_consumer_group(groups: dict[str, Group], group_id: str, *, create: bool
 
 
 def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes: stable with the members it had, or empty."""
+    """Build the group that a record describes: stable with the members it had, or empty."""
     group = ClassicGroup(group_id, now_ms=0, state=STABLE if value.members else EMPTY)
     group.state_timestamp_ms = None if value.current_state_timestamp < 0 else value.current_state_timestamp
     group.generation_id = value.generation

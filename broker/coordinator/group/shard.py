@@ -146,14 +146,14 @@ class GroupShard:
         )
 
     def group(self, group_id: str) -> Group:
-        """Raises GroupIdNotFoundError."""
+        """Return the group of this id. Raises GroupIdNotFoundError."""
         group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return group
 
     def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        """The group of one who says to be a classic member. Raises UnknownMemberIdError."""
+        """Return the group of one who says to be a classic member. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMemberIdError
@@ -162,7 +162,7 @@ class GroupShard:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
-        """JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
+        """Answer JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
         self._joins.validate_session_timeout(request)
         existing = self.groups.get(request.group_id)
         if isinstance(existing, ClassicGroup):
@@ -181,21 +181,21 @@ class GroupShard:
         return result
 
     def sync(self, request: SyncGroupRequest) -> SyncResult:
-        """SyncGroup v0-5."""
+        """Answer SyncGroup v0-5."""
         group = self._member_group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.sync(group, request)
         return self._syncs.sync(group, request)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Heartbeat v0-4."""
+        """Answer Heartbeat v0-4."""
         group = self._member_group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.heartbeat(group, request)
         return self._syncs.heartbeat(group, request)
 
     def leave(self, group_id: str, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """LeaveGroup v0-5."""
+        """Answer LeaveGroup v0-5."""
         group = self._member_group(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, members)
@@ -206,7 +206,7 @@ class GroupShard:
     def commit_offsets(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> CoordinatorResult[OffsetCommitResponse]:
-        """OffsetCommit v0-10. A commit without a generation to no group makes a simple group."""
+        """Answer OffsetCommit v0-10. A commit without a generation to no group makes a simple group."""
         group = self.groups.get(request.group_id)
         generation_id = request.generation_id_or_member_epoch
         if group is not None:
@@ -232,7 +232,7 @@ class GroupShard:
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest
     ) -> CoordinatorResult[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit v0-5."""
+        """Answer TxnOffsetCommit v0-5."""
         group = self.groups.get(request.group_id)
         if group is not None:
             try:
@@ -256,7 +256,7 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
+        """Answer OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup) and (
             request.member_id is not None or request.member_epoch >= 0
@@ -268,7 +268,7 @@ class GroupShard:
         return self.commits.fetch(request, require_stable=require_stable, by_id=by_id)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
-        """OffsetDelete v0. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        """Answer OffsetDelete v0. Raises GroupIdNotFoundError, NonEmptyGroupError."""
         group = self.group(request.group_id)
         group.validate_offset_delete()
         return self.commits.delete(group, request)
@@ -276,14 +276,15 @@ class GroupShard:
     # -- administration -----------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> CoordinatorResult[None]:
-        """DeleteGroups v0-2 for one group. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+        """Answer DeleteGroups v0-2 for one group. Raises GroupIdNotFoundError, NonEmptyGroupError."""
         group = self.group(group_id)
         group.validate_delete()
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
-        """A topic is gone: its offsets go too, but those committed from ``end_offset`` on, and share groups have no
-        state for it any more."""
+        """Remove the offsets of a topic that is gone, but those committed from ``end_offset`` on; share groups have no
+        state for it any more.
+        """
         for tombstones in self.commits.of_deleted_topic(topic, end_offset):
             yield CoordinatorResult(None, tombstones)
         groups = iter(list(self.share_groups.values()))
@@ -325,11 +326,11 @@ class GroupShard:
         self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """A marker in this partition: offsets committed in the transaction become visible, or are gone."""
+        """Apply a marker in this partition: offsets committed in the transaction become visible, or are gone."""
         self.offsets.replay_end_transaction(producer_id, committed=committed)
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Members that were in the log have a whole session to show up again."""
+        """Give members that were in the log a whole session to show up again."""
         self._schedule_expiry()
         self.commits.expiry_clock.now()  # a jump before the first round is noticed, too
         results = []
@@ -359,7 +360,7 @@ class GroupShard:
 
 
 def expire(shard: GroupShard, now_ms: int) -> Parts:
-    """The tombstones of what has expired at ``now_ms``, part by part: there may be a million groups."""
+    """Write the tombstones of what has expired at ``now_ms``, part by part: there may be a million groups."""
     records: list[CoordinatorRecord] = []
     looked_at = count = 0
     for group_id in list(shard.groups):
@@ -399,7 +400,7 @@ def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
 
 
 def without_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
-    """The record by which a share group forgets its states for a topic, where it has any."""
+    """Yield the record by which a share group forgets its states for a topic, where it has any."""
     if topic_id in group.topics_with_states():
         left = {known: topic for known, topic in group.initialized.items() if known != topic_id}
         deleting = {known: name for known, name in group.deleting.items() if known != topic_id}

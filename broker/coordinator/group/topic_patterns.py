@@ -25,13 +25,13 @@ class Pattern(Protocol):
     """A compiled pattern."""
 
     def fullmatch(self, text: str) -> object | None:
-        """Something true when the whole text matches."""
+        """Return something true when the whole text matches."""
         ...
 
 
 @lru_cache(maxsize=KEPT_PATTERNS)
 def compile_pattern(text: str) -> Pattern:
-    """The pattern, safe to run on any text. Raises InvalidRegularExpressionError."""
+    """Compile the pattern, safe to run on any text. Raises InvalidRegularExpressionError."""
     if len(text) > MAX_PATTERN_LENGTH:
         raise InvalidRegularExpressionError(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, not {len(text)}")
     try:
@@ -55,6 +55,6 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def matching_topics(text: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """The names that the whole pattern matches, sorted. Raises InvalidRegularExpressionError."""
+    """Collect the names that the whole pattern matches, sorted. Raises InvalidRegularExpressionError."""
     fullmatch = compile_pattern(text).fullmatch
     return tuple(sorted(name for name in topics if fullmatch(name)))

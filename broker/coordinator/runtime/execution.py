@@ -51,7 +51,7 @@ def refuse_uncommitted(_error: KafkaError) -> NoReturn:
 
 
 def execute_for_clock(runtime: Writer[S], partition: int, shard: S, result: TimerResult) -> None:
-    """A step that a clock or the loading itself asks for; no client waits for an answer."""
+    """Execute a step that a clock or the loading itself asks for; no client waits for an answer."""
     if result is None:
         return
     if not isinstance(result, CoordinatorResult):

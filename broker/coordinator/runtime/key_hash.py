@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def java_string_hash(text: str) -> int:
-    """The absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal topic."""
+    """Compute the absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal
+    topic.
+    """
     value = 0
     for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF

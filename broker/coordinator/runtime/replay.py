@@ -32,7 +32,7 @@ class Serde(Protocol):
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
 
     def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
-        """None for a record of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
+        """Decode a record; return None for one of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
         ...
 
 
@@ -61,14 +61,14 @@ class Shard(Protocol):
         ...
 
     def on_loaded(self) -> Sequence[CoordinatorResult[None]]:
-        """The log is replayed: start the clocks, and say what is to be done at once."""
+        """Start the clocks, as the log is replayed, and say what is to be done at once."""
         ...
 
 
 def encode_batch(
     serde: Serde, records: Sequence[CoordinatorRecord], stamp: ProducerStamp | None, now_ms: int
 ) -> bytearray:
-    """The records as one batch, of the transaction that ``stamp`` names if there is one."""
+    """Encode the records as one batch, of the transaction that ``stamp`` names if there is one."""
     encode = serde.encode
     batch = [Record(offset, now_ms, *encode(record)) for offset, record in enumerate(records)]
     if stamp is None:

@@ -119,7 +119,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- finding ------------------------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """The partition that a group id or transactional id lives in."""
+        """Return the partition that a group id or transactional id lives in."""
         partition = self._partition_of.get(key)
         if partition is None:
             if len(self._partition_of) >= MAX_REMEMBERED_KEYS:
@@ -138,7 +138,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._log.leader_epoch(self.partition_for(key))
 
     def shard_for(self, key: str) -> S:
-        """The loaded shard of a group id or transactional id.
+        """Return the loaded shard of a group id or transactional id.
 
         Raises CoordinatorLoadInProgressError, which is a NotReadyError while its log is opened, or NotCoordinatorError
         when that cannot be read.
@@ -150,7 +150,7 @@ class CoordinatorRuntime(Generic[S]):
         return shard if shard is not None else self.shard(partition)
 
     def shard(self, partition: int) -> S:
-        """The loaded shard of a partition. Raises as ``shard_for``."""
+        """Return the loaded shard of a partition. Raises as ``shard_for``."""
         shard = self._shards.get(partition)
         if shard is not None:
             return shard
@@ -172,7 +172,7 @@ class CoordinatorRuntime(Generic[S]):
         return shard
 
     def loaded_shards(self) -> list[S]:
-        """All shards of the topic. Raises CoordinatorLoadInProgressError while one of them loads."""
+        """Return all shards of the topic. Raises CoordinatorLoadInProgressError while one of them loads."""
         if self._log.exists():
             partitions = range(self._log.partition_count())
             self._check_open(partitions)
@@ -233,20 +233,24 @@ class CoordinatorRuntime(Generic[S]):
         return self.execute_in(self.partition_for(key), result, decided_by)
 
     def execute_in(self, partition: int, result: CoordinatorResult[T], decided_by: S | None = None) -> Deferred[T]:
-        """``execute`` for a known partition, which is loaded."""
+        """Do what ``execute`` does for a known partition, which is loaded."""
         if result.records or result.on_append is not None:
             self.write(partition, self._served(partition, decided_by), result)
         return self._committed(partition, result.response)
 
     def _served(self, partition: int, decided_by: S | None = None) -> S:
-        """Raises NotCoordinatorError where the shard that decided was given up meanwhile."""
+        """Return the shard of a partition. Raises NotCoordinatorError where the shard that decided was given up
+        meanwhile.
+        """
         shard = self._shards.get(partition)
         if shard is None or decided_by not in (None, shard):
             raise NotCoordinatorError
         return shard
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
-        """``execute`` for an answer that others complete later: then it waits for what was appended by then."""
+        """Do what ``execute`` does for an answer that others complete later: then it waits for what was appended by
+        then.
+        """
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
             self.write(partition, self._served(partition), result)
@@ -279,8 +283,9 @@ class CoordinatorRuntime(Generic[S]):
         return self._committed(partition, answer) if is_readable else completed(answer)
 
     def opening(self, key: str) -> Deferred[None] | None:
-        """The opening of the log of a key's shard, begun now; None where it is open. A small one is loaded within the
-        next look-up then."""
+        """Begin to open the log of a key's shard; None where it is open. A small one is loaded within the next look-up
+        then.
+        """
         partition = self.partition_for(key)
         return None if self._is_known(partition) else self._opening_of(partition)
 
@@ -298,7 +303,7 @@ class CoordinatorRuntime(Generic[S]):
                 yield None
 
     def when_all_committed(self, answer: T) -> Deferred[T]:
-        """``when_committed`` for an answer that was read from all shards."""
+        """Do what ``when_committed`` does for an answer that was read from all shards."""
         return when_all([self._committed(partition, None) for partition in self._shards], answer)
 
     def _committed(self, partition: int, answer: T) -> Deferred[T]:
@@ -391,7 +396,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- loading ------------------------------------------------------------------------------------------------
 
     def _check_open(self, partitions: Iterable[int]) -> None:
-        """Raises NotReadyError, and has threads open them, unless these partitions' logs are open."""
+        """Raise NotReadyError, and has threads open them, unless these partitions' logs are open."""
         openings = [self._opening_of(partition) for partition in partitions if not self._is_known(partition)]
         waits = [opening for opening in openings if opening is not None]
         if waits:
@@ -401,7 +406,7 @@ class CoordinatorRuntime(Generic[S]):
         return partition in self._shards or partition in self._failed
 
     def _opening_of(self, partition: int) -> Deferred[None] | None:
-        """The opening of a partition's log, begun now where it is not open; never fails. None where it is open."""
+        """Begin to open a partition's log where it is not open; what is returned never fails. None where it is open."""
         under_way = self._opening.get(partition)
         if under_way is None:
             opening = self._log.opening(partition) if self._log.is_led(partition) else None
@@ -582,8 +587,9 @@ class CoordinatorRuntime(Generic[S]):
         self._call_later(delay_ms, try_again)
 
     def _give_up(self, partition: int) -> None:
-        """After an unexpected error, in its handler: forget the shard, whose state may not be the log's, and load it
-        again later. See the module."""
+        """Forget the shard after an unexpected error, in its handler: its state may not be the log's, and it is loaded
+        again later. See the module.
+        """
         logger.exception("%s-%d is given up, and loaded again", self._name, partition)
         shard = self._shards.pop(partition, None)
         self._loading.pop(partition, None)

@@ -55,7 +55,7 @@ class CoordinatorTimer:
         return key in self._entries
 
     def next_deadline_ms(self) -> float | None:
-        """Time to call ``run_due`` next, in monotonic milliseconds; may be early, never late."""
+        """Return the time to call ``run_due`` next, in monotonic milliseconds; may be early, never late."""
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, execute: Callable[[TimerResult], None]) -> int:

@@ -80,7 +80,9 @@ class InternalTopicLog:
             raise NotCoordinatorError from error
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Settles once all that was appended so far is committed, and its topic durable; None where it is."""
+        """Return what settles once all that was appended so far is committed, and its topic durable; None where it
+        is.
+        """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
             return None
@@ -109,7 +111,7 @@ class InternalTopicLog:
         return self._partition(partition).log_end_offset
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
+        """Read whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
         from tidelog.log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
 
         found = self._partition(partition).read(

@@ -82,7 +82,7 @@ class ShareCoordinator:
         return self.runtime.opening(coordinator_key(key))
 
     def read(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> ShareState | None:
-        """The state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
+        """Read the state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
         return self.runtime.shard_for(coordinator_key(key)).read(key)
 
     def read_as_leader(self, key: StateKey, leader_epoch: int) -> Deferred[ShareState]:

@@ -34,14 +34,14 @@ class ShareStateSerde:
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log."""
+        """Encode key and value as they stand in the log."""
         key, value = record.key, record.value
         encoded_key = key.API_KEY.to_bytes(2, "big") + key.encode(0)
         return encoded_key, None if value is None else value.encode_prefixed(0)
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """The record of these bytes; None for a type that is not declared here. Raises InvalidRequestError."""
+        """Decode the record of these bytes; None for a type that is not declared here. Raises InvalidRequestError."""
         types = _STATE_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
         if types is None:
             return None

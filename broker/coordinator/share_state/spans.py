@@ -57,7 +57,7 @@ class Span(NamedTuple):
         return Span(self.first, self.last, state, self.delivery_count)
 
     def clip(self, first: int, last: int) -> Span:
-        """The part between these offsets, which it must touch."""
+        """Cut out the part between these offsets, which it must touch."""
         if first <= self.first and self.last <= last:
             return self
         return self._replace(first=max(self.first, first), last=min(self.last, last))
@@ -69,12 +69,12 @@ class Span(NamedTuple):
 
 
 def find_touching(spans: list[Span], offset: int) -> int:
-    """The index of the first span that ends at or after ``offset``."""
+    """Find the index of the first span that ends at or after ``offset``."""
     return bisect_left(spans, offset, key=lambda span: span.last)
 
 
 def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
-    """The parts of spans between two offsets, both included; holes are left out."""
+    """Yield the parts of spans between two offsets, both included; holes are left out."""
     if first > last:
         return
     for index in range(find_touching(spans, first), len(spans)):
@@ -85,7 +85,7 @@ def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
 
 
 def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
-    """The spans with these, in order and without overlap, laid over them."""
+    """Lay these, in order and without overlap, over the spans."""
     result: list[Span] = []
     pending = spans[::-1]
     for change in changes:
@@ -101,7 +101,7 @@ def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
 
 
 def join_terminal(spans: Iterable[Span]) -> list[Span]:
-    """Neighbours in the same terminal state as one span: so a list cannot grow by acknowledgements alone."""
+    """Join neighbours in the same terminal state to one span: so a list cannot grow by acknowledgements alone."""
     result: list[Span] = []
     for span in spans:
         before = result[-1] if result else None

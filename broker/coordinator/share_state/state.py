@@ -119,7 +119,7 @@ class ShareStateShard:
     # -- asking -------------------------------------------------------------------------------------------------
 
     def read(self, key: StateKey) -> ShareState | None:
-        """A share partition's state, None where none was made."""
+        """Return a share partition's state, None where none was made."""
         held = self._held.get(key)
         return None if held is None else held.state
 
@@ -247,7 +247,7 @@ class ShareStateShard:
         held.changed_ms = self._time.monotonic_ms()
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Nothing here is written in transactions."""
+        """Do nothing: nothing here is written in transactions."""
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
         """Start the clock that prunes."""
@@ -256,13 +256,13 @@ class ShareStateShard:
 
 
 def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
-    """Raises ``error`` for an epoch that is older than the known one."""
+    """Raise ``error`` for an epoch that is older than the known one."""
     if epoch != NO_EPOCH and epoch < known:
         raise error
 
 
 def apply_update(state: ShareState, written: Written) -> ShareState:
-    """The state with a change laid over it; -1 means that the start offset or leader epoch has not changed."""
+    """Lay a change over the state; -1 means that the start offset or leader epoch has not changed."""
     start_offset = state.start_offset if written.start_offset == UNCHANGED_OFFSET else written.start_offset
     spans = overlay(list(state.batches), written.batches)
     return replace(
@@ -275,7 +275,7 @@ def apply_update(state: ShareState, written: Written) -> ShareState:
 
 
 def join_equal(spans: Iterable[Span]) -> list[Span]:
-    """Neighbours in the same state, delivered equally often, as one."""
+    """Join neighbours in the same state, delivered equally often, to one."""
     result: list[Span] = []
     for span in spans:
         before = result[-1] if result else None
@@ -287,7 +287,7 @@ def join_equal(spans: Iterable[Span]) -> list[Span]:
 
 
 def snapshot_state(value: ShareSnapshotValue) -> ShareState:
-    """The state that a snapshot says."""
+    """Read the state that a snapshot says."""
     return ShareState(
         value.start_offset,
         tuple(decode_spans(value.state_batches)),
@@ -300,7 +300,7 @@ def snapshot_state(value: ShareSnapshotValue) -> ShareState:
 
 
 def encode_spans(spans: Iterable[Span]) -> list[StateBatch]:
-    """Spans as records hold them."""
+    """Convert spans to what records hold."""
     return [
         StateBatch(
             first_offset=span.first,
@@ -313,7 +313,7 @@ def encode_spans(spans: Iterable[Span]) -> list[StateBatch]:
 
 
 def decode_spans(batches: Iterable[Any]) -> list[Span]:
-    """The spans that records hold, in order. A state that is not known counts as available."""
+    """Read the spans that records hold, in order. A state that is not known counts as available."""
     known = {int(state): state for state in RecordState}
     return sorted(
         Span(

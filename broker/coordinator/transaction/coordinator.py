@@ -85,7 +85,7 @@ class TransactionCoordinator:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> Deferred[InitProducerIdResponse]:
-        """InitProducerId v0-6 with a transactional id; over an open transaction it only decides its abort.
+        """Answer InitProducerId v0-6 with a transactional id; over an open transaction it only decides its abort.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
         UnsupportedVersionError (two-phase commit is not offered).
@@ -127,13 +127,14 @@ class TransactionCoordinator:
     def verify_partition(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey
     ) -> Deferred[None]:
-        """Raises TransactionAbortableError unless the partition is part of the open transaction; settles when it is
-        committed that it is."""
+        """Raise TransactionAbortableError unless the partition is part of the open transaction; settles when it is
+        committed that it is.
+        """
         self._shard(transactional_id).verify_partition(transactional_id, producer, partition)
         return self.runtime.when_committed(transactional_id, None)
 
     def end(self, request: EndTxnRequest, version: int) -> Deferred[ProducerIdAndEpoch]:
-        """EndTxn v0-5: answered once the decision is committed, with the id and epoch to go on with."""
+        """Answer EndTxn v0-5 once the decision is committed, with the id and epoch to go on with."""
         shard = self._shard(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)
@@ -143,11 +144,11 @@ class TransactionCoordinator:
             raise NotCoordinatorError from error
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """The transaction of an id, for admin clients. Raises InvalidRequestError for the empty id."""
+        """Find the transaction of an id, for admin clients. Raises InvalidRequestError for the empty id."""
         return self._shard(transactional_id).transactions.get(transactional_id)
 
     def all_transactions(self) -> list[Transaction]:
-        """Every transaction. Raises CoordinatorLoadInProgressError."""
+        """Return every transaction. Raises CoordinatorLoadInProgressError."""
         return [found for shard in self.runtime.loaded_shards() for found in shard.transactions.values()]
 
     def _shard(self, transactional_id: str | None) -> TransactionShard:
@@ -165,7 +166,7 @@ class TransactionCoordinator:
         self._after(decided, transaction, partial(self._mark, transaction, marked))
 
     def _mark(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
-        """The decision is committed: write the markers, once the logs of the next partitions are open."""
+        """Write the markers of a committed decision, once the logs of the next partitions are open."""
         if not self._is_due(transaction, decided):
             return
         found = [self._markers.opening(partition) for partition in next_unmarked(transaction)]
@@ -185,7 +186,7 @@ class TransactionCoordinator:
             self._after(when_all(marked, None), transaction, partial(self._complete, transaction))
 
     def _complete(self, transaction: Transaction, marked: Deferred[None]) -> None:
-        """The markers are committed: write the complete record."""
+        """Write the complete record, as the markers are committed."""
         if not self._is_due(transaction, marked):
             return
         shard = self.runtime.shard_for(transaction.transactional_id)
@@ -230,8 +231,9 @@ class TransactionCoordinator:
         self._finish_later(transaction, RETRY_MS, ())
 
     def _write_markers(self, transaction: Transaction) -> tuple[float, list[Deferred[None]]]:
-        """Returns how long to wait before the next attempt, should partitions be left, and the markers that were
-        appended."""
+        """Write markers; return how long to wait before the next attempt, should partitions be left, and those that
+        were appended.
+        """
         written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
         epoch = self.runtime.leader_epoch(transaction.transactional_id)
@@ -270,5 +272,5 @@ class TransactionCoordinator:
 
 
 def next_unmarked(transaction: Transaction) -> list[PartitionKey]:
-    """The partitions whose markers are written in one turn."""
+    """Return the partitions whose markers are written in one turn."""
     return sorted(transaction.unmarked)[:MARKERS_PER_TURN]

@@ -20,13 +20,13 @@ class TransactionRecordSerde:
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Key and value as they stand in the log."""
+        """Encode key and value as they stand in the log."""
         value = record.value
         return _KEY_PREFIX + record.key.encode(0), None if value is None else value.encode_prefixed(_WRITTEN_VERSION)
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """The record of these bytes; None for a key of a newer kind. Raises InvalidRequestError."""
+        """Decode the record of these bytes; None for a key of a newer kind. Raises InvalidRequestError."""
         if bytes(key[:2]) != _KEY_PREFIX:
             return None
         decoded = None if value is None else TransactionLogValue.decode_prefixed(memoryview(value))

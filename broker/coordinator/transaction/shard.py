@@ -82,7 +82,7 @@ class TransactionShard:
         self._expiry_clock = RetentionClock(time)
 
     def _find(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
-        """The transaction of this very producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
+        """Find the transaction of this very producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.producer_id != producer_id:
             raise InvalidProducerIdMappingError
@@ -141,7 +141,7 @@ class TransactionShard:
         return CoordinatorResult(response, [_record(transactional_id, value)], on_append)
 
     def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
-        """Producer id, epoch, and the epoch a retry of this request would name (KIP-360)."""
+        """Choose producer id, epoch, and the epoch a retry of this request would name (KIP-360)."""
         expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         current = transaction.producer_epoch
         if transaction.is_epoch_exhausted and expected in (None, current):
@@ -167,7 +167,9 @@ class TransactionShard:
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
     ) -> CoordinatorResult[None]:
-        """AddPartitionsToTxn, AddOffsetsToTxn, and version 2's implicit adding; ``version`` is the client's."""
+        """Add partitions for AddPartitionsToTxn, AddOffsetsToTxn, and version 2's implicit adding; ``version`` is the
+        client's.
+        """
         transaction = self._find(transactional_id, *producer)
         if transaction.state in PREPARED:
             raise ConcurrentTransactionsError
@@ -193,7 +195,7 @@ class TransactionShard:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
     ) -> CoordinatorResult[ProducerIdAndEpoch]:
-        """EndTxn v0-5. The answer holds the id and epoch to go on with (version 2).
+        """Decide EndTxn v0-5. The answer holds the id and epoch to go on with (version 2).
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
         """
@@ -237,7 +239,7 @@ class TransactionShard:
         return on_append
 
     def complete(self, transaction: Transaction) -> CoordinatorResult[None]:
-        """All markers are written."""
+        """Complete the transaction, as all markers are written."""
         assert transaction.state in PREPARED
         value = transaction.complete(self._time.milliseconds())
         return CoordinatorResult(None, [_record(transaction.transactional_id, value)])
@@ -288,10 +290,10 @@ class TransactionShard:
             self._schedule_timeout(transaction, transaction.timeout_ms)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """There are no transactions in this topic."""
+        """Do nothing: there are no transactions in this topic."""
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Decided transactions get their markers now; open ones have what is left of their timeout."""
+        """Begin the markers of decided transactions; open ones have what is left of their timeout."""
         self._schedule_expiry()
         now_ms = self._time.milliseconds()
         for transaction in list(self.transactions.values()):
@@ -311,7 +313,9 @@ def _record(transactional_id: str, value: TransactionLogValue) -> CoordinatorRec
 
 
 def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> bool:
-    """A producer that names its id goes on only as this id's, or as the one whose exhausted epoch was replaced."""
+    """Tell whether a producer that names its id goes on: only as this id's, or as the one whose exhausted epoch was
+    replaced.
+    """
     if request.producer_id == transaction.producer_id:
         return True
     return request.producer_id == transaction.previous_producer_id and request.producer_epoch >= MAX_EPOCH - 1
@@ -330,7 +334,7 @@ def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
 
 
 def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
-    """The answer to an EndTxn that was decided already: the same if it asks the same."""
+    """Answer an EndTxn that was decided already: the same if it asks the same."""
     decided_commit = transaction.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
     if decided_commit is not commit:
         raise InvalidTxnStateError
@@ -340,7 +344,7 @@ def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResu
 
 
 def expire(transactions: dict[str, Transaction], oldest_ms: int) -> Parts:
-    """The tombstones of ids that were used last at ``oldest_ms``, part by part: there may be a million."""
+    """Write the tombstones of ids that were used last at ``oldest_ms``, part by part: there may be a million."""
     known = list(transactions)
     for begin in range(0, len(known), EXPIRY_PART):
         found = [transactions.get(transactional_id) for transactional_id in known[begin : begin + EXPIRY_PART]]

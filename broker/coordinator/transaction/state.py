@@ -134,7 +134,7 @@ class Transaction:
         )
 
     def initialize(self, producer_id: int, epoch: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
-        """InitProducerId gave this id and epoch."""
+        """Build the value after InitProducerId gave this id and epoch."""
         value = self._build_next(EMPTY, now_ms, ())
         value.producer_id = producer_id
         value.producer_epoch = epoch
@@ -143,7 +143,7 @@ class Transaction:
         return value
 
     def add_partitions(self, added: Iterable[PartitionKey], *, client_version: int, now_ms: int) -> TransactionLogValue:
-        """Ongoing, with these partitions too."""
+        """Build the value of an ongoing transaction with these partitions too."""
         value = self._build_next(ONGOING, now_ms, self.partitions.union(added))
         value.client_transaction_version = client_version
         if self.state is not ONGOING:
@@ -151,13 +151,15 @@ class Transaction:
         return value
 
     def fence(self, now_ms: int) -> TransactionLogValue:
-        """PrepareAbort with the epoch raised once: the producer that has the old one is out."""
+        """Build PrepareAbort with the epoch raised once: the producer that has the old one is out."""
         value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
         value.producer_epoch = self.producer_epoch + 1
         return value
 
     def prepare(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
-        """The decision. Version 2 raises the epoch; ``next_producer_id`` is -1 unless that exhausts it."""
+        """Build the value of the decision. Version 2 raises the epoch; ``next_producer_id`` is -1 unless that exhausts
+        it.
+        """
         value = self._build_next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
         value.client_transaction_version = client_version
         if client_version >= 2:
@@ -168,7 +170,7 @@ class Transaction:
         return value
 
     def complete(self, now_ms: int) -> TransactionLogValue:
-        """All markers are written; a change of producer id that was due happens now."""
+        """Build the value after all markers are written; a change of producer id that was due happens now."""
         value = self._build_next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
         value.client_transaction_version = self.client_version
         if self.next_producer_id != NO_PRODUCER_ID:
@@ -178,7 +180,7 @@ class Transaction:
 
 
 def by_topic(partitions: Iterable[PartitionKey]) -> list[PartitionsSchema]:
-    """Partitions as records and answers hold them."""
+    """Group partitions by topic, as records and answers hold them."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

@@ -186,7 +186,7 @@ class MemberShareStates:
         self._send_soon()
 
     def _coordinator(self, key: StateKey) -> int | None:
-        """The leader of a state's partition by the newest image; without the topic it is created."""
+        """Find the leader of a state's partition by the newest image; without the topic it is created."""
         topic = self._controller.image.topic_named(SHARE_GROUP_STATE_TOPIC)
         if topic is None:
             with suppress(KafkaError):

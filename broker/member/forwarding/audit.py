@@ -51,20 +51,20 @@ def note_forwarded(context: RequestContext, frame: memoryview, response: memoryv
 
 
 def topics_created(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each new topic."""
+    """Yield a line for each new topic."""
     if not request.validate_only:
         for topic in succeeded(response.topics):
             yield from note_line("topic created", context, name=topic.name)
 
 
 def topics_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """A line for each topic that is gone."""
+    """Yield a line for each topic that is gone."""
     for topic in succeeded(response.responses):
         yield from note_line("topic deleted", context, name=topic.name)
 
 
 def partitions_added(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each topic that has more partitions."""
+    """Yield a line for each topic that has more partitions."""
     counts = {topic.name: topic.count for topic in request.topics}
     if not request.validate_only:
         for topic in succeeded(response.results):
@@ -72,7 +72,7 @@ def partitions_added(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def configs_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each resource with other configs."""
+    """Yield a line for each resource with other configs."""
     keys = {
         (resource.resource_type, resource.resource_name): [config.name for config in resource.configs]
         for resource in request.resources
@@ -84,7 +84,7 @@ def configs_changed(context: RequestContext, request: Any, response: Any) -> Lin
 
 
 def quotas_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each entity with other quotas."""
+    """Yield a line for each entity with other quotas."""
     keys = {entity_of(entry): [op.key for op in entry.ops] for entry in request.entries}
     if not request.validate_only:
         for entry in succeeded(response.entries):
@@ -97,13 +97,13 @@ def entity_of(entry: Any) -> tuple[tuple[str, str | None], ...]:
 
 
 def credentials_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each password that was set or removed."""
+    """Yield a line for each password that was set or removed."""
     users = {result.user for result in succeeded(response.results)}
     return note_credentials(context, (change for change in changes_of(request) if change.name in users))
 
 
 def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
-    """A line for each new ACL."""
+    """Yield a line for each new ACL."""
     rules = (
         AccessRule(
             acl.resource_type,
@@ -121,7 +121,7 @@ def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
 
 
 def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """A line for each ACL that is gone; one that two filters found has one."""
+    """Yield a line for each ACL that is gone; one that two filters found has one."""
     rules = {
         AccessRule(
             acl.resource_type,
@@ -139,26 +139,26 @@ def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def token_created(context: RequestContext, _: Any, response: Any) -> Lines:
-    """The line of a new token."""
+    """Yield the line of a new token."""
     owner = f"{response.principal_type}:{response.principal_name}"
     for made in succeeded([response]):
         yield from note_line("token created", context, token=made.token_id, owner=owner)
 
 
 def token_renewed(context: RequestContext, _: Any, response: Any) -> Lines:
-    """The line of a token that ends later."""
+    """Yield the line of a token that ends later."""
     for changed in succeeded([response]):
         yield from note_line("token renewed", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def token_expired(context: RequestContext, _: Any, response: Any) -> Lines:
-    """The line of a token whose end was set."""
+    """Yield the line of a token whose end was set."""
     for changed in succeeded([response]):
         yield from note_line("token expired", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
-    """A line for each topic with a new leader."""
+    """Yield a line for each topic with a new leader."""
     for topic in response.replica_election_results:
         indexes = [partition.partition_id for partition in succeeded(topic.partition_result)]
         if indexes:
@@ -166,7 +166,7 @@ def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
-    """A line for each topic whose partitions get other replicas, or do not any more."""
+    """Yield a line for each topic whose partitions get other replicas, or do not any more."""
     for topic in response.responses:
         indexes = [partition.partition_index for partition in succeeded(topic.partitions)]
         if indexes and not response.error_code:
@@ -174,7 +174,7 @@ def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def features_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """The line of new levels of features: all of a request or none."""
+    """Yield the line of new levels of features: all of a request or none."""
     levels = {update.feature: update.max_version_level for update in request.feature_updates}
     failed = response.error_code or any(result.error_code for result in response.results)
     if levels and not failed and not request.validate_only:
@@ -182,7 +182,7 @@ def features_changed(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def broker_unregistered(context: RequestContext, request: Any, response: Any) -> Lines:
-    """The line of a broker that the cluster forgets."""
+    """Yield the line of a broker that the cluster forgets."""
     for _ in succeeded([response]):
         yield from note_line("broker unregistered", context, broker=request.broker_id)
 

@@ -80,7 +80,7 @@ class Leading:
     # ---- appends
 
     def check_in_sync_replicas(self) -> None:
-        """Raises NotEnoughReplicasError while the ISR is too small for acks=all."""
+        """Raise NotEnoughReplicasError while the ISR is too small for acks=all."""
         core = self.core
         if core.is_under_min_isr:
             raise NotEnoughReplicasError(
@@ -89,26 +89,27 @@ class Leading:
             )
 
     def note_append(self, log_end_offset: int) -> None:
-        """The log got longer, and no sync is asked for."""
+        """Note that the log got longer, and no sync is asked for."""
         if not self._moved(self.core.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_unsynced(self, log_end_offset: int) -> None:
-        """The log got longer; for this replica the new records count when they are synced."""
+        """Note that the log got longer; for this replica the new records count when they are synced."""
         self.core.note_append(log_end_offset, self._now_ms, self.core.committed_end)
         self._partition.offsets_moved()
 
     def note_synced(self, offset: int) -> None:
-        """This replica's records below ``offset`` are synced, or need no sync."""
+        """Note that this replica's records below ``offset`` are synced, or need no sync."""
         self._moved(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
         self._syncs.advance(offset)
 
     def fail_syncs(self, error: KafkaError) -> None:
-        """This replica's records cannot be synced: who waits for that alone (acks=1) is told."""
+        """Fail those who wait for this replica's sync alone (acks=1): its records cannot be synced."""
         self._syncs.fail(error)
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Settles when a produce request may be answered whose last record is at ``offset``; None when it may be now.
+        """Return what settles when a produce request may be answered whose last record is at ``offset``; None when it
+        may be now.
 
         Fails with NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError,
         KafkaStorageError.
@@ -138,8 +139,9 @@ class Leading:
         self._settle_deletions()
 
     def when_deleted(self, offset: int, timeout_ms: float) -> Deferred[int]:
-        """Settles with the low watermark once it is at ``offset``. Fails with NotLeaderOrFollowerError,
-        RequestTimedOutError."""
+        """Return what settles with the low watermark once it is at ``offset``. Fails with NotLeaderOrFollowerError,
+        RequestTimedOutError.
+        """
         if self.low_watermark >= offset:
             return completed(self.low_watermark)
         waiting = self._deletions.wait(offset - 1)
@@ -177,7 +179,7 @@ class Leading:
         return self.core.proposal(self._now_ms)
 
     def close(self, error: KafkaError) -> None:
-        """Leadership is over: who waits for followers is told ``error``."""
+        """End leadership: who waits for followers is told ``error``."""
         self._syncs.fail(error)
         self._deletions.fail(error)
 

@@ -81,7 +81,7 @@ class PartitionThrottle:
         return self._is_named and self._quota.is_exceeded(self._monotonic_ms())
 
     def note_sent(self, size: int) -> None:
-        """Records go to a follower."""
+        """Record that records go to a follower."""
         if self._is_named:
             self._quota.record(size, self._monotonic_ms())
 

@@ -21,5 +21,5 @@ class Roles(Protocol):
         ...
 
     def drop(self, partition: Partition) -> None:
-        """A partition's log goes: it has no role any more."""
+        """Drop the role of a partition whose log goes."""
         ...

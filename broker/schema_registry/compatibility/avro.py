@@ -35,7 +35,7 @@ PROMOTIONS = {
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
-    """Reasons why data of ``writer`` cannot be read by ``reader``."""
+    """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
     return Comparison(reader.model["types"], writer.model["types"]).faults(
         reader.model["root"], writer.model["root"], "/"
     )
@@ -51,7 +51,7 @@ class Comparison:
         """Faults of the pairs of records met so far; none while a pair is under way."""
 
     def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
-        """Reasons against reading ``writer`` as ``reader``."""
+        """Collect reasons against reading ``writer`` as ``reader``."""
         if isinstance(writer, list):
             return [fault for one in writer for fault in self.faults(reader, one, path)]
         if isinstance(reader, list):
@@ -131,7 +131,7 @@ def _kind(node: Any) -> str:
 
 
 def _name_faults(reader: Any, writer: Any, path: str) -> list[str]:
-    """Names are compared without their namespace, as Avro's Java library does."""
+    """Compare names without their namespace, as Avro's Java library does."""
     if reader["name"].rpartition(".")[2] == writer["name"].rpartition(".")[2] or writer["name"] in reader["aliases"]:
         return []
     return [_fault("NAME_MISMATCH", path, f"{reader['name']} reads {writer['name']}")]

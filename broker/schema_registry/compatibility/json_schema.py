@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
-    """Reasons why data of ``writer`` cannot be read by ``reader``."""
+    """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
     original, update = writer.model, reader.model
     comparison = Comparison(original["documents"], update["documents"])
     roots = Place(original["root"], original["root"]), Place(update["root"], update["root"])
@@ -80,7 +80,7 @@ class Comparison:
         self._progress = progress or Progress()
 
     def faults(self, original: Place, update: Place, path: str) -> list[str]:
-        """Reasons against taking what the original takes."""
+        """Collect reasons against taking what the original takes."""
         old, new = _followed(original, self._documents[0]), _followed(update, self._documents[1])
         pair = (id(old.node), id(new.node))
         if old.node is False or takes_all(new.node) or pair in self._progress.under_way:
@@ -111,7 +111,7 @@ class Comparison:
     # ---- combinations
 
     def _of_combinations(self, old: Place, new: Place, path: str) -> list[str] | None:
-        """Reasons where a side is a combination; None where both can be compared by their own keywords."""
+        """Collect reasons where a side is a combination; None where both can be compared by their own keywords."""
         before, after = _combination(old.node), _combination(new.node)
         if after is not None and before is None:
             return self._of_new_combination(old, new, after, path)
@@ -140,13 +140,13 @@ class Comparison:
         return [one for branch in _branches(old, name) for one in judge(branch)]
 
     def _covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
-        """Reasons where no branch takes what ``old`` takes."""
+        """Give the reason where no branch takes what ``old`` takes."""
         if any(not self.faults(old, branch, path) for branch in branches):
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
     def _any_covers(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
-        """Reasons where what all of ``olds`` take together may be refused by one of ``news``."""
+        """Give the reason where what all of ``olds`` take together may be refused by one of ``news``."""
         if all(any(not self.faults(old, new, path) for old in olds) for new in news):
             return []
         return [fault("PRODUCT_TYPE_EXTENDED", path)]
@@ -286,7 +286,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Reasons that lie in the types."""
+    """Collect reasons that lie in the types."""
     before, after = types_of(old), types_of(new)
     if before <= after:
         return []
@@ -294,7 +294,7 @@ def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 
 
 def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Reasons that lie in listed values."""
+    """Collect reasons that lie in listed values."""
     before, after = _listed(old), _listed(new)
     if after is None or (before is not None and all(one in after for one in before)):
         return []
@@ -302,7 +302,7 @@ def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 
 
 def bound_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Reasons that lie in bounds, patterns and multiples."""
+    """Collect reasons that lie in bounds, patterns and multiples."""
     found = []
     for names, sign, change in ((UPPER, 1, "DECREASED"), (LOWER, -1, "INCREASED")):
         for name in names:
@@ -345,7 +345,7 @@ def _schemas(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
 
 
 def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """Schemas by place, and the one of all further items."""
+    """Return schemas by place, and the one of all further items."""
     if "prefixItems" in node:
         return node["prefixItems"], node.get("items", True)
     items = node.get("items", True)

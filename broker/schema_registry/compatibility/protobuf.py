@@ -40,7 +40,7 @@ class Side(NamedTuple):
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
-    """Reasons why data of ``writer`` cannot be read by ``reader``."""
+    """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
     original, update = _side(writer), _side(reader)
     comparison = Comparison(original, update)
     if original.file.package != update.file.package:
@@ -150,7 +150,7 @@ class Comparison:
 
 
 def _oneofs(message: DescriptorProto) -> dict[str, set[int]]:
-    """Numbers of fields by their oneof, but for those that ``optional`` makes."""
+    """Collect numbers of fields by their oneof, but for those that ``optional`` makes."""
     found: dict[str, set[int]] = {}
     for field in message.field:
         if field.HasField("oneof_index") and not field.proto3_optional:

@@ -58,22 +58,22 @@ def parse(source: Source) -> ParsedSchema:
 
 
 def full_name(name: str, namespace: str) -> str:
-    """A name with its namespace."""
+    """Return a name with its namespace."""
     return name if "." in name or not namespace or name in PRIMITIVES else f"{namespace}.{name}"
 
 
 def name_of(node: dict[str, Any], space: str) -> str:
-    """The whole name of a named type, within a namespace."""
+    """Return the whole name of a named type, within a namespace."""
     return full_name(node["name"], node.get("namespace", space))
 
 
 def space_of(name: str) -> str:
-    """The namespace of a whole name."""
+    """Return the namespace of a whole name."""
     return name.rpartition(".")[0]
 
 
 def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
-    """The schema with whole names, each named type once in ``types`` and by its name elsewhere."""
+    """Return the schema with whole names, each named type once in ``types`` and by its name elsewhere."""
     if isinstance(node, str):
         return full_name(node, space)
     if isinstance(node, list):
@@ -124,12 +124,12 @@ class Writer:
         self._is_sorted = is_sorted
 
     def _foreign(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-        """The attributes that are not known."""
+        """Select the attributes that are not known."""
         names = [name for name in node if name not in known]
         return {name: node[name] for name in (sorted(names) if self._is_sorted else names)}
 
     def write(self, node: Any, space: str) -> Any:
-        """The node as it is written within a namespace."""
+        """Return the node as it is written within a namespace."""
         if isinstance(node, str):
             return _relative(full_name(node, space), space)
         if isinstance(node, list):
@@ -172,5 +172,5 @@ class Writer:
 
 
 def _relative(name: str, space: str) -> str:
-    """A whole name as it is written within a namespace."""
+    """Return a whole name as it is written within a namespace."""
     return name.removeprefix(f"{space}.") if space and space_of(name) == space else name

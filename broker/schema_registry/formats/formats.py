@@ -87,7 +87,7 @@ def read(source: Source) -> ParsedSchema:
 
 
 def check_characters(*texts: str) -> None:
-    """Raises InvalidSchemaError for half a character (a surrogate), which JSON can name and UTF-8 cannot write."""
+    """Raise InvalidSchemaError for half a character (a surrogate), which JSON can name and UTF-8 cannot write."""
     try:
         for text in texts:
             text.encode()
@@ -96,7 +96,7 @@ def check_characters(*texts: str) -> None:
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
-    """Reasons why data of ``writer`` cannot be read by ``reader``; none where it can."""
+    """Collect reasons why data of ``writer`` cannot be read by ``reader``; none where it can."""
     if reader.source.schema_type != writer.source.schema_type:
         return ["Incompatible because of different schema type"]
     rules = importlib.import_module(RULES[reader.source.schema_type])

@@ -130,7 +130,7 @@ class Writer:
 
 
 def _members(message: DescriptorProto) -> Iterator[tuple[int | None, list[FieldDescriptorProto]]]:
-    """Fields by themselves, and those of a oneof together where its first one stands."""
+    """Iterate over fields by themselves, and those of a oneof together where its first one stands."""
     oneofs: dict[int, list[FieldDescriptorProto]] = {}
     rows: list[tuple[int | None, list[FieldDescriptorProto]]] = []
     for field in message.field:
@@ -158,13 +158,13 @@ def _field_options(field: FieldDescriptorProto) -> Iterator[str]:
 
 
 def camel_case(name: str) -> str:
-    """The name of a field in JSON, if nothing else is said."""
+    """Return the name of a field in JSON, if nothing else is said."""
     first, *others = name.split("_")
     return first + "".join(one[:1].upper() + one[1:] for one in others)
 
 
 def _options(options: Any, prefix: str = "") -> Iterator[str]:
-    """The options that are set, but for custom ones."""
+    """Yield the options that are set, but for custom ones."""
     for field, value in options.ListFields():
         if field.is_extension or field.name in ("map_entry", "uninterpreted_option"):
             continue

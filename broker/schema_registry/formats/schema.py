@@ -52,7 +52,7 @@ def parse_json(text: str) -> Any:
 
 
 def check_depth(value: Any) -> None:
-    """Raises InvalidSchemaError for more than MAX_DEPTH levels."""
+    """Raise InvalidSchemaError for more than MAX_DEPTH levels."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [one for each in level for one in _inner(each)]
@@ -68,5 +68,5 @@ def _inner(value: Any) -> list[Any]:
 
 
 def compact(value: Any, *, is_sorted: bool = False) -> str:
-    """JSON without spaces; names in their own order or in that of the alphabet."""
+    """Write JSON without spaces; names in their own order or in that of the alphabet."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=is_sorted)

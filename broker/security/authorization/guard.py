@@ -87,7 +87,7 @@ class Call:
         return self._authorizer.authorize(self.context, operation, ResourceType.TOPIC, name, is_filter=is_filter)
 
     def require(self, need: Need) -> None:
-        """Raises the authorization error of the resource's type unless the client may do this."""
+        """Raise the authorization error of the resource's type unless the client may do this."""
         if not self.may(need):
             raise ERRORS[need.resource_type]
 

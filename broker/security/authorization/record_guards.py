@@ -95,7 +95,7 @@ def produce_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Hand
 
 
 def _require_transaction(call: Call) -> None:
-    """Raises TransactionalIdAuthorizationFailedError, CloseConnectionError where no answer is waited for."""
+    """Raise TransactionalIdAuthorizationFailedError, CloseConnectionError where no answer is waited for."""
     transactional_id = call.request.transactional_id
     if transactional_id is None or not call.may(
         Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)

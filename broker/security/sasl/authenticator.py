@@ -145,13 +145,13 @@ class SaslAuthenticator:
             return self._fail(f"malformed request during SASL authentication: {error.message}")
 
     def _pass_on(self, header: RequestHeader, _body: memoryview) -> Outcome:
-        """ApiVersions: one that is answered with the whole table ends the state; the broker answers both."""
+        """Pass ApiVersions on: one that is answered with the whole table ends the state; the broker answers both."""
         if header.api_version <= MAX_API_VERSIONS:
             self.state = State.HANDSHAKE
         return PASS_ON
 
     def _begin(self, header: RequestHeader, body: memoryview) -> Outcome:
-        """SaslHandshake: begin the mechanism. Raises InvalidRequestError."""
+        """Begin the mechanism, for SaslHandshake. Raises InvalidRequestError."""
         check_version(header, SaslHandshakeRequest)
         chosen = SaslHandshakeRequest.decode(body, header.api_version).mechanism
         self.mechanism = chosen
@@ -170,7 +170,7 @@ class SaslAuthenticator:
         return self._fail("a second SaslHandshake during SASL authentication", encode(header, response))
 
     def _authenticate(self, header: RequestHeader, body: memoryview) -> Outcome:
-        """SaslAuthenticate: evaluate a token. Raises InvalidRequestError."""
+        """Evaluate a token, for SaslAuthenticate. Raises InvalidRequestError."""
         check_version(header, SaslAuthenticateRequest)
         request = SaslAuthenticateRequest.decode(body, header.api_version)
         self._header = header
@@ -188,7 +188,7 @@ class SaslAuthenticator:
         return self.conclude(lambda: reply) if isinstance(reply, Reply) else Outcome(None, work=reply)
 
     def _check_mechanism(self) -> None:
-        """Raises AuthenticationFailedError."""
+        """Check the mechanism of a re-authentication against the one before. Raises AuthenticationFailedError."""
         previous = self._previous
         if previous is not None and previous.mechanism != self.mechanism:
             raise AuthenticationFailedError(
@@ -214,7 +214,7 @@ class SaslAuthenticator:
         return Outcome(encode(header, response))
 
     def _accept(self, evaluation: Evaluation) -> Reply:
-        """The mechanism's reply. Raises AuthenticationFailedError."""
+        """Return the mechanism's reply. Raises AuthenticationFailedError."""
         mechanism, previous = self._mechanism, self._previous
         assert mechanism is not None
         kind = "authentication" if previous is None else "re-authentication"
@@ -256,18 +256,18 @@ TABLE: dict[tuple[State, int], Step] = {
 
 
 def throw(error: Exception) -> NoReturn:
-    """Raises the error."""
+    """Raise the error."""
     raise error
 
 
 def check_version(header: RequestHeader, request: type[Message]) -> None:
-    """Raises InvalidRequestError for a version that is not served."""
+    """Raise InvalidRequestError for a version that is not served."""
     if not request.VERSIONS.has(header.api_version):
         raise InvalidRequestError(f"version {header.api_version} is not served")
 
 
 def encode(header: RequestHeader, response: Message) -> bytes:
-    """The whole frame of a response."""
+    """Encode the whole frame of a response."""
     prefix = _PREFIXES[response_header_version(ApiKey(header.api_key), header.api_version)]
     body = response.encode(header.api_version)
     return prefix.pack(len(body) + prefix.size - 4, header.correlation_id) + body

@@ -41,7 +41,7 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """The only entry of a text. Raises ConfigError, which shows nothing of the text: it holds passwords."""
+    """Parse the only entry of a text. Raises ConfigError, which shows nothing of the text: it holds passwords."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[0].is_mark or tokens[1].text.lower() not in FLAGS:
         raise _refuse("MODULE, a flag such as required, options, and a semicolon")

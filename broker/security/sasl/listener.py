@@ -89,7 +89,7 @@ class SaslListener:
         return SaslAuthenticator(self.mechanisms, self._lifetimes_ms, previous)
 
     def _build(self, mechanism: str, credentials: Credentials, tokens: TokenCredentials) -> Callable[[], Mechanism]:
-        """The way to begin an exchange by a mechanism. Raises ConfigError."""
+        """Build the way to begin an exchange by a mechanism. Raises ConfigError."""
         if mechanism == OAUTHBEARER:
             from tidelog.broker.security.sasl.oauth.settings import build_tokens  # needs OpenSSL
 
@@ -115,7 +115,7 @@ class SaslListener:
 
 
 def check_listener(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
-    """Raises ConfigError for a listener that cannot authenticate as it is told to."""
+    """Raise ConfigError for a listener that cannot authenticate as it is told to."""
     name = endpoint.listener_name
     if OAUTHBEARER in SaslListener(name, texts, lambda _user, _mechanism: None).mechanisms:
         from tidelog.broker.security.sasl.oauth.settings import check_endpoint
@@ -124,7 +124,7 @@ def check_listener(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
 
 
 def check_handler(listener: str, mechanism: str, texts: Mapping[str, str]) -> None:
-    """Raises ConfigError for a handler of another mechanism."""
+    """Raise ConfigError for a handler of another mechanism."""
     key = f"{listener_prefix(listener)}{mechanism.lower()}.{HANDLER_KEY}"
     allowed = PLAIN_HANDLER if mechanism == PLAIN else "no value"
     if texts.get(key, "") not in ("", allowed):
@@ -132,13 +132,13 @@ def check_handler(listener: str, mechanism: str, texts: Mapping[str, str]) -> No
 
 
 def module_of(listener: str, mechanism: str, texts: Mapping[str, str]) -> LoginModule | None:
-    """The login module of a mechanism's JAAS text; None where there is none. Raises ConfigError."""
+    """Parse the login module of a mechanism's JAAS text; None where there is none. Raises ConfigError."""
     jaas = mechanism_values(texts, listener, mechanism)[JAAS_KEY]
     return None if jaas is None else parse_jaas(jaas)
 
 
 def plain_users(module: LoginModule) -> PlainUsers:
-    """The users of PLAIN's login module."""
+    """Collect the users of PLAIN's login module."""
     return PlainUsers(
         {
             option.removeprefix(USER_OPTION): password

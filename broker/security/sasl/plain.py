@@ -58,5 +58,5 @@ class PlainServer:
 
 
 def digest_of(password: str) -> bytes:
-    """SHA-256 of a password."""
+    """Compute the SHA-256 of a password."""
     return hashlib.sha256(password.encode("utf-8", "surrogatepass")).digest()

@@ -77,14 +77,16 @@ class ScramUsers:
         """Makes the salts of unknown users."""
 
     def find_token(self, token_id: str) -> TokenCredential:
-        """The credential of a token's bearer. Raises InvalidTokenError for an unknown or expired one, as Kafka does."""
+        """Find the credential of a token's bearer. Raises InvalidTokenError for an unknown or expired one, as Kafka
+        does.
+        """
         found = self._tokens(token_id, self.mechanism)
         if found is None:
             raise InvalidTokenError("unknown or expired delegation token")
         return found
 
     def find(self, user: str) -> tuple[ScramState, bool]:
-        """A user's credential and True; for an unknown user one that no proof fits, and False."""
+        """Find a user's credential and True; for an unknown user one that no proof fits, and False."""
         known = self._look_up(user, self.mechanism)
         salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]  # of known users too: time shall not tell them
         size = hashlib.new(self.hash_name).digest_size
@@ -162,12 +164,12 @@ class ScramServer:
 
 
 def unescape_name(name: str) -> str:
-    """A user's name without the escapes of RFC 5802."""
+    """Return a user's name without the escapes of RFC 5802."""
     return name.replace("=2C", ",").replace("=3D", "=")
 
 
 def decode_base64(text: str) -> bytes:
-    """The bytes of strict base64. Raises InvalidTokenError."""
+    """Decode the bytes of strict base64. Raises InvalidTokenError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -32,7 +32,7 @@ class TlsClient:
         self._context = build_client_context(values)
 
     def context(self, values: Mapping[str, Any]) -> ssl.SSLContext:
-        """The context of the next connection. Reads files that changed: for a worker thread."""
+        """Return the context of the next connection. Reads files that changed: for a worker thread."""
         with self._lock:
             found = (values, stamps_of(values))
             if found != self._read:
@@ -45,7 +45,7 @@ class TlsClient:
 
 
 def build_client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
-    """The context of a client with these values. Reads files; raises ConfigError."""
+    """Build the context of a client with these values. Reads files; raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.check_hostname = bool(values["ssl.endpoint.identification.algorithm"])

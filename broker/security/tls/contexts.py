@@ -37,7 +37,7 @@ _CRL_MARK = "-----BEGIN X509 CRL-----"
 
 
 def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
-    """The context of a listener with these values and this keystore. Reads files; raises ConfigError."""
+    """Build the context of a listener with these values and this keystore. Reads files; raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 1
@@ -69,7 +69,7 @@ def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], s
 
 
 def check_suites(suites: Sequence[str]) -> None:
-    """Raises ConfigError for a suite that is not known, and for some of TLS 1.3's."""
+    """Raise ConfigError for a suite that is not known, and for some of TLS 1.3's."""
     unknown = sorted(set(suites) - TLS12_SUITES.keys() - TLS13_SUITES)
     if unknown:
         raise refuse("ssl.cipher.suites", ",".join(unknown), ", ".join(sorted({*TLS12_SUITES, *TLS13_SUITES})))

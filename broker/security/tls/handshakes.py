@@ -145,7 +145,7 @@ class _Handshake:
         )
 
     def wait(self, wanted: Step) -> None:
-        """Be called when the socket can be read, or written."""
+        """Wait until the socket can be read, or written."""
         self._waits_for = wanted
         loop, descriptor = self._all.loop, self._sock.fileno()
         if wanted is Step.WANTS_BYTES:

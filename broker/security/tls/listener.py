@@ -75,7 +75,7 @@ class TlsListener:
         return found
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """The bearer of a checked certificate. Raises NoRuleMatchesError, MalformedCertificateError."""
+        """Return the bearer of a checked certificate. Raises NoRuleMatchesError, MalformedCertificateError."""
         return Principal(USER, self._rules.name_of(subject_of(certificate))) if certificate else ANONYMOUS
 
 
@@ -87,7 +87,7 @@ def prepare(values: Mapping[str, Any]) -> Prepared:
 
 
 def identity_of(store: KeyStore) -> Identity:
-    """The identity of the first certificate of a chain. Raises ConfigError."""
+    """Read the identity of the first certificate of a chain. Raises ConfigError."""
     match = _CERTIFICATE.search(store.pem.decode("ascii", "replace"))
     try:
         certificate = ssl.PEM_cert_to_DER_cert(match[0]) if match is not None else b""
@@ -98,7 +98,7 @@ def identity_of(store: KeyStore) -> Identity:
 
 
 def check_identity(values: Mapping[str, Any], old: Identity, new: Identity) -> None:
-    """Raises ConfigError unless clients that knew the old certificate will know the new one."""
+    """Raise ConfigError unless clients that knew the old certificate will know the new one."""
     if old.subject != new.subject and not values["ssl.allow.dn.changes"]:
         raise refuse("ssl.keystore", new.subject, f"the subject {old.subject}, unless ssl.allow.dn.changes=true")
     if not old.host_names <= new.host_names and not values["ssl.allow.san.changes"]:

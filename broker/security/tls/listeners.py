@@ -66,7 +66,7 @@ class TlsListeners:
         self.handshakes.begin(sock, self._listeners[name], host, on_ready=on_ready, on_failed=on_failed)
 
     def listener(self, name: str) -> TlsListener:
-        """The listener of this name."""
+        """Return the listener of this name."""
         return self._listeners[name]
 
     def reload(self) -> None:
@@ -95,7 +95,7 @@ class TlsListeners:
             self._read(listener, even_if_unchanged=False)
 
     def samples(self) -> Iterator[Sample]:
-        """When each listener's certificate ends, in seconds since 1970."""
+        """Tell when each listener's certificate ends, in seconds since 1970."""
         for name, listener in self._listeners.items():
             yield Sample(EXPIRY_METRIC, "gauge", {"listener": name}, listener.prepared.identity.expires_s)
 
@@ -164,5 +164,5 @@ class TlsListeners:
 
 
 def stores_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a listener's values that may change while the broker runs."""
+    """Select those of a listener's values that may change while the broker runs."""
     return {key: values[key] for key in STORE_KEYS}

@@ -35,7 +35,7 @@ class Rule(NamedTuple):
     case: str = ""
 
     def apply(self, subject: str) -> str | None:
-        """The name, or None where the rule is not for this subject."""
+        """Return the name, or None where the rule is not for this subject."""
         if self.pattern is None:
             return subject
         if self.pattern.fullmatch(subject) is None:
@@ -52,7 +52,7 @@ class PrincipalRules:
         self._rules = parse_rules(",".join(rules) or DEFAULT_RULE)
 
     def name_of(self, subject: str) -> str:
-        """The principal's name. Raises NoRuleMatchesError."""
+        """Return the principal's name. Raises NoRuleMatchesError."""
         for rule in self._rules:
             name = rule.apply(subject)
             if name is not None:
@@ -61,7 +61,7 @@ class PrincipalRules:
 
 
 def parse_rules(text: str) -> list[Rule]:
-    """The rules of a text, separated by commas. Raises ConfigError."""
+    """Parse the rules of a text, separated by commas. Raises ConfigError."""
     rules, position = [], 0
     while position < len(text):
         match = _RULE.match(text, position)

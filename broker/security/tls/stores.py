@@ -31,7 +31,7 @@ class KeyStore(NamedTuple):
 
 
 def read_key_store(values: Mapping[str, Any]) -> KeyStore:
-    """The keystore of a listener. Raises ConfigError."""
+    """Read the keystore of a listener. Raises ConfigError."""
     key, chain, location = (
         values["ssl.keystore.key"], values["ssl.keystore.certificate.chain"], values["ssl.keystore.location"]
     )  # fmt: skip
@@ -49,7 +49,7 @@ def read_key_store(values: Mapping[str, Any]) -> KeyStore:
 
 
 def read_trust_store(values: Mapping[str, Any]) -> str | None:
-    """Trusted certificates in PEM form; None where no store is given. Raises ConfigError."""
+    """Read trusted certificates in PEM form; None where no store is given. Raises ConfigError."""
     certificates, location = values["ssl.truststore.certificates"], values["ssl.truststore.location"]
     if certificates:
         if location:
@@ -64,7 +64,7 @@ def read_trust_store(values: Mapping[str, Any]) -> str | None:
 
 
 def read_store(key: str, location: str) -> bytes:
-    """The bytes of a store's file. Raises ConfigError."""
+    """Read the bytes of a store's file. Raises ConfigError."""
     try:
         with open(location, "rb") as file:
             return file.read()
@@ -87,7 +87,7 @@ def is_pem(prefix: str, values: Mapping[str, Any], data: bytes) -> bool:
 
 
 def key_store_of_pkcs12(location: str, data: bytes, password: str) -> bytes:
-    """Key and chain of a PKCS12 file as PEM. Raises ConfigError."""
+    """Convert key and chain of a PKCS12 file to PEM. Raises ConfigError."""
     from cryptography.hazmat.primitives import serialization as form
 
     store = load_pkcs12("ssl.keystore.location", location, data, password)
@@ -99,7 +99,7 @@ def key_store_of_pkcs12(location: str, data: bytes, password: str) -> bytes:
 
 
 def trust_store_of_pkcs12(location: str, data: bytes, password: str | None) -> str:
-    """Certificates of a PKCS12 file as PEM. Raises ConfigError."""
+    """Convert certificates of a PKCS12 file to PEM. Raises ConfigError."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     store = load_pkcs12("ssl.truststore.location", location, data, password)
@@ -108,7 +108,7 @@ def trust_store_of_pkcs12(location: str, data: bytes, password: str | None) -> s
 
 
 def load_pkcs12(key: str, location: str, data: bytes, password: str | None) -> Any:
-    """A PKCS12 file's content. Raises ConfigError, also where ``cryptography`` is not installed."""
+    """Load a PKCS12 file's content. Raises ConfigError, also where ``cryptography`` is not installed."""
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
@@ -128,7 +128,7 @@ class FileStamp(NamedTuple):
 
 
 def stamps_of(values: Mapping[str, Any]) -> dict[str, FileStamp]:
-    """The stamps of a listener's store files. A file that is not there has none. For a thread."""
+    """Take the stamps of a listener's store files. A file that is not there has none. For a thread."""
     stamps = {}
     for key in STORE_FILES:
         try:
@@ -141,5 +141,5 @@ def stamps_of(values: Mapping[str, Any]) -> dict[str, FileStamp]:
 
 
 def refuse(key: str, value: object, allowed: str) -> ConfigError:
-    """The error for a value that its key cannot have."""
+    """Build the error for a value that its key cannot have."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")

@@ -34,7 +34,7 @@ class MalformedCertificateError(ValueError):
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER form, by RFC 2253. Raises MalformedCertificateError."""
+    """Write the subject of a certificate in DER form, by RFC 2253. Raises MalformedCertificateError."""
     try:
         return ",".join(reversed([_write_part(part) for part in _subject_parts(certificate)]))
     except (IndexError, ValueError) as error:
@@ -42,7 +42,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def host_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
-    """The alternative names of a certificate, by their kind and bytes. Raises MalformedCertificateError."""
+    """Read the alternative names of a certificate, by their kind and bytes. Raises MalformedCertificateError."""
     try:
         for tag, extensions in _fields(certificate):
             if tag == _EXTENSIONS:
@@ -53,7 +53,7 @@ def host_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
 
 
 def expiry_of(certificate: bytes) -> float:
-    """The end of a certificate's validity, in seconds since 1970. Raises MalformedCertificateError."""
+    """Read the end of a certificate's validity, in seconds since 1970. Raises MalformedCertificateError."""
     try:
         _, (tag, end, _) = _elements(_fields(certificate)[3][1])
         text = bytes(end).decode("ascii")
@@ -73,7 +73,7 @@ def _alternative_names(extensions: memoryview) -> Iterator[tuple[int, bytes]]:
 
 
 def _fields(certificate: bytes) -> list[tuple[int, memoryview]]:
-    """Tag and content of the signed fields, from the serial number on."""
+    """Read tag and content of the signed fields, from the serial number on."""
     _, whole, _ = _element(memoryview(certificate))
     _, signed, _ = _element(whole)
     fields = [(tag, content) for tag, content, _ in _elements(signed)]
@@ -81,7 +81,7 @@ def _fields(certificate: bytes) -> list[tuple[int, memoryview]]:
 
 
 def _subject_parts(certificate: bytes) -> list[memoryview]:
-    """The parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
+    """Read the parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
     fields = _fields(certificate)
     # serial number, signature algorithm, issuer, validity, subject
     tag, subject = fields[4]
@@ -105,7 +105,7 @@ def _write_attribute(attribute: memoryview) -> str:
 
 
 def escape_value(text: str) -> str:
-    """A value with its special characters escaped, and its blanks at both ends."""
+    """Escape a value's special characters, and its blanks at both ends."""
     escaped = "".join("\\00" if c == "\0" else "\\" + c if c in _ESCAPED else c for c in text)
     first = len(escaped) - len(escaped.lstrip(_BLANKS))
     last = len(escaped.rstrip(_BLANKS)) - 1
@@ -124,7 +124,7 @@ def _read_object_id(content: memoryview) -> str:
 
 
 def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Tag, content and whole of each element in ``content``."""
+    """Yield tag, content and whole of each element in ``content``."""
     while content:
         tag, inner, size = _element(content)
         yield tag, inner, content[:size]
@@ -132,7 +132,9 @@ def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview
 
 
 def _element(data: memoryview) -> tuple[int, memoryview, int]:
-    """Tag and content of the element at the start, and its whole size. Raises IndexError, MalformedCertificateError."""
+    """Read tag and content of the element at the start, and its whole size. Raises IndexError,
+    MalformedCertificateError.
+    """
     tag, length, start = data[0], data[1], 2
     if length & 0x80:
         count = length & 0x7F

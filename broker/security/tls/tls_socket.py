@@ -180,7 +180,7 @@ class TlsSocket:
         return 0
 
     def _chunk_of(self, file: RetainedFile, position: int, count: int) -> tuple[memoryview, int]:
-        """The next chunk, held bytes and then the file's, and how many are the file's.
+        """Take the next chunk, held bytes and then the file's, and say how many are the file's.
 
         Raises ColdSliceError, SliceCutShortError, OSError.
         """
@@ -193,7 +193,7 @@ class TlsSocket:
         return scratch[: held + read], read
 
     def _write(self, chunk: bytes | memoryview, owed: int) -> bool:
-        """One SSL_write; False when the socket did not take all: the chunk is kept then. Raises OSError."""
+        """Do one SSL_write; return False when the socket did not take all: the chunk is kept then. Raises OSError."""
         if self._offer(chunk):
             self._held = b""
             return True

@@ -107,7 +107,7 @@ class ClassicMember:
         self.is_new = False
 
     def vote(self, candidates: set[str]) -> str:
-        """The first of the member's protocols that all support."""
+        """Choose the first of the member's protocols that all support."""
         return next(name for name in self.protocols if name in candidates)
 
 
@@ -281,7 +281,7 @@ class ClassicGroup:
         return any(self._protocol_support.get(name, 0) == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol all members support that most of them prefer."""
+        """Choose the protocol all members support that most of them prefer."""
         size = len(self.members)
         candidates = {name for name, count in self._protocol_support.items() if count == size}
         votes: dict[str, int] = {}
@@ -291,7 +291,9 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def compute_subscribed_topics(self) -> set[str] | None:
-        """Topics of a consumer group's members; None when the group is not of consumers or they cannot be read."""
+        """Collect topics of a consumer group's members; None when the group is not of consumers or they cannot be
+        read.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
         if not self.members:
@@ -323,7 +325,7 @@ class ClassicGroup:
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> None:
-        """Raises UnknownMemberIdError, or FencedInstanceIdError when the static member has another id now."""
+        """Raise UnknownMemberIdError, or FencedInstanceIdError when the static member has another id now."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -353,12 +355,12 @@ class ClassicGroup:
             raise RebalanceInProgressError
 
     def validate_delete(self) -> None:
-        """Raises NonEmptyGroupError unless the group has no members."""
+        """Raise NonEmptyGroupError unless the group has no members."""
         if self.state is not EMPTY and self.state is not DEAD:
             raise NonEmptyGroupError
 
     def validate_offset_delete(self) -> None:
-        """Raises NonEmptyGroupError for a live group of which the subscription is not known. OffsetDelete v0."""
+        """Raise NonEmptyGroupError for a live group of which the subscription is not known. OffsetDelete v0."""
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise NonEmptyGroupError
 
@@ -374,7 +376,7 @@ class ClassicGroup:
 
 
 def parse_subscribed_topics(metadata: bytes) -> list[str]:
-    """Topics of a ConsumerProtocolSubscription: int16 version, then what version 0 prescribes for all later ones.
+    """Parse topics of a ConsumerProtocolSubscription: int16 version, then what version 0 prescribes for all later ones.
 
     Raises ValueError for other bytes. Source: ConsumerProtocolSubscription v0-3.
     """

@@ -114,7 +114,9 @@ class ClassicMembers:
             raise InconsistentGroupProtocolError from error
 
     def _draft(self, group: ConsumerGroup, request: JoinGroupRequest, *, is_new: bool) -> Draft:
-        """Raises UnknownMemberIdError, FencedInstanceIdError for a static member that names an id it does not have."""
+        """Draft the change that a joining member makes. Raises UnknownMemberIdError, FencedInstanceIdError for a static
+        member that names an id it does not have.
+        """
         records: list[CoordinatorRecord] = []
         instance_id = request.group_instance_id
         if not is_new:
@@ -152,7 +154,7 @@ class ClassicMembers:
         return CoordinatorResult(deferred, draft.records, on_append)
 
     def _downgrade(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
-        """This was the last member of the consumer protocol: the group is a classic one from now on."""
+        """Turn the group into a classic one: this was the last member of the consumer protocol."""
         joining = ConsumerMember(draft.member_id, draft.subscription, draft.current)
         records, become_classic = self._migration.downgrade(draft.group, replaced, joining)
         deferred: Deferred[JoinGroupResponse] = Deferred()
@@ -171,8 +173,8 @@ class ClassicMembers:
     # -- SyncGroup and Heartbeat --------------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest) -> SyncResult:
-        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
-        InconsistentGroupProtocolError, RebalanceInProgressError.
+        """Answer SyncGroup of a classic member of a consumer group. Raises UnknownMemberIdError, FencedInstanceIdError,
+        IllegalGenerationError, InconsistentGroupProtocolError, RebalanceInProgressError.
         """
         member, spec = classic_member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != member.current.epoch:
@@ -196,7 +198,9 @@ class ClassicMembers:
         return CoordinatorResult(deferred)
 
     def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError."""
+        """Answer Heartbeat of a classic member of a consumer group. Raises UnknownMemberIdError, FencedInstanceIdError,
+        IllegalGenerationError.
+        """
         member, _ = classic_member_of(group, request.member_id, request.group_instance_id)
         current = member.current
         if request.generation_id != current.epoch:
@@ -211,7 +215,7 @@ class ClassicMembers:
     # -- LeaveGroup ---------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """Each member leaves or gets its own error; the group's epoch rises once for all."""
+        """Remove each leaving member or give it its own error; the group's epoch rises once for all."""
         records: list[CoordinatorRecord] = []
         answers = [self._leave_one(group, leaving, records) for leaving in members]
         if records:
@@ -239,7 +243,9 @@ class ClassicMembers:
 
 
 def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Raises UnknownMemberIdError, FencedInstanceIdError when the static member has another id now."""
+    """Return the member of this id. Raises UnknownMemberIdError, FencedInstanceIdError when the static member has
+    another id now.
+    """
     if instance_id is not None:
         current = group.static_members.get(instance_id)
         if current is None:
@@ -255,7 +261,9 @@ def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> 
 def classic_member_of(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicSpec]:
-    """Raises UnknownMemberIdError too for a member of the consumer protocol."""
+    """Return a member of the classic protocol, and what it said of itself. Raises UnknownMemberIdError too for a member
+    of the consumer protocol.
+    """
     member = member_of(group, member_id, instance_id)
     if member.subscription.classic is None:
         raise UnknownMemberIdError

@@ -74,7 +74,7 @@ def append_error_for_client(error: KafkaError) -> KafkaError:
 
 
 def current_generation(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
-    """The JoinGroup answer of the generation as it stands; the leader gets the members' subscriptions."""
+    """Build the JoinGroup answer of the generation as it stands; the leader gets the members' subscriptions."""
     members = []
     if group.leader_id == member_id:
         protocol = group.protocol_name or ""
@@ -97,7 +97,7 @@ def current_generation(group: ClassicGroup, member_id: str) -> JoinGroupResponse
 
 
 def current_assignment(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
-    """The SyncGroup answer of the generation as it stands."""
+    """Build the SyncGroup answer of the generation as it stands."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
@@ -141,7 +141,7 @@ class ClassicRebalance:
         return self.remove_member(group, member, f"session of {member_id} is over")
 
     def watch(self, group: ClassicGroup, member: ClassicMember, awaiting: Deferred[Any]) -> None:
-        """Should the connection close under a waiting request, the member has one session to come back."""
+        """Give the member one session to come back, should the connection close under its waiting request."""
 
         def on_abandon() -> None:
             if group.members.get(member.member_id) is member:
@@ -172,7 +172,7 @@ class ClassicRebalance:
         return self.maybe_complete(group)
 
     def prepare_rebalance(self, group: ClassicGroup, reason: str) -> Step:
-        """All members must join again; those that wait for an assignment hear so at once."""
+        """Have all members join again; those that wait for an assignment hear so at once."""
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
@@ -200,7 +200,7 @@ class ClassicRebalance:
         return self.complete_join(group)
 
     def complete_join(self, group: ClassicGroup) -> Step:
-        """The generation begins: late dynamic members are out, everyone who joined hears the outcome."""
+        """Begin the generation: late dynamic members are out, everyone who joined hears the outcome."""
         self.timer.cancel(("join", group.group_id))
         for member in [m for m in group.members.values() if m.group_instance_id is None and not _has_joined(m)]:
             logger.info("group %s removes %s, which did not join again", group.group_id, member.member_id)
@@ -275,7 +275,7 @@ class ClassicRebalance:
         return self.complete_join(group)
 
     def _sync_over(self, group: ClassicGroup, generation_id: int) -> Step:
-        """Members that joined and never sent SyncGroup are out."""
+        """Remove members that joined and never sent SyncGroup."""
         if self.groups.get(group.group_id) is not group or group.generation_id != generation_id:
             return None
         if group.state not in (COMPLETING_REBALANCE, STABLE) or not group.pending_sync_members:
@@ -293,7 +293,9 @@ def _has_joined(member: ClassicMember) -> bool:
 
 
 def _waits(member: ClassicMember) -> bool:
-    """A known member inside JoinGroup or SyncGroup lives while its connection does; a new one may have gone."""
+    """Tell whether a member waits: a known one inside JoinGroup or SyncGroup lives while its connection does; a new one
+    may have gone.
+    """
     if member.is_new:
         return False
     waiting = (member.awaiting_join, member.awaiting_sync)

@@ -57,7 +57,7 @@ class ClassicSync:
     # -- SyncGroup ----------------------------------------------------------------------------------------------
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest) -> SyncResult:
-        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
+        """Answer SyncGroup. Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
         InconsistentGroupProtocolError, RebalanceInProgressError, CoordinatorNotAvailableError.
         """
         self._validate(group, request)
@@ -116,7 +116,9 @@ class ClassicSync:
     # -- Heartbeat ----------------------------------------------------------------------------------------------
 
     def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError, RebalanceInProgressError."""
+        """Answer Heartbeat. Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
+        RebalanceInProgressError.
+        """
         if group.state is DEAD:
             raise CoordinatorNotAvailableError
         group.validate_member(request.member_id, request.group_instance_id)
@@ -132,7 +134,7 @@ class ClassicSync:
     # -- LeaveGroup ---------------------------------------------------------------------------------------------
 
     def leave(self, group: ClassicGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """Each member leaves or gets its own error; one rebalance follows for all."""
+        """Remove each leaving member or give it its own error; one rebalance follows for all."""
         if group.state is DEAD:
             raise CoordinatorNotAvailableError
         responses = [self._leave_one(group, member) for member in members]

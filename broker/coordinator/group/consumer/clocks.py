@@ -46,7 +46,7 @@ class ConsumerClocks:
     def watch_revocation(
         self, group_id: str, member_id: str, subscription: Subscription, current: CurrentAssignment
     ) -> None:
-        """The time for giving partitions back runs while there are any to give back."""
+        """Run the time for giving partitions back while there are any to give back."""
         key = ("revoke", group_id, member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS or subscription.classic is not None:
             self._timer.cancel(key)
@@ -57,29 +57,29 @@ class ConsumerClocks:
             )
 
     def must_rejoin(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """A classic member was told to; the time runs from the first telling."""
+        """Begin the time in which a classic member must join again; it runs from the first telling."""
         key = ("rejoin", group_id, member_id)
         if not self._timer.is_scheduled(key):
             self._timer.schedule(key, subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id))
 
     def has_joined(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """It did; now it must come for its assignment."""
+        """Note that it joined again; now it must come for its assignment."""
         self._timer.cancel(("rejoin", group_id, member_id))
         self._timer.schedule(
             ("collect", group_id, member_id), subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id)
         )
 
     def has_collected(self, group_id: str, member_id: str) -> None:
-        """It came for its assignment."""
+        """Note that it came for its assignment."""
         self._timer.cancel(("collect", group_id, member_id))
 
     def cancel(self, group_id: str, member_id: str) -> None:
-        """The member is gone."""
+        """Stop all clocks of a member that is gone."""
         for kind in _KINDS:
             self._timer.cancel((kind, group_id, member_id))
 
     def start(self, group: ConsumerGroup) -> None:
-        """After loading every member has a whole session to show up."""
+        """Give every member a whole session to show up, after loading."""
         for member in group.members.values():
             self.heard_of(group.group_id, member.member_id, member.subscription)
             self.watch_revocation(group.group_id, member.member_id, member.subscription, member.current)

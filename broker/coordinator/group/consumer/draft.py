@@ -72,7 +72,7 @@ class Draft:
     upgraded: ClassicGroup | None = None
 
     def subscriptions(self) -> dict[str, Subscription]:
-        """All members as they will be."""
+        """Return all members as they will be."""
         found = {member_id: member.subscription for member_id, member in self.group.members.items()}
         if self.replaced is not None:
             found.pop(self.replaced, None)
@@ -80,7 +80,7 @@ class Draft:
         return found
 
     def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
-        """Names that a member will read, patterns resolved."""
+        """Return names that a member will read, patterns resolved."""
         regexes = self.group.regexes if self.regexes is None else self.regexes
         resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names + (resolved.topics if resolved is not None else ())
@@ -143,7 +143,7 @@ class DraftSteps:
         draft.regexes = resolved
 
     def _metadata_hash(self, draft: Draft) -> int:
-        """A number that changes when subscribed topics come, go, or grow; 0 while there are none."""
+        """Compute a number that changes when subscribed topics come, go, or grow; 0 while there are none."""
         names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
         images = (image for name in sorted(names) if (image := self.metadata.find(name)) is not None)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
@@ -185,7 +185,7 @@ def draft_of(
     current: CurrentAssignment,
     records: list[CoordinatorRecord],
 ) -> Draft:
-    """A draft that changes nothing yet."""
+    """Make a draft that changes nothing yet."""
     return Draft(
         group,
         member_id,
@@ -199,7 +199,7 @@ def draft_of(
 
 
 def take_a_step(draft: Draft, owned: Assignment | None) -> None:
-    """The member goes one step towards its target; ``owned`` is what it says it holds, None when it says nothing."""
+    """Move the member one step towards its target; ``owned`` is what it says it holds, None when it says nothing."""
     group = draft.group
     owners = group.owners
     if draft.replaced is not None:
@@ -218,7 +218,7 @@ def take_a_step(draft: Draft, owned: Assignment | None) -> None:
 
 
 def preferred_assignor(subscriptions: Iterable[Subscription], default: str) -> str:
-    """The one most members ask for."""
+    """Choose the assignor that most members ask for."""
     votes: dict[str, int] = {}
     for subscription in subscriptions:
         if subscription.server_assignor is not None:

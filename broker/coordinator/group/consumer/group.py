@@ -108,7 +108,7 @@ class ConsumerMember:
         self.current = current
 
     def check_epoch(self, epoch: int) -> None:
-        """Raises StaleMemberEpochError, to a classic member IllegalGenerationError."""
+        """Raise StaleMemberEpochError, to a classic member IllegalGenerationError."""
         if epoch != self.current.epoch:
             raise StaleMemberEpochError if self.subscription.classic is None else IllegalGenerationError
 
@@ -141,14 +141,14 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
-        """Names that any member reads, patterns resolved."""
+        """Collect names that any member reads, patterns resolved."""
         names: set[str] = set()
         for member in self.members.values():
             names.update(self.topics_of(member.subscription))
         return names
 
     def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
-        """Names that one member reads."""
+        """Return names that one member reads."""
         resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names + (resolved.topics if resolved is not None else ())
 
@@ -177,7 +177,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             self.static_members[subscription.instance_id] = member_id
 
     def remove_member(self, member_id: str) -> None:
-        """The tombstone of record 5."""
+        """Apply the tombstone of record 5."""
         member = self.members.pop(member_id, None)
         if member is None:
             return
@@ -208,7 +208,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Only members commit, with their epoch; while there are none, admin clients may.
+        """Check that a member commits, with its epoch; while there are none, admin clients may.
 
         A member that has not heard of its newest epoch yet may commit what it was given before that (KIP-1251).
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
@@ -230,4 +230,4 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
 
     def validate_offset_delete(self) -> None:
-        """The subscription is always known here: each topic is checked by itself."""
+        """Allow it: the subscription is always known here, and each topic is checked by itself."""

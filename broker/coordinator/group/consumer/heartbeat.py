@@ -104,9 +104,9 @@ class ConsumerHeartbeats:
         return self._config.group_consumer_heartbeat_interval_ms if own is None else int(own)
 
     def heartbeat(self, context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> HeartbeatResult:
-        """Raises InvalidRequestError, UnsupportedAssignorError, GroupIdNotFoundError, GroupMaxSizeReachedError,
-        UnknownMemberIdError, FencedMemberEpochError, UnreleasedInstanceIdError, FencedInstanceIdError,
-        InvalidRegularExpressionError.
+        """Answer ConsumerGroupHeartbeat. Raises InvalidRequestError, UnsupportedAssignorError, GroupIdNotFoundError,
+        GroupMaxSizeReachedError, UnknownMemberIdError, FencedMemberEpochError, UnreleasedInstanceIdError,
+        FencedInstanceIdError, InvalidRegularExpressionError.
         """
         check_request(request, context.api_version, self.steps.assignors)
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -149,7 +149,7 @@ class ConsumerHeartbeats:
     # -- the member ---------------------------------------------------------------------------------------------
 
     def _find(self, request: ConsumerGroupHeartbeatRequest) -> Draft:
-        """The group and the member, made if need be."""
+        """Find the group and the member, made if need be."""
         group = self._groups.get(request.group_id)
         records: list[CoordinatorRecord] = []
         if isinstance(group, ConsumerGroup):
@@ -171,7 +171,7 @@ class ConsumerHeartbeats:
         return draft
 
     def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-        """Raises GroupMaxSizeReachedError where there is no room for one more."""
+        """Raise GroupMaxSizeReachedError where there is no room for one more."""
         is_known = member_id in group.members or instance_id in group.static_members
         if len(group.members) >= self._config.group_consumer_max_size and not is_known:
             raise GroupMaxSizeReachedError
@@ -201,11 +201,11 @@ class ConsumerHeartbeats:
 
     @staticmethod
     def draft_member(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
-        """A member that is there."""
+        """Draft a change of a member that is there."""
         return draft_of(group, member.member_id, member.subscription, member.current, records)
 
     def draft_member_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
-        """A member that may be there."""
+        """Draft a change of a member that may be there."""
         member = group.members.get(member_id)
         if member is not None:
             return self.draft_member(group, member, records)
@@ -215,7 +215,7 @@ class ConsumerHeartbeats:
     def replace_static(
         group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
     ) -> Draft:
-        """The instance is back under a new id and takes over what its last incarnation had."""
+        """Draft a static member that is back under a new id and takes over what its last incarnation had."""
         old_id = group.static_members[instance_id]
         old = group.members[old_id]
         draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)
@@ -244,7 +244,7 @@ class ConsumerHeartbeats:
         return self._remove(group, member, response)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
-        """The member is out; the next heartbeat of another hands its partitions on, or the group is a classic one."""
+        """Remove the member; the next heartbeat of another hands its partitions on, or the group is a classic one."""
         group_id, member_id = group.group_id, member.member_id
         self.clocks.cancel(group_id, member_id)
         logger.info("group %s loses %s", group_id, member_id)
@@ -256,7 +256,9 @@ class ConsumerHeartbeats:
         return CoordinatorResult(response, records)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """One of its clocks has run out: it is not heard of, or has not given back what it lost in this epoch."""
+        """Remove a member one of whose clocks has run out: it is not heard of, or has not given back what it lost in
+        this epoch.
+        """
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return None
@@ -269,7 +271,9 @@ class ConsumerHeartbeats:
 
 
 def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
-    """A group without members and with an assignment of nothing, both of epoch 1: epoch 0 is of who is not in yet."""
+    """Make a group without members and with an assignment of nothing, both of epoch 1: epoch 0 is of who is not in
+    yet.
+    """
     group = ConsumerGroup(group_id)
     group.epoch = group.assignment_epoch = FIRST_EPOCH
     records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
@@ -308,7 +312,7 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
 
 
 def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    """Raises InvalidRequestError."""
+    """Check a request to join. Raises InvalidRequestError."""
     if request.rebalance_timeout_ms == -1:
         raise InvalidRequestError("RebalanceTimeoutMs must be provided in first request.")
     if request.topic_partitions is None or request.topic_partitions:
@@ -318,7 +322,9 @@ def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """The epoch of before is accepted from who lost the answer that raised it. Raises FencedMemberEpochError."""
+    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    Raises FencedMemberEpochError.
+    """
     if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):
         return
     raise FencedMemberEpochError(
@@ -361,7 +367,7 @@ def update_subscription(
 
 
 def assignment_response(assigned: Assignment) -> AssignmentResponse:
-    """An assignment as the answer holds it."""
+    """Convert an assignment to what the answer holds."""
     return AssignmentResponse(
         topic_partitions=[
             TopicPartitionsResponse(topic_id=topic_id, partitions=sorted(indexes))

@@ -29,7 +29,7 @@ def reconcile(
     target_epoch: int,
     owned: Owned,
 ) -> CurrentAssignment:
-    """The member's next state; the same object when nothing changes. ``owned`` is what its heartbeat said."""
+    """Compute the member's next state; the same object when nothing changes. ``owned`` is what its heartbeat said."""
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
     epoch = current.epoch

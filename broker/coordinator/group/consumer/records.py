@@ -76,7 +76,7 @@ def _read_spec(value: ClassicMemberMetadata | None) -> ClassicSpec | None:
 
 
 def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """The epoch the target was worked out for, and when (KIP-1263)."""
+    """Build the record of the epoch the target was worked out for, and when (KIP-1263)."""
     value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -115,7 +115,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> R
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Everything of one member, in the order in which Kafka removes it."""
+    """Build tombstones for everything of one member, in the order in which Kafka removes it."""
     return [
         current_record(group_id, member_id, None),
         target_record(group_id, member_id, None),
@@ -124,7 +124,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
-    """Everything of the group."""
+    """Build tombstones for everything of the group."""
     records = [record for member_id in group.members for record in member_tombstones(group.group_id, member_id)]
     records += [regex_record(group.group_id, regex, None) for regex in group.regexes]
     records += [
@@ -187,7 +187,9 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 
 
 def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple[bytes, int], int]:
-    """A record from before KIP-1251 does not say them: then the member's epoch stands for all."""
+    """Read the epochs of partitions; where a record from before KIP-1251 has none, the member's epoch stands for
+    all.
+    """
     epochs: dict[tuple[bytes, int], int] = {}
     for topic in (*value.assigned_partitions, *value.partitions_pending_revocation):
         said = topic.assignment_epochs

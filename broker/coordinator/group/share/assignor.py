@@ -53,7 +53,7 @@ def assign_simple(subscriptions: Subscriptions) -> Steps[Assigned]:
 
 
 def _places(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Place]]:
-    """Partitions in order."""
+    """List partitions in order."""
     found = []
     for topic, indexes in topics.items():
         for index in indexes:
@@ -64,7 +64,7 @@ def _places(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Place]]:
 
 
 def _held(assigned: Assignment, counts: PartitionCounts) -> Steps[list[Place]]:
-    """The partitions that a member has of these topics, in order."""
+    """List the partitions that a member has of these topics, in order."""
     return _places(
         {
             topic: sorted(index for index in assigned[topic] if index < counts[topic])
@@ -74,7 +74,7 @@ def _held(assigned: Assignment, counts: PartitionCounts) -> Steps[list[Place]]:
 
 
 def _parts(wanted: dict[str, frozenset[bytes]]) -> Iterable[tuple[Collection[bytes], list[str]]]:
-    """Sets of topics that are given out together, with those who read them."""
+    """Yield sets of topics that are given out together, with those who read them."""
     order = sorted(wanted)
     if len(set(wanted.values())) == 1:
         yield wanted[order[0]], order

@@ -93,7 +93,9 @@ class ShareGroup(ModernGroup[ShareMember]):
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     def topics_with_states(self) -> dict[bytes, str]:
-        """The topics, id and name, of which states stand in ``__share_group_state``, or some that are being deleted."""
+        """Return the topics, id and name, of which states stand in ``__share_group_state``, or some that are being
+        deleted.
+        """
         return {**{topic_id: known.name for topic_id, known in self.initialized.items()}, **self.deleting}
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -106,5 +108,5 @@ class ShareGroup(ModernGroup[ShareMember]):
         raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")
 
     def validate_offset_delete(self) -> None:
-        """Raises GroupIdNotFoundError."""
+        """Refuse to delete offsets. Raises GroupIdNotFoundError."""
         raise GroupIdNotFoundError(f"Group {self.group_id} is not a consumer group.")

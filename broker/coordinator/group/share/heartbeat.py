@@ -97,7 +97,7 @@ class Draft:
     initialized: Initialized
 
     def subscriptions(self) -> dict[str, ShareSubscription]:
-        """All members as they will be."""
+        """Return all members as they will be."""
         found = {member_id: member.subscription for member_id, member in self.group.members.items()}
         found[self.member_id] = self.subscription
         return found
@@ -298,7 +298,7 @@ class ShareHeartbeats:
     def _removal(
         self, group: ShareGroup, member_id: str
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """The member is out; the next heartbeat of another takes its partitions on."""
+        """Remove the member; the next heartbeat of another takes its partitions on."""
         records = share_member_tombstones(group.group_id, member_id)
         records.append(share_epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
 
@@ -328,7 +328,7 @@ class ShareHeartbeats:
         return CoordinatorResult(None, *self._removal(group, member_id))
 
     def start_clocks(self, group: ShareGroup) -> None:
-        """After loading every member has a whole session to show up."""
+        """Give every member a whole session to show up, after loading."""
         for member_id in group.members:
             self._schedule_session(group.group_id, member_id)
 
@@ -349,7 +349,9 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: ShareAssignment, epoch: int) -> None:
-    """The epoch of before is accepted from who lost the answer that raised it. Raises FencedMemberEpochError."""
+    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    Raises FencedMemberEpochError.
+    """
     if epoch not in (current.epoch, current.previous_epoch, JOIN_EPOCH):
         raise FencedMemberEpochError(
             f"The share group member has a member epoch ({epoch}) other than the one known by the group coordinator "
@@ -358,13 +360,13 @@ def check_epoch(current: ShareAssignment, epoch: int) -> None:
 
 
 def topics_hash(images: Iterable[TopicImage]) -> int:
-    """A number that changes when subscribed topics come, go, or grow."""
+    """Compute a number that changes when subscribed topics come, go, or grow."""
     text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def assignment_response(assigned: Assignment) -> AssignmentResponse:
-    """An assignment as the answer holds it."""
+    """Convert an assignment to what the answer holds."""
     return AssignmentResponse(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, partitions=sorted(indexes)) for topic_id, indexes in assigned.items()

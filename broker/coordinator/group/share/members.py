@@ -62,9 +62,9 @@ class ShareMembers:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions. Others
-        change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not made,
-        and that no other request may have deleted since.
+        """Answer ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions.
+        Others change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not
+        made, and that no other request may have deleted since.
         """
         made: dict[bytes, frozenset[int]] = {}
         assigned = None
@@ -109,7 +109,7 @@ class ShareMembers:
         return waits
 
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
-        """ShareGroupDescribe v1, one group."""
+        """Answer ShareGroupDescribe v1, one group."""
         try:
             described = describe_share_group(self._changes.group(group_id), topic_names)
         except KafkaError as error:
@@ -131,7 +131,7 @@ class ShareMembers:
     def describe_offsets(
         self, request: offsets.DescribeShareGroupOffsetsRequestGroup
     ) -> Steps[offsets.DescribeShareGroupOffsetsResponseGroup]:
-        """DescribeShareGroupOffsets v0-1, one group; all partitions with a state where no topics are named."""
+        """Answer DescribeShareGroupOffsets v0-1, one group; all partitions with a state where no topics are named."""
         response = offsets.DescribeShareGroupOffsetsResponseGroup(group_id=request.group_id)
         try:
             if request.topics is None:
@@ -219,7 +219,7 @@ class ShareMembers:
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
-        """The group without members, and whether it is there already."""
+        """Return the group without members, and whether it is there already."""
         known = self._runtime.shard_for(group_id).groups.get(group_id)
         return self._changes.empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
@@ -270,7 +270,7 @@ class ShareMembers:
     def delete_offsets(
         self, request: delete.DeleteShareGroupOffsetsRequest
     ) -> Steps[delete.DeleteShareGroupOffsetsResponse]:
-        """DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+        """Answer DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
         return (yield from self._changes.alone(request.group_id, self._delete_topics(request)))
 
     def _delete_topics(

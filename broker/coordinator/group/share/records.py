@@ -60,7 +60,7 @@ def share_member_record(group_id: str, member_id: str, subscription: ShareSubscr
 
 
 def share_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """The epoch the target was worked out for, and when (KIP-1263)."""
+    """Build the record of the epoch the target was worked out for, and when (KIP-1263)."""
     value = ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -90,7 +90,7 @@ def share_current_record(group_id: str, member_id: str, current: ShareAssignment
 
 
 def initialized_record(group_id: str, initialized: Initialized, deleting: Deleting) -> Record:
-    """The partitions that have a state now, and the topics whose states are being deleted."""
+    """Build the record of the partitions that have a state now, and the topics whose states are being deleted."""
     topics = [
         TopicPartitionsInfo(topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions))
         for topic_id, topic in initialized.items()
@@ -103,7 +103,7 @@ def initialized_record(group_id: str, initialized: Initialized, deleting: Deleti
 
 
 def share_member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Everything of one member."""
+    """Build tombstones for everything of one member."""
     return [
         share_current_record(group_id, member_id, None),
         share_target_record(group_id, member_id, None),
@@ -112,7 +112,7 @@ def share_member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def share_group_tombstones(group: ShareGroup) -> list[Record]:
-    """Everything of the group."""
+    """Build tombstones for everything of the group."""
     records = [record for member_id in group.members for record in share_member_tombstones(group.group_id, member_id)]
     return [
         *records,

@@ -59,7 +59,9 @@ class StateChanges:
             yield other
 
     def group(self, group_id: str) -> ShareGroup:
-        """Raises InvalidGroupIdError, GroupIdNotFoundError, CoordinatorLoadInProgressError."""
+        """Return the share group of this id. Raises InvalidGroupIdError, GroupIdNotFoundError,
+        CoordinatorLoadInProgressError.
+        """
         if not group_id:
             raise InvalidGroupIdError
         group = self._runtime.shard_for(group_id).group(group_id)
@@ -68,7 +70,7 @@ class StateChanges:
         return group
 
     def empty_group(self, group_id: str) -> ShareGroup:
-        """Raises as ``group``, and NonEmptyGroupError."""
+        """Return the share group of this id, which has no members. Raises as ``group``, and NonEmptyGroupError."""
         group = self.group(group_id)
         if not group.is_empty:
             raise NonEmptyGroupError
@@ -92,7 +94,7 @@ class StateChanges:
         yield from self._share.delete(keys)
 
     def _keys_of(self, group: ShareGroup, topic_id: bytes) -> list[StateKey]:
-        """The share partitions of a topic that may have a state, also those of a deletion that was cut off."""
+        """List the share partitions of a topic that may have a state, also those of a deletion that was cut off."""
         known, image = group.initialized.get(topic_id), self._metadata.topic_by_id(topic_id)
         partitions = set(() if known is None else known.partitions)
         partitions.update(range(0 if image is None else image.partition_count))

@@ -55,7 +55,7 @@ class _Share:
         self.most = -(-tasks // members)
 
     def note_taken(self, count: int) -> None:
-        """Some member has come to so many."""
+        """Note that some member has come to so many."""
         if count == self.most:
             self._members -= 1
             self._tasks -= count
@@ -146,7 +146,7 @@ class _Work:
         return min(names, key=self._load, default=None)
 
     def _load(self, name: str) -> tuple[float, int]:
-        """The load of the process, then the member's own."""
+        """Return the load of the process, then the member's own."""
         process = self._process_of[name]
         return self._process_counts[process] / len(self._members_of[process]), self._counts[name]
 

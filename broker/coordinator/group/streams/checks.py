@@ -70,7 +70,9 @@ def owned_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
 
 
 def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatRequest) -> None:
-    """The epoch of before is accepted from who lost the answer that raised it. Raises FencedMemberEpochError."""
+    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    Raises FencedMemberEpochError.
+    """
     epoch = request.member_epoch
     if epoch in (JOIN_EPOCH, current.epoch):
         return
@@ -85,7 +87,7 @@ def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatReques
 
 
 def check_tasks(configured: Configured, request: StreamsGroupHeartbeatRequest) -> None:
-    """The tasks that a member says it holds must be of the topology. Raises InvalidRequestError."""
+    """Check that the tasks that a member says it holds are of the topology. Raises InvalidRequestError."""
     parts = configured.subtopologies or {}
     for role in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
         for tasks in role or ():

@@ -36,7 +36,7 @@ class StreamsConfig:
 
 
 def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfig:
-    """A group's values: its own texts before the broker's. Texts were checked when they were set."""
+    """Return a group's values: its own texts before the broker's. Texts were checked when they were set."""
 
     def value(key: str) -> int:
         return int(own[key]) if key in own else config.get_int(f"group.{key}")
@@ -51,6 +51,6 @@ def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfi
 
 
 def check_enabled(broker: Broker) -> None:
-    """Raises UnsupportedVersionError while the feature ``streams.version`` stands at 0."""
+    """Raise UnsupportedVersionError while the feature ``streams.version`` stands at 0."""
     if not broker.metadata.features.get(FEATURE):
         raise UnsupportedVersionError

@@ -82,7 +82,7 @@ NO_TASKS = TaskSet()
 
 
 def each_task(tasks: Tasks) -> Iterator[TaskId]:
-    """One by one."""
+    """Iterate over tasks one by one."""
     return ((name, partition) for name, partitions in tasks.items() for partition in partitions)
 
 
@@ -134,7 +134,7 @@ class StreamsMember:
         self.current = NEW_STREAMS_MEMBER
 
     def check_epoch(self, epoch: int) -> None:
-        """Raises StaleMemberEpochError."""
+        """Raise StaleMemberEpochError."""
         if epoch != self.current.epoch:
             raise StaleMemberEpochError
 
@@ -175,7 +175,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         return bool(self.members) and self.topology is not None and self.topology.reader_of(topic) is not None
 
     def remove_member(self, member_id: str) -> None:
-        """The tombstone of record 19."""
+        """Apply the tombstone of record 19."""
         self.members.pop(member_id, None)
         if not self.members:
             self.shutdown_member = None
@@ -183,7 +183,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Only members commit, with their epoch; while there are none, admin clients may.
+        """Check that a member commits, with its epoch; while there are none, admin clients may.
 
         A member that has not heard of its newest epoch yet may commit for the tasks it was given before that.
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.
@@ -211,7 +211,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         return given is not None and epoch >= given
 
     def validate_offset_delete(self) -> None:
-        """The topology is always known here: each topic is checked by itself."""
+        """Allow it: the topology is always known here, and each topic is checked by itself."""
 
 
 def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:

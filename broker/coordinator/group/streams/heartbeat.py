@@ -144,8 +144,8 @@ class StreamsHeartbeats:
         self._interval_ms = interval_ms
 
     def heartbeat(self, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> StreamsDecision:
-        """Raises InvalidRequestError, StreamsInvalidTopologyError, GroupIdNotFoundError, GroupMaxSizeReachedError,
-        UnknownMemberIdError, FencedMemberEpochError.
+        """Answer StreamsGroupHeartbeat. Raises InvalidRequestError, StreamsInvalidTopologyError, GroupIdNotFoundError,
+        GroupMaxSizeReachedError, UnknownMemberIdError, FencedMemberEpochError.
         """
         check_request(request)
         if request.member_epoch in LEAVE_EPOCHS:
@@ -315,7 +315,7 @@ class StreamsHeartbeats:
         return target
 
     def _assign_delayed(self, group_id: str) -> TimerResult:
-        """The time for others to join is over."""
+        """Assign tasks: the time for others to join is over."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup) or group.is_empty or group.configured is None:
             return None
@@ -371,7 +371,7 @@ class StreamsHeartbeats:
     def _removal(
         self, group: StreamsGroup, member: StreamsMember, ends_application: str | None = None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """The member is out; the next heartbeat of another hands its tasks on."""
+        """Remove the member; the next heartbeat of another hands its tasks on."""
         group_id, member_id = group.group_id, member.member_id
         records = streams_member_tombstones(group_id, member_id)
         epoch = GroupEpoch(group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs)
@@ -396,7 +396,7 @@ class StreamsHeartbeats:
         )
 
     def _watch_revocation(self, draft: Draft) -> None:
-        """The time for giving tasks back runs while there are any to give back."""
+        """Run the time for giving tasks back while there are any to give back."""
         group_id, member_id, epoch = draft.group.group_id, draft.member_id, draft.current.epoch
         key = ("streams-revoke", group_id, member_id)
         if draft.current.state is not StreamsMemberState.UNREVOKED_TASKS:
@@ -405,7 +405,7 @@ class StreamsHeartbeats:
             self._timer.schedule(key, draft.spec.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch))
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """It is not heard of, or has not given back what it lost in this epoch."""
+        """Remove a member that is not heard of, or has not given back what it lost in this epoch."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             return None
@@ -417,7 +417,7 @@ class StreamsHeartbeats:
         return CoordinatorResult(None, *self._removal(group, member))
 
     def start_clocks(self, group: StreamsGroup) -> None:
-        """After loading every member has a whole session to show up."""
+        """Give every member a whole session to show up, after loading."""
         timeout_ms = self._config(group.group_id).session_timeout_ms
         for member in group.members.values():
             self._schedule_session(group.group_id, member.member_id, timeout_ms)
@@ -445,7 +445,7 @@ def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHe
 def update_topology(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, records: list[CoordinatorRecord]
 ) -> Topology:
-    """The topology that holds; the first member brings it. Raises InvalidRequestError."""
+    """Return the topology that holds; the first member brings it. Raises InvalidRequestError."""
     if request.topology is None:
         if group.topology is None:
             raise InvalidRequestError(f"The topology of streams group {group.group_id} is not known.")
@@ -460,7 +460,7 @@ def update_topology(
 
 
 def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
-    """The member goes one step towards its target; ``owned`` is what it says it holds."""
+    """Move the member one step towards its target; ``owned`` is what it says it holds."""
     group = draft.group
 
     def find_held() -> Held:
@@ -475,7 +475,7 @@ def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
 
 
 def tell_statuses(draft: Draft, response: StreamsGroupHeartbeatResponse) -> None:
-    """Everything there is to say beside tasks."""
+    """Tell everything there is to say beside tasks."""
     if draft.configured.problem is not None:
         draft.statuses.append(draft.configured.problem)
     if draft.shutdown_member is not None:

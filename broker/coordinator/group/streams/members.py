@@ -58,7 +58,7 @@ class StreamsMembers:
     def heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
     ) -> Deferred[StreamsGroupHeartbeatResponse]:
-        """StreamsGroupHeartbeat v0."""
+        """Answer StreamsGroupHeartbeat v0."""
         if request.topology is not None:
             refused = refused_names(topology_of(request.topology), INTERNAL_TOPICS.__contains__, validate_topic_name)
             if refused is not None:
@@ -97,7 +97,7 @@ class StreamsMembers:
         return failed
 
     def describe(self, group_id: str, *, operations: bool) -> DescribedGroup:
-        """StreamsGroupDescribe v0, one group."""
+        """Answer StreamsGroupDescribe v0, one group."""
         try:
             if not group_id:
                 raise InvalidGroupIdError
@@ -119,7 +119,7 @@ def tell_missing(response: StreamsGroupHeartbeatResponse, text: str) -> None:
 
 
 def log_failure(done: Deferred[TopicImage]) -> None:
-    """The disk would not take a topic: the next heartbeat asks again."""
+    """Log that the disk would not take a topic: the next heartbeat asks again."""
     try:
         done.result()
     except KafkaError as error:

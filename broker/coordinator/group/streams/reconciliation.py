@@ -57,7 +57,7 @@ def reconcile_tasks(
     target_epoch: int,
     owned: TaskSet | None,
 ) -> StreamsAssignment:
-    """The member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
+    """Compute the member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
 
     ``find_held_by_others`` looks at every member: it is asked only on the way to another state.
     """

@@ -34,7 +34,7 @@ class GroupEpoch(NamedTuple):
 
 
 def streams_epoch_record(group_id: str, epoch: GroupEpoch | None) -> Record:
-    """The group's epoch; None removes the group."""
+    """Build the record of the group's epoch; None removes the group."""
     value = None
     if epoch is not None:
         value = schema.StreamsGroupMetadataValue(
@@ -69,7 +69,7 @@ def streams_member_record(group_id: str, member_id: str, spec: StreamsMemberSpec
 
 
 def streams_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """The epoch the target was worked out for, and when."""
+    """Build the record of the epoch the target was worked out for, and when."""
     value = schema.StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(schema.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -160,7 +160,7 @@ def _topic_infos(topics: Iterable[InternalTopic]) -> list[schema.TopicInfo]:
 
 
 def streams_member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Everything of one member."""
+    """Build tombstones for everything of one member."""
     return [
         streams_current_record(group_id, member_id, None),
         streams_target_record(group_id, member_id, None),
@@ -169,7 +169,7 @@ def streams_member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def streams_group_tombstones(group: StreamsGroup) -> list[Record]:
-    """Everything of the group."""
+    """Build tombstones for everything of the group."""
     records = [record for member_id in group.members for record in streams_member_tombstones(group.group_id, member_id)]
     return [
         *records,
@@ -263,12 +263,14 @@ def _replay_current(
 
 
 def _epochs_of(tasks: schema.TaskIds, member_epoch: int) -> list[int]:
-    """A record from before Kafka 4.3 does not say them: then it is the member's own."""
+    """Return the epochs of a member's tasks; where a record from before Kafka 4.3 has none, each is the member's
+    own.
+    """
     return [member_epoch] * len(tasks.partitions) if tasks.assignment_epochs is None else tasks.assignment_epochs
 
 
 def task_set(active: Iterable[Any], standby: Iterable[Any], warmup: Iterable[Any]) -> TaskSet:
-    """Tasks as records and heartbeats have them."""
+    """Read tasks as records and heartbeats have them."""
     return TaskSet(
         *(
             {tasks.subtopology_id: frozenset(tasks.partitions) for tasks in role if tasks.partitions}

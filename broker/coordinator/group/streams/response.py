@@ -37,7 +37,7 @@ def update_spec(
 
 
 def tasks_response(tasks: Tasks) -> list[TaskIdsResponse]:
-    """Tasks in one role as the answer has them."""
+    """Convert tasks in one role to what the answer has."""
     return [
         TaskIdsResponse(subtopology_id=name, partitions=sorted(partitions))
         for name, partitions in sorted(tasks.items())

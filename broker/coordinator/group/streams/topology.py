@@ -103,7 +103,7 @@ class Topology:
         return sorted(self.required_topics.union(sinks))
 
     def reader_of(self, topic: str) -> str | None:
-        """The id of the subtopology that reads a topic."""
+        """Return the id of the subtopology that reads a topic."""
         return next((part.subtopology_id for part in self.subtopologies if topic in part.inputs), None)
 
 
@@ -146,7 +146,7 @@ class ConfigurationError(Exception):
 
 
 def topology_of(message: Any) -> Topology:
-    """The topology in a heartbeat or in record 23: both have the same fields."""
+    """Read the topology in a heartbeat or in record 23: both have the same fields."""
     parts = (
         Subtopology(
             part.subtopology_id,
@@ -218,14 +218,14 @@ def _check_sources(topology: Topology, existing: PartitionCounts) -> None:
 
 
 def summary(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
+    """Write the first names, and how many more there are."""
     names = list(names)
     more = len(names) - SHOWN_TOPICS
     return ", ".join(names[:SHOWN_TOPICS]) + (f" and {more} additional topics" if more > 0 else "")
 
 
 def _decide(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
-    """Partitions of all internal topics."""
+    """Decide the partitions of all internal topics."""
     counts = _repartition_counts(topology, existing)
     fixed = {topic.name for part in topology.subtopologies for topic in part.repartition_sources if topic.partitions}
     repartition = {topic.name for part in topology.subtopologies for topic in part.repartition_sources}

@@ -28,7 +28,7 @@ class Credentials:
 
 
 def begin_exchange(credentials: Credentials, nonce: str) -> Generator[bytes, bytes, None]:
-    """The tokens of the client; it takes the broker's. ``nonce`` is for SCRAM."""
+    """Begin an exchange, which yields the tokens of the client and takes the broker's. ``nonce`` is for SCRAM."""
     user, password = credentials.user, credentials.password
     if credentials.mechanism == PLAIN:
         return exchange_plain(user, password)

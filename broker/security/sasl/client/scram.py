@@ -57,7 +57,7 @@ def exchange_scram(hash_name: str, user: str, password: str, nonce: str) -> Gene
 
 
 def escape_name(user: str) -> str:
-    """A user's name with the escapes of RFC 5802."""
+    """Write a user's name with the escapes of RFC 5802."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 

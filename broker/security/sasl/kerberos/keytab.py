@@ -57,12 +57,12 @@ class Acceptor:
         return str(self._call(lambda: str(self._context.initiator_name)))
 
     def wrap(self, message: bytes, /) -> bytes:
-        """The message, signed. Raises RefusedTicketError."""
+        """Sign the message. Raises RefusedTicketError."""
         wrapped: bytes = self._call(self._context.wrap, message, False).message
         return wrapped
 
     def unwrap(self, message: bytes, /) -> bytes:
-        """The client's message, whose signature is good. Raises RefusedTicketError."""
+        """Return the client's message, whose signature is good. Raises RefusedTicketError."""
         unwrapped: bytes = self._call(self._context.unwrap, message).message
         return unwrapped
 
@@ -74,7 +74,7 @@ class Acceptor:
 
 
 def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], KerberosServer]:
-    """The way to begin an exchange; reads the keytab, so that a broker without its key does not start.
+    """Build the way to begin an exchange; it reads the keytab, so that a broker without its key does not start.
 
     Raises ConfigError.
     """
@@ -93,7 +93,7 @@ def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], Kerber
 
 
 def check_module(module: LoginModule, service: str | None) -> None:
-    """Raises ConfigError for a login module that names no key of this broker."""
+    """Raise ConfigError for a login module that names no key of this broker."""
     options = module.options
     unknown = sorted(options.keys() - OPTIONS)
     is_keytab = options.get("useKeyTab", "true").lower() == "true"
@@ -107,7 +107,7 @@ def check_module(module: LoginModule, service: str | None) -> None:
 
 
 def read_keytab(gssapi: Any, options: Mapping[str, str]) -> Any:
-    """Credentials that accept clients. Raises ConfigError where there is no key of the principal."""
+    """Read credentials that accept clients. Raises ConfigError where there is no key of the principal."""
     kerberos, principal = gssapi.MechType.kerberos, options["principal"]
     name = None if principal == "*" else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
     path = options.get("keyTab")
@@ -119,7 +119,7 @@ def read_keytab(gssapi: Any, options: Mapping[str, str]) -> Any:
 
 
 def default_realm(gssapi: Any) -> str:
-    """The realm of names without one; empty where krb5.conf says none."""
+    """Return the realm of names without one; empty where krb5.conf says none."""
     try:
         name = gssapi.Name("user", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
     except gssapi.exceptions.GSSError:

@@ -45,7 +45,7 @@ class KerberosRule(NamedTuple):
     case: str = ""
 
     def apply(self, realm: str, components: Sequence[str]) -> str | None:
-        """The name, or None where the rule is not for this principal. Raises NoRuleAppliesError."""
+        """Return the name, or None where the rule is not for this principal. Raises NoRuleAppliesError."""
         name = self._name_of(realm, components)
         if name is None:
             return None
@@ -73,7 +73,7 @@ class KerberosRules:
         self._rules = [parse_rule(rule, default_realm) for rule in rules]
 
     def name_of(self, principal: str) -> str:
-        """The user's name. Raises NoRuleAppliesError."""
+        """Return the user's name. Raises NoRuleAppliesError."""
         match = _PRINCIPAL.fullmatch(principal)
         if match is None:
             raise NoRuleAppliesError("the principal is not FIRST/SECOND@REALM or FIRST@REALM")
@@ -88,7 +88,7 @@ class KerberosRules:
 
 
 def parse_rule(text: str, default_realm: str) -> KerberosRule:
-    """One rule. Raises ConfigError."""
+    """Parse one rule. Raises ConfigError."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise _refuse(text, _GRAMMAR)

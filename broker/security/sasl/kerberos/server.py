@@ -45,11 +45,11 @@ class SecurityContext(Protocol):
         ...
 
     def wrap(self, message: bytes, /) -> bytes:
-        """The message, signed. Raises RefusedTicketError."""
+        """Sign the message. Raises RefusedTicketError."""
         ...
 
     def unwrap(self, message: bytes, /) -> bytes:
-        """The client's message, whose signature is good. Raises RefusedTicketError."""
+        """Return the client's message, whose signature is good. Raises RefusedTicketError."""
         ...
 
 
@@ -69,7 +69,7 @@ class KerberosServer:
         self.claimed = ""
 
     def evaluate(self, token: bytes, /) -> Evaluation:
-        """The work on the client's next token."""
+        """Return the work on the client's next token."""
         return partial(self._take, token)
 
     def _take(self, token: bytes) -> Reply:

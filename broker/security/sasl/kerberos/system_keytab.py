@@ -20,14 +20,14 @@ _FILE = re.compile(r"(?:(?:WR)?FILE:)?(?P<path>/.*)")
 
 
 def system_keytab(environment: Mapping[str, str]) -> str | None:
-    """Path of the machine's keytab; None where it is no file. Reads krb5.conf."""
+    """Find the path of the machine's keytab; None where it is no file. Reads krb5.conf."""
     name = environment.get("KRB5_KTNAME") or _configured(environment.get("KRB5_CONFIG") or USUAL_CONFIG) or USUAL_KEYTAB
     match = _FILE.fullmatch(name)
     return None if match is None else match["path"]
 
 
 def _configured(paths: str) -> str | None:
-    """The keytab's name by the first of these files that says it."""
+    """Read the keytab's name from the first of these files that says it."""
     for path in paths.split(":"):
         try:
             text = Path(path).read_text(errors="replace")

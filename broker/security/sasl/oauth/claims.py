@@ -13,7 +13,7 @@ _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
 
 
 def name_of(claims: Mapping[str, Any], claim: str) -> str:
-    """The principal's name. Raises TokenRefusedError."""
+    """Return the principal's name. Raises TokenRefusedError."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.strip() or not _CONTROL.isdisjoint(name):
         raise TokenRefusedError(f"the claim {claim} has no name")
@@ -21,7 +21,7 @@ def name_of(claims: Mapping[str, Any], claim: str) -> str:
 
 
 def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
-    """A time in seconds since 1970; None where the claim is not there. Raises TokenRefusedError."""
+    """Return a time in seconds since 1970; None where the claim is not there. Raises TokenRefusedError."""
     value = claims.get(claim)
     if value is None:
         return None
@@ -31,7 +31,7 @@ def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
 
 
 def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """The scopes: a list, or one text with spaces between them. Raises TokenRefusedError."""
+    """Return the scopes: a list, or one text with spaces between them. Raises TokenRefusedError."""
     value = claims.get(claim)
     if value is None:
         return frozenset()
@@ -42,7 +42,9 @@ def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 
 
 def check_times(claims: Mapping[str, Any], now_s: float, skew_s: float) -> float:
-    """The end of a token, in seconds since 1970. Raises TokenRefusedError unless it has begun and has not ended."""
+    """Return the end of a token, in seconds since 1970. Raises TokenRefusedError unless it has begun and has not
+    ended.
+    """
     expires, issued, begins = (time_of(claims, claim) for claim in ("exp", "iat", "nbf"))
     if expires is None:
         raise TokenRefusedError("the claim exp is missing")

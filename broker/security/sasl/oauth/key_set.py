@@ -131,7 +131,7 @@ class KeySet(Generic[K]):
 
 
 def parse(data: bytes) -> Mapping[str, Any]:
-    """A JWKS. Raises MalformedKeysError."""
+    """Parse a JWKS. Raises MalformedKeysError."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -145,7 +145,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
 
 
 def fetch_file(path: str) -> bytes:
-    """The content of a file. Raises MalformedKeysError."""
+    """Read the content of a file. Raises MalformedKeysError."""
     try:
         with open(path, "rb") as file:
             return check_size(file.read(MOST_BYTES + 1))
@@ -154,7 +154,7 @@ def fetch_file(path: str) -> bytes:
 
 
 def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], float] = monotonic) -> bytes:
-    """The body of the answer. For a thread. Raises MalformedKeysError."""
+    """Fetch the body of the answer. For a thread. Raises MalformedKeysError."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # 20 ms that no start should wait for
 
     parts = urlsplit(url)
@@ -176,7 +176,7 @@ def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], floa
 
 
 def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], float]) -> bytes:
-    """A body that is neither long nor slow. Raises MalformedKeysError, OSError, HTTPException."""
+    """Read a body that is neither long nor slow. Raises MalformedKeysError, OSError, HTTPException."""
     body = b""
     while part := response.read1(MOST_BYTES + 1 - len(body)):
         body = check_size(body + part)
@@ -186,13 +186,13 @@ def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], flo
 
 
 def check_size(data: bytes) -> bytes:
-    """The bytes. Raises MalformedKeysError where they are too many."""
+    """Return the bytes. Raises MalformedKeysError where they are too many."""
     if len(data) > MOST_BYTES:
         raise MalformedKeysError(f"more than {MOST_BYTES} bytes")
     return data
 
 
 def file_of(url: str) -> str | None:
-    """The path of a URL of a file; None for any other."""
+    """Return the path of a URL of a file; None for any other."""
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None

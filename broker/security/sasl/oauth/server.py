@@ -86,7 +86,7 @@ class OAuthBearerServer:
 
 
 def read_first_message(message: bytes) -> tuple[str, str | None]:
-    """The token of a client's first message, and the name that it wants to act as. Raises InvalidTokenError."""
+    """Read the token of a client's first message, and the name that it wants to act as. Raises InvalidTokenError."""
     try:
         match = _FIRST.fullmatch(message.decode("ascii"))
     except UnicodeDecodeError:

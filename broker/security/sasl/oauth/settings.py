@@ -55,7 +55,7 @@ class Tokens(Protocol):
         ...
 
     def validate(self, token: str) -> BearerToken:
-        """The user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
+        """Return the user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
         ...
 
 
@@ -110,21 +110,21 @@ class Secured:
             self._keys.stop()
 
     def validate(self, token: str) -> BearerToken:
-        """The user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
+        """Return the user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
         if not self._ready.wait(FIRST_KEYS_S) or self._check is None:
             raise TokenRefusedError("the keys are not read yet")
         return self._check.validate(token)
 
 
 def pace_of(values: Mapping[str, Any]) -> Pace:
-    """Intervals between two looks at the keys."""
+    """Return the intervals between two looks at the keys."""
     prefix = "sasl.oauthbearer.jwks.endpoint."
     names = ("refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms")
     return Pace(*(values[prefix + name] / 1000 for name in names))
 
 
 def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
-    """The check of a listener's tokens; reads no key yet. Raises ConfigError."""
+    """Build the check of a listener's tokens; it reads no key yet. Raises ConfigError."""
     values = mechanism_values(texts, listener, OAUTHBEARER)
     module = LoginModule(OAUTHBEARER_MODULE, {}) if values[JAAS_KEY] is None else parse_jaas(values[JAAS_KEY])
     if module.name != OAUTHBEARER_MODULE:
@@ -144,8 +144,9 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
 
 
 def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> Secured:
-    """The check of signed tokens; ``context`` is TLS towards the keys' endpoint, ``prefix`` what the keys of the values
-    began with where they were given. Raises ConfigError."""
+    """Build the check of signed tokens; ``context`` is TLS towards the keys' endpoint, ``prefix`` what the keys of the
+    values began with where they were given. Raises ConfigError.
+    """
     check_url(values, prefix)
     for name in _MODULES:
         if find_spec(name) is None:
@@ -154,14 +155,14 @@ def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, pref
 
 
 def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
-    """Raises ConfigError where tokens that prove nothing would be taken from other machines."""
+    """Raise ConfigError where tokens that prove nothing would be taken from other machines."""
     handler = mechanism_values(texts, endpoint.listener_name, OAUTHBEARER)[HANDLER_KEY]
     if handler == UNSECURED_HANDLER and not is_loopback(endpoint.host):
         raise refuse(HANDLER_KEY, handler, f"it only on a listener of this machine alone, unlike {endpoint}")
 
 
 def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
-    """Raises ConfigError, which names the key with its prefix, unless the keys have a URL that may be used."""
+    """Raise ConfigError, which names the key with its prefix, unless the keys have a URL that may be used."""
     url = values[URL_KEY]
     path = file_of(url) if url and is_well_formed(url) else None
     allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
@@ -194,7 +195,8 @@ def is_safe(url: str) -> bool:
 
 
 def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """TLS towards the keys' endpoint: the ssl.truststore.* options of the JAAS text, else the system's certificates.
+    """Build TLS towards the keys' endpoint: the ssl.truststore.* options of the JAAS text, else the system's
+    certificates.
 
     Raises ConfigError.
     """
@@ -209,5 +211,5 @@ def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 def refuse(key: str, value: object, allowed: str) -> ConfigError:
-    """The error for a value that its key cannot have."""
+    """Build the error for a value that its key cannot have."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")

@@ -76,7 +76,7 @@ class SignedTokens:
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """The user and the end that a token names. Any thread. Raises TokenRefusedError."""
+        """Return the user and the end that a token names. Any thread. Raises TokenRefusedError."""
         rules, key = self._rules, self._find_key(token)
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -97,7 +97,7 @@ class SignedTokens:
         return BearerToken(name_of(claims, rules.name_claim), int(expires * 1000))
 
     def _find_key(self, token: str) -> VerificationKey:
-        """The key that the header names; without a name, the only one. Raises TokenRefusedError."""
+        """Find the key that the header names; without a name, the only one. Raises TokenRefusedError."""
         try:
             header = jwt.get_unverified_header(token)
         except MALFORMED:
@@ -118,7 +118,7 @@ class SignedTokens:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason for the log: fixed texts, since those of exceptions can hold parts of a token."""
+    """Return the reason for the log: fixed texts, since those of exceptions can hold parts of a token."""
     for kind, text in (
         (jwt.InvalidSignatureError, "its signature is wrong"),
         (jwt.InvalidAudienceError, "it is for another audience"),
@@ -131,7 +131,7 @@ def reason_of(error: Exception) -> str:
 
 
 def read_keys(document: Mapping[str, Any]) -> Keys:
-    """The public keys of a JWKS; those of other kinds, for other uses, and unreadable ones are left out."""
+    """Read the public keys of a JWKS; those of other kinds, for other uses, and unreadable ones are left out."""
     keys: dict[str | None, VerificationKey] = {}
     for given in document["keys"]:
         algorithms = algorithms_of(given) if isinstance(given, dict) else ()
@@ -145,7 +145,7 @@ def read_keys(document: Mapping[str, Any]) -> Keys:
 
 
 def algorithms_of(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The algorithms that a key of a JWKS is for; none for a key of another kind, or for another use."""
+    """Return the algorithms that a key of a JWKS is for; none for a key of another kind, or for another use."""
     kind, curve = given.get("kty"), given.get("crv")
     if given.get("use", "sig") != "sig" or not isinstance(kind, str) or not isinstance(curve, str | None):
         return ()
@@ -154,7 +154,7 @@ def algorithms_of(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_key(given: dict[str, Any], algorithm: str) -> PublicKey:
-    """One public key. Raises MalformedKeysError."""
+    """Read one public key. Raises MalformedKeysError."""
     try:
         key: PublicKey = jwt.PyJWK({name: value for name, value in given.items() if name not in PRIVATE}, algorithm).key
     except MALFORMED as error:

@@ -30,7 +30,7 @@ class UnsecuredRules(NamedTuple):
 
 
 def rules_of(options: Mapping[str, str]) -> UnsecuredRules:
-    """The rules that a JAAS text gives. Raises ValueError."""
+    """Read the rules that a JAAS text gives. Raises ValueError."""
 
     def option(name: str) -> str:
         return options.get(_PREFIX + name, "").strip()
@@ -54,7 +54,7 @@ class UnsecuredTokens:
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """The user and the end that a token names. Any thread. Raises TokenRefusedError."""
+        """Return the user and the end that a token names. Any thread. Raises TokenRefusedError."""
         rules = self._rules
         header, claims, *signature = (*token.split("."), "", "")[:4] if token.count(".") in (1, 2) else ("", "")
         if any(signature) or decode(header).get("alg") != "none":
@@ -68,7 +68,7 @@ class UnsecuredTokens:
 
 
 def decode(part: str) -> dict[str, Any]:
-    """The object of one part of a token. Raises TokenRefusedError."""
+    """Decode the object of one part of a token. Raises TokenRefusedError."""
     try:
         found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
     except (binascii.Error, ValueError, RecursionError):
