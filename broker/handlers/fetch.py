@@ -60,6 +60,7 @@ MIN_VERSION, MAX_VERSION = 0, 18
 Request = FetchRequest
 
 _READ_COMMITTED = 1
+_COMMITTED, _HIGH_WATERMARK = FetchIsolation.TXN_COMMITTED, FetchIsolation.HIGH_WATERMARK
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _LAST_VERSION_DOWN_CONVERTED = 3
 _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
@@ -67,6 +68,7 @@ _FIRST_VERSION_WITH_ZSTD = 10
 _FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
 NO_REPLICA = -1
+_new_tuple = tuple.__new__
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
 """A fetch of more partitions is answered in steps."""
@@ -117,10 +119,11 @@ def handle(
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
     params = read_params(broker, context, request, fetch_context)
     targets = fetch_context.targets
-    if len(targets) > MANY_TARGETS or any(
-        opening_of(broker, target.topic, target.index, target.topic_id) is not None for target in targets
-    ):
+    if len(targets) > MANY_TARGETS:
         return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
+    for target in targets:
+        if opening_of(broker, target.topic, target.index, target.topic_id) is not None:
+            return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     read = read_targets(broker, targets, params)
     if read.proof is not None and not read.is_enough(params.min_bytes):
         release_results(read.results)
@@ -129,7 +132,8 @@ def handle(
         broker.metrics.bytes_out.count += read.total_bytes
         if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             return converted_response(broker, fetch_context, params, read)
-        return with_endpoints(broker, context, read, build_response(fetch_context, read.results))
+        response = build_response(fetch_context, read.results)
+        return with_endpoints(broker, context, read, response) if read.must_answer else response
     release_results(read.results)
     return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
 
@@ -151,15 +155,15 @@ def read_params(
     if authorizer is not None and (guard is None or request.replica_id >= 0 or request.replica_state.replica_id >= 0):
         guard = authorizer.fetch_guard(broker.metadata, context, request)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
-    return ReadParams(
+    return _new_tuple(ReadParams, (
         context.api_version,
-        FetchIsolation.TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else FetchIsolation.HIGH_WATERMARK,
+        _COMMITTED if request.isolation_level == _READ_COMMITTED else _HIGH_WATERMARK,
         max_bytes,
         min(request.min_bytes, max_bytes),
         fetch_context.is_incremental,
         guard,
         None if not request.rack_id or broker.replica_manager.roles is None else _find_nearer(broker, context, request),
-    )
+    ))  # fmt: skip
 
 
 def _find_nearer(
@@ -289,7 +293,7 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         """Return what was read so far."""
-        return ReadResult(self._results, self._total, self._must_answer, self._proof)
+        return _new_tuple(ReadResult, (self._results, self._total, self._must_answer, self._proof))
 
     def add(self, targets: list[FetchTarget]) -> None:
         """Read these targets next."""
@@ -314,8 +318,8 @@ class PartitionRead:
             if data is None:
                 continue
             records = data.records
-            if records:
-                size = len(records)
+            size = records.size if records.__class__ is TransferableRecords else len(records or b"")
+            if size:
                 total += size
                 limit = limit - size if limit > size else 0
             elif (target.last_fetched_epoch != _NO_EPOCH and data.diverging_epoch.epoch != _NO_EPOCH) or (
@@ -359,7 +363,7 @@ def read_partition(
     """
     epoch = target.current_leader_epoch
     offsets = partition.offsets(epoch if epoch > _NO_EPOCH else _NO_EPOCH, by_follower=by_follower)
-    committed = params.isolation is FetchIsolation.TXN_COMMITTED
+    committed = params.isolation is _COMMITTED
     data = blank(PartitionData)
     data.partition_index = target.index
     data.high_watermark, data.last_stable_offset, data.log_start_offset, _ = offsets

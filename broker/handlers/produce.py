@@ -103,11 +103,12 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
     topics = request.topic_data
-    if request.transactional_id is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
+    is_ready = request.transactional_id is None or broker.imports.is_loaded(TRANSACTIONS)
+    if is_ready and len(topics) == 1 and len(topics[0].partition_data) == 1:
         return handle_one(broker, context, request)
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
-    if request.transactional_id is not None and not broker.imports.is_loaded(TRANSACTIONS):
+    if not is_ready:
         from tidelog.broker.handlers.long_produce import append_after_import
 
         return append_after_import(broker, context, request)
@@ -117,12 +118,25 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Answer as ``handle`` does a request of one partition without a transactional id."""
+    """Answer as ``handle`` does a request of one partition. Raises as that."""
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
-    if context.frame_bytes <= TURN_BYTES:
-        return _append_few(broker, context, request)
-    return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
+    if context.frame_bytes > TURN_BYTES:
+        return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
+    progress = Progress(TURN)  # its topic bounds one batch
+    topic = request.topic_data[0]
+    try:
+        appended = append(broker, context, request, topic, topic.partition_data[0], progress)
+    except TooMuchForTurnError:
+        progress.budget = one_batch_budget()  # in the thread the limits of a turn do not hold for it, and it alone
+        return _in_steps(broker, context, request, progress)
+    response, answer = blank(ProduceResponse), blank(TopicProduceResponse)
+    answer.name, answer.topic_id = topic.name, topic.topic_id
+    answer.partition_responses.append(appended)
+    response.responses.append(answer)
+    if request.acks and not (progress.waits or progress.has_failed):
+        return response
+    return answer_of(broker, context, request, response, progress)
 
 
 def _in_steps(broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress) -> Steps[Any]:
@@ -161,12 +175,10 @@ def _are_few(topics: list[TopicProduceData]) -> bool:
 
 def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
     """Append a short request's records, each partition by itself. Raises CloseConnectionError."""
-    topics = request.topic_data
-    is_one = len(topics) == 1 and len(topics[0].partition_data) == 1  # bounded by its topic
-    progress = Progress(TURN if is_one else WorkBudget(in_turn=True))
+    progress = Progress(WorkBudget(in_turn=True))
     response = blank(ProduceResponse)
     try:
-        for topic in topics:
+        for topic in request.topic_data:
             answer = blank(TopicProduceResponse)
             answer.name, answer.topic_id = topic.name, topic.topic_id
             response.responses.append(answer)
@@ -175,8 +187,6 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
-        if is_one:
-            progress.budget = one_batch_budget()  # in the thread the limits of a turn do not hold for it, and it alone
         return _in_steps(broker, context, request, progress)
     return answer_of(broker, context, request, response, progress)
 

@@ -5,7 +5,10 @@ a thread. While it runs no other client is served. The clock tells two times of 
 wait, and CPU time of the loop's thread, which does not depend on what else the machine does.
 
     begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS
-    end   -> shorter than NOTABLE_MS: nothing. Else the CPU clock is read again, and the turn is counted
+    end   -> shorter than ``notable_ms``: nothing. Else the CPU clock is read again, and the turn is counted
+
+``notable_ms`` is NOTABLE_MS, or what the longest turn since the last reading took of the CPU: a turn of less wall time
+cannot have taken more, so a broker that receives megabytes, each a turn of a millisecond, need not count them.
 
 Reading the CPU clock is a system call of 0.3 µs, the wall clock costs 0.05: so a single small request pays for two
 readings of the wall clock alone. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never too short;
@@ -43,6 +46,7 @@ class TurnClock:
         "longest_cpu_s",
         "longest_ms",
         "monotonic_ms",
+        "notable_ms",
     )
 
     def __init__(self, monotonic_ms: Callable[[], float], cpu_seconds: Callable[[], float] = time.thread_time) -> None:
@@ -54,6 +58,8 @@ class TurnClock:
         self.longest_ms = 0.0
         self.longest_cpu_s = 0.0
         self._longest_since_read_s = 0.0
+        self.notable_ms = NOTABLE_MS
+        """From this wall time on a turn is to be told of, to ``end``."""
         self._long_turns: dict[str, int] = {}
         self._log_after_ms = float("-inf")
         self._unlogged = 0
@@ -64,13 +70,15 @@ class TurnClock:
         self.due_ms = now_ms + READ_EVERY_MS
 
     def end(self, began_ms: float, now_ms: float, what: str, who: str = "") -> None:
-        """Count a turn that took NOTABLE_MS or longer. ``what`` is one of few names, ``who`` is for the log alone."""
-        cpu_s = self._cpu_seconds() - self._last_cpu_s
+        """Count a turn of ``notable_ms`` or longer. ``what`` is one of few names, ``who`` is for the log alone."""
+        before_s = self._last_cpu_s
         self.begin(now_ms)
+        cpu_s = self._last_cpu_s - before_s
         took_ms = now_ms - began_ms
         self.longest_ms = max(self.longest_ms, took_ms)
         self.longest_cpu_s = max(self.longest_cpu_s, cpu_s)
         self._longest_since_read_s = max(self._longest_since_read_s, cpu_s)
+        self.notable_ms = max(NOTABLE_MS, min(self._longest_since_read_s * 1000, self.longest_ms, LONG_MS))
         if took_ms >= LONG_MS:
             self._long_turns[what] = self._long_turns.get(what, 0) + 1
             self._log(now_ms, f"{took_ms:.0f} ms ({cpu_s * 1000:.0f} ms of CPU time): {what}{who and f' of {who}'}")
@@ -84,7 +92,7 @@ class TurnClock:
             callback()
         finally:
             ended = self.monotonic_ms()
-            if ended - began >= NOTABLE_MS:
+            if ended - began >= self.notable_ms:
                 self.end(began, ended, what)
 
     def measure_callbacks(
@@ -96,7 +104,7 @@ class TurnClock:
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics. Reading them begins a new measurement of the longest turn since the last reading."""
         name = "tidelog_loop_longest_turn"
-        since_read, self._longest_since_read_s = self._longest_since_read_s, 0.0
+        since_read, self._longest_since_read_s, self.notable_ms = self._longest_since_read_s, 0.0, NOTABLE_MS
         yield Sample(f"{name}_since_read_cpu_seconds", "gauge", {}, since_read)
         yield Sample(f"{name}_cpu_seconds", "gauge", {}, self.longest_cpu_s)
         yield Sample(f"{name}_seconds", "gauge", {}, self.longest_ms / 1000)

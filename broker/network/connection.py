@@ -32,7 +32,6 @@ from functools import partial
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.timers import Timer, TimerQueue
-from tidelog.broker.loop.turn_clock import NOTABLE_MS
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import Transport
@@ -149,7 +148,7 @@ class Connection:
             is_sample = self._reader is None
         self._receive(began)
         ended = turns.monotonic_ms()
-        if ended - began >= NOTABLE_MS:
+        if ended - began >= turns.notable_ms:
             note_turn(self, began, ended)
         if is_sample and self._reader is None and self._pending is None and not self.closed:
             # What came were whole requests, and all are answered.
@@ -602,7 +601,7 @@ def measure(connection: Connection, work: Callable[[], None]) -> None:
         turns.begin(began)
     work()
     ended = turns.monotonic_ms()
-    if ended - began >= NOTABLE_MS:
+    if ended - began >= turns.notable_ms:
         note_turn(connection, began, ended)
 
 

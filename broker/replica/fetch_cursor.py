@@ -144,18 +144,14 @@ class FetchCursor:
             records.release()
             return None  # not in memory, or more than one batch belongs into the answer
         base_offset, next_size, last_offset_delta = header
-        self._note(last_offset + 1, _new_tuple(NextBatch, (
+        places, going_on = self._places, last_offset + 1
+        if len(places) >= MOST_PLACES and going_on not in places:
+            del places[next(iter(places))]  # the oldest one
+        places[going_on] = _new_tuple(NextBatch, (
             base_offset + last_offset_delta, following, next_size, segment, segments, version,
-        )))  # fmt: skip
+        ))  # fmt: skip
         records.in_memory = True
         return records
-
-    def _note(self, offset: int, following: NextBatch) -> None:
-        """Remember the place of a reader who asks for ``offset`` next; the oldest one goes."""
-        places = self._places
-        if len(places) >= MOST_PLACES and offset not in places:
-            del places[next(iter(places))]
-        places[offset] = following
 
     def _nothing_aborted(self, segments: LogSegments, segment: LogSegment) -> bool:
         """Return whether no transaction whose marker is in ``segment`` or after it was aborted.

@@ -132,7 +132,7 @@ class FetchContext:
     def __init__(
         self,
         cache: FetchSessionCache,
-        targets: Iterable[FetchTarget],
+        targets: list[FetchTarget],
         *,
         session: FetchSession | None = None,
         wants_session: bool = False,
@@ -141,12 +141,14 @@ class FetchContext:
         self._cache = cache
         self._session = session
         self._wants_session = wants_session
-        self.targets = list(targets)
+        self.targets = targets
         self.is_incremental = session is not None
         self.uses_topic_ids = uses_topic_ids
 
     def finish(self, results: list[Result]) -> int:
         """Note what the client is told now. Returns the session id for the response."""
+        if self._session is None and not self._wants_session:
+            return INVALID_SESSION_ID
         session_id = self.begin_session()
         self.note(results)
         return session_id
@@ -225,10 +227,10 @@ class FetchSessionCache:
         """Return the context of an incremental fetch, whose changes the session has taken over."""
         if not session.targets:
             del self.sessions[session.session_id]
-            return FetchContext(self, (), uses_topic_ids=session.uses_topic_ids)
+            return FetchContext(self, [], uses_topic_ids=session.uses_topic_ids)
         self.used(session)
         session.epoch = next_epoch(session.epoch)
-        targets = session.targets.values()
+        targets = list(session.targets.values())
         return FetchContext(self, targets, session=session, uses_topic_ids=session.uses_topic_ids)
 
     def used(self, session: FetchSession) -> None:
@@ -275,7 +277,8 @@ def next_epoch(epoch: int) -> int:
 
 def full_targets(request: FetchRequest) -> list[FetchTarget]:
     """List the partitions a full fetch names, each once, in its order."""
-    targets = [
-        FetchTarget(topic.topic, topic.topic_id, asked) for topic in request.topics for asked in topic.partitions
-    ]
-    return targets if len(targets) == 1 else list({target.key: target for target in targets}.values())
+    topics = request.topics
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        return [FetchTarget(topics[0].topic, topics[0].topic_id, topics[0].partitions[0])]
+    targets = [FetchTarget(topic.topic, topic.topic_id, asked) for topic in topics for asked in topic.partitions]
+    return list({target.key: target for target in targets}.values())

@@ -18,6 +18,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 """Times of ListOffsets with a meaning of their own."""
 UNKNOWN = -1
+_new_tuple = tuple.__new__
 
 
 class OffsetSnapshot(NamedTuple):
@@ -39,7 +40,8 @@ class FoundOffset(NamedTuple):
 
 def offsets_of(log: UnifiedLog) -> OffsetSnapshot:
     """Return the offsets as they are now."""
-    return OffsetSnapshot(log.high_watermark, log.last_stable_offset, log.log_start_offset, log.log_end_offset)
+    offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset, log.log_end_offset)
+    return _new_tuple(OffsetSnapshot, offsets)
 
 
 def find_offset(log: UnifiedLog, timestamp: int, limit: int, leader_epoch: int) -> FoundOffset:

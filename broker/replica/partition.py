@@ -378,8 +378,10 @@ class Partition:
     def offsets(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> OffsetSnapshot:
         """Return all offsets at this moment, ``by_follower`` also where another broker leads (KIP-392). Raises as
         ``check_leader``, and KafkaStorageError."""
-        self.check_leader(current_leader_epoch, by_follower=by_follower)
-        return offsets_of(self.local_log)
+        if current_leader_epoch != NO_LEADER_EPOCH or not self.is_leader:
+            self.check_leader(current_leader_epoch, by_follower=by_follower)
+        log = self._log
+        return offsets_of(self.local_log if log is None else log)
 
     def read(
         self,

@@ -78,7 +78,8 @@ class OffsetIndex(AbstractIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry. Raises KafkaStorageError when full or out of order."""
-        entries, relative, last = self.entries, offset - self.base_offset, self._last
+        relative, last = offset - self.base_offset, self._last
+        entries = self.entries if last is None else self._entries
         if entries >= self.max_entries:
             raise KafkaStorageError(f"{self.path} is full with {entries} entries")
         is_next = relative > last[0] if last is not None else not entries or offset > self.last_offset

@@ -74,6 +74,25 @@ def test_short_turns_do_not_read_the_cpu_clock_each(fixture: Fixture) -> None:
     assert fixture.readings <= 1 + 1000 * NOTABLE_MS / 100 / READ_EVERY_MS
 
 
+def test_a_turn_that_cannot_be_the_longest_is_not_counted_and_one_that_can_is(fixture: Fixture) -> None:
+    name = "tidelog_loop_longest_turn_since_read_cpu_seconds"
+    fixture.turn(wall_ms=20, cpu_ms=5)
+    readings = fixture.readings
+    for _ in range(100):  # of less wall time than the longest took of the CPU: the clock is read as they begin
+        fixture.turn(wall_ms=4, cpu_ms=4)
+    assert fixture.readings <= readings + 100
+    fixture.turn(wall_ms=7, cpu_ms=6)
+    assert fixture.value(name) == pytest.approx(0.006)
+    fixture.turn(wall_ms=2, cpu_ms=2)  # from a reading of the metrics on, any may be the longest
+    assert fixture.value(name) == pytest.approx(0.002)
+
+
+def test_a_long_turn_is_counted_after_a_longer_one(fixture: Fixture) -> None:
+    fixture.turn(wall_ms=10 * LONG_MS, cpu_ms=10 * LONG_MS)
+    fixture.turn(wall_ms=LONG_MS, cpu_ms=1)
+    assert fixture.value("tidelog_loop_long_turns_total", what="PRODUCE") == 2
+
+
 def test_a_long_turn_is_logged_with_what_it_did_and_counted(fixture: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         fixture.turns.begin(0)
