@@ -38,7 +38,7 @@ class DefaultSource(DataSource):
 
     @plain
     def schema(self) -> StructType | str:
-        """The columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError.
+        """Return the columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError.
 
         Without PyArrow: PipelineError.
         """
@@ -52,7 +52,7 @@ class DefaultSource(DataSource):
 
     @plain
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader of these columns. Raises OptionError."""
+        """Build the batch reader of these columns. Raises OptionError."""
         from tidelog.pipeline.options.table_options import refuse_options_beside_table
         from tidelog.pipeline.source.reader import TidelogReader
 
@@ -60,7 +60,7 @@ class DefaultSource(DataSource):
         return TidelogReader(parse_options(self._options_with(schema)), _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The stream reader of these columns; one that only raises the error of options that are wrong."""
+        """Build the stream reader of these columns; one that only raises the error of options that are wrong."""
         from tidelog.pipeline.source.stream_reader import RefusedStreamReader, TidelogStreamReader
 
         try:
@@ -71,7 +71,7 @@ class DefaultSource(DataSource):
 
     @plain
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The batch sink. Raises OptionError, and PipelineError without PyArrow."""
+        """Build the batch sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
         from tidelog.pipeline.sink.sink import TidelogBatchWriter
 
@@ -79,14 +79,14 @@ class DefaultSource(DataSource):
 
     @plain
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """The streaming sink. Raises OptionError, and PipelineError without PyArrow."""
+        """Build the streaming sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
         from tidelog.pipeline.sink.sink import TidelogStreamWriter
 
         return TidelogStreamWriter(self.options, schema, overwrite)
 
     def _options_with(self, schema: StructType) -> Mapping[str, str]:
-        """The options, and under them those of the table that the schema comes from."""
+        """Return the options, and under them those of the table that the schema comes from."""
         from tidelog.pipeline.options.table_options import options_of_table
 
         return options_of_table(schema, self.options)

@@ -37,7 +37,7 @@ class AdminInterface(NamedTuple):
     is_encrypted: bool
 
     def ask(self, security: Security, method: str, path: str, timeout_s: float) -> tuple[int, Any]:
-        """One request: (status, JSON). Raises ClientError, OSError."""
+        """Send one request; return (status, JSON). Raises ClientError, OSError."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         connection = (
@@ -59,7 +59,7 @@ class AdminInterface(NamedTuple):
 
 
 def parse_admin(text: str) -> AdminInterface:
-    """The interface at HOST:PORT, or https://HOST:PORT. Raises ValueError."""
+    """Parse the interface at HOST:PORT, or https://HOST:PORT. Raises ValueError."""
     address = text.removeprefix("https://")
     host, _, port = address.rpartition(":")
     return AdminInterface(host.strip("[]"), int(port), is_encrypted=address != text)
@@ -84,7 +84,7 @@ def find_admin(bootstrap: str, security: Security) -> AdminInterface:
 
 
 def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:
-    """The profile's password or bearer token as a header, where no one can read it along. Raises ClientError."""
+    """Return the profile's password or bearer token as a header, where no one can read it along. Raises ClientError."""
     credentials = security.credentials
     if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
         return {}

@@ -258,10 +258,10 @@ def clean_environment() -> dict[str, str]:
 
 
 def as_texts(config: Mapping[str, object]) -> dict[str, str]:
-    """Configuration values as they stand in server.properties."""
+    """Format configuration values as they stand in server.properties."""
     return {key: as_text(value) for key, value in config.items()}
 
 
 def as_text(value: object) -> str:
-    """A configuration value as it stands in server.properties."""
+    """Format a configuration value as it stands in server.properties."""
     return str(value).lower() if isinstance(value, bool) else str(value)

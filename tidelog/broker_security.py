@@ -59,12 +59,12 @@ class Security:
         return "SASL_" * bool(self.users) + ("SSL" if self.tls else "PLAINTEXT")
 
     def rules(self) -> list[Acl]:
-        """The ACLs. Raises ValueError for a rule that cannot be read."""
+        """Parse the ACLs. Raises ValueError for a rule that cannot be read."""
         return [parse_rule(user, rule) for user, rules in (self.acls or {}).items() for rule in rules]
 
 
 def parse_rule(user: str, rule: str) -> Acl:
-    """The ACL of ``[deny] OPERATION TYPE NAME``; a name that ends in ``*`` is a prefix. Raises ValueError."""
+    """Parse the ACL of ``[deny] OPERATION TYPE NAME``; a name that ends in ``*`` is a prefix. Raises ValueError."""
     words = rule.split()
     permission = words.pop(0).lower() if words and words[0].lower() in PERMISSIONS else "allow"
     if words[1:] == ["cluster"]:
@@ -127,7 +127,7 @@ class Secured:
                 create_acls(cluster, rules)
 
     def java(self, user: str = "") -> dict[str, str]:
-        """The properties of Java's clients and tools, and of ``tidelog --profile``."""
+        """Return the properties of Java's clients and tools, and of ``tidelog --profile``."""
         return self._java(user, self._security.mechanism)
 
     def _java(self, user: str, mechanism: str) -> dict[str, str]:
@@ -140,7 +140,7 @@ class Secured:
         return found
 
     def librdkafka(self, user: str = "") -> dict[str, Any]:
-        """The configuration of librdkafka's clients: confluent-kafka, kcat."""
+        """Return the configuration of librdkafka's clients: confluent-kafka, kcat."""
         found = {"bootstrap.servers": self.bootstrap, "security.protocol": self._security.protocol}
         if self._security.tls:
             found["ssl.ca.location"] = str(self.ca)
@@ -150,12 +150,12 @@ class Secured:
         return found
 
     def kafka_python(self, user: str = "") -> dict[str, Any]:
-        """The keyword arguments of kafka-python's clients."""
+        """Return the keyword arguments of kafka-python's clients."""
         found = self._python(user)
         return found | {"ssl_cafile": str(self.ca)} if self._security.tls else found
 
     def aiokafka(self, user: str = "") -> dict[str, Any]:
-        """The keyword arguments of aiokafka's clients."""
+        """Return the keyword arguments of aiokafka's clients."""
         found = self._python(user)
         return found | {"ssl_context": ssl.create_default_context(cafile=self.ca)} if self._security.tls else found
 
@@ -168,19 +168,19 @@ class Secured:
 
 
 def module_of(mechanism: str) -> str:
-    """Kafka's login module of a mechanism."""
+    """Return Kafka's login module of a mechanism."""
     return f"org.apache.kafka.common.security.{_MODULES[mechanism]}"
 
 
 def quote(text: str) -> str:
-    """A text as a JAAS option has it."""
+    """Quote a text as a JAAS option has it."""
     for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(sign, written)
     return f'"{text}"'
 
 
 def escape(text: str) -> str:
-    """A text as a properties file has it."""
+    """Escape a text as a properties file has it."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 

@@ -38,7 +38,7 @@ def find_wrong_time(find: Find, position: int, offset: int, *, said: int, larges
 
 
 def _largest_times(rows: IntegerArray, timestamps: IntegerArray) -> IntegerArray:
-    """The largest record time of each row; a row without records has its header's time."""
+    """Compute the largest record time of each row; a row without records has its header's time."""
     found: IntegerArray = rows[:, at.MAX_TIMESTAMP].copy()
     has_records = rows[:, at.RECORD_COUNT] > 0
     counts = rows[has_records, at.RECORD_COUNT]

@@ -62,8 +62,9 @@ class LogEnds(NamedTuple):
 
 
 def check_small_files(directory: str, bases: Collection[int], next_offset: int) -> Iterator[FileFinding]:
-    """Findings about the files of a directory whose segments begin at ``bases`` and whose log ends at
-    ``next_offset``."""
+    """Yield findings about the files of a directory whose segments begin at ``bases`` and whose log ends at
+    ``next_offset``.
+    """
     try:
         names = sorted(names_in(directory))
     except FileNotFoundError:

@@ -79,7 +79,7 @@ class IndexCheck:
         return len(self.offsets) + len(self.timestamps)
 
     def batches_after(self, position: int) -> Iterator[tuple[int, int]]:
-        """Byte position and last offset of the batches above byte ``position`` that entries name, in order."""
+        """Yield byte position and last offset of the batches above byte ``position`` that entries name, in order."""
         later = int(np.searchsorted(self.positions, position, side="right"))
         yield from zip(self.positions[later:].tolist(), self.offsets[later:].tolist(), strict=True)
 

@@ -62,7 +62,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
 
 
 def _hashed(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Key, offset, hash and whether the record deletes, of rows that have a key."""
+    """Build key, offset, hash and whether the record deletes, of rows that have a key."""
     import pyarrow as pa
 
     schema = pa.schema([("key", pa.binary()), ("offset", pa.int64()), ("hash", pa.uint64()), ("deletes", pa.bool_())])
@@ -94,7 +94,7 @@ def _below(rows: pa.Table, end: int) -> Any:
 
 
 def _reduced(rows: pa.Table) -> pa.Table:
-    """The last row of each key. Offsets are unique in a partition."""
+    """Keep the last row of each key. Offsets are unique in a partition."""
     last = rows.group_by("key", use_threads=False).aggregate([("offset", "max")]).column("offset_max").to_numpy()
     return rows.filter(np.isin(rows.column("offset").to_numpy(), last))
 

@@ -136,25 +136,25 @@ def compare(plan: ComparePlan) -> Comparison:
 
 
 def unreadable_table(plan: ComparePlan, error: Exception) -> str:
-    """The words for a table that cannot be read."""
+    """Write the words for a table that cannot be read."""
     place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
     return f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
 
 
 def unreadable_log(error: CorruptBatchError) -> str:
-    """The words for a log that cannot be read."""
+    """Write the words for a log that cannot be read."""
     return f"the log's records cannot be read: {error}"
 
 
 def log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """The log's committed records of the plan's range: key, value, offset, timestamp. Raises PipelineError."""
+    """Yield the log's committed records of the plan's range: key, value, offset, timestamp. Raises PipelineError."""
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     for piece in plan.slices:
         yield from read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False))
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """The table's rows of the plan's range, the same columns. Raises ArrowException, OSError."""
+    """Yield the table's rows of the plan's range, the same columns. Raises ArrowException, OSError."""
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
@@ -196,7 +196,7 @@ def _delta_filter(plan: ComparePlan) -> Any:
 
 
 def _lowest(plan: ComparePlan) -> int:
-    """The lowest offset of the table's rows: the latest of a key may be older than the log's start."""
+    """Return the lowest offset of the table's rows: the latest of a key may be older than the log's start."""
     return 0 if plan.latest else plan.start
 
 
@@ -207,7 +207,7 @@ def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -
 
 
 def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:
-    """Offsets and hashes of the rows within the plan's range."""
+    """Compute offsets and hashes of the rows within the plan's range."""
     offsets: list[IntegerArray] = [np.zeros(0, np.int64)]
     hashes: list[WordArray] = [np.zeros(0, np.uint64)]
     for batch in batches:
@@ -220,7 +220,7 @@ def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Bucke
 
 
 def hash_batch(batch: pa.RecordBatch) -> tuple[IntegerArray, IntegerArray, WordArray]:
-    """Offsets, times in ms and hashes of an Arrow batch with the columns key, value, offset, timestamp."""
+    """Compute offsets, times in ms and hashes of an Arrow batch with the columns key, value, offset, timestamp."""
     import pyarrow as pa
 
     offsets = batch.column("offset").to_numpy()
@@ -230,7 +230,7 @@ def hash_batch(batch: pa.RecordBatch) -> tuple[IntegerArray, IntegerArray, WordA
 
 
 def _binary(column: Any) -> tuple[ByteArray, IntegerArray, ByteArray]:
-    """A binary Arrow array as bytes, int64 starts (one more than rows), and validity."""
+    """Split a binary Arrow array into bytes, int64 starts (one more than rows), and validity."""
     _, offsets, data = column.buffers()
     starts = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     there = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)

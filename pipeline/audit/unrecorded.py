@@ -62,7 +62,7 @@ def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[Unrecorde
 
 
 def _equals(column: Any, value: Any) -> Any:
-    """Booleans of a column's rows, never null: a null equals a null."""
+    """Compare a column's rows with a value; the booleans are never null: a null equals a null."""
     import pyarrow.compute as pc
 
     if value is None:
@@ -72,7 +72,7 @@ def _equals(column: Any, value: Any) -> Any:
 
 
 def sum_places(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
-    """One entry for each place, in order; rows without a topic or partition come last."""
+    """Sum up to one entry for each place, in order; rows without a topic or partition come last."""
     places: dict[Place, UnrecordedRows] = {}
     for one in found:
         place = one.topic, one.partition

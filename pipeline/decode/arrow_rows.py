@@ -63,7 +63,9 @@ class _ByteColumn:
 
 
 def _empty(size: int) -> Any:
-    """Bytes of Arrow's pool, which keeps the memory of batches that are gone: fresh pages cost more than the copy."""
+    """Allocate bytes of Arrow's pool, which keeps the memory of batches that are gone: fresh pages cost more than the
+    copy.
+    """
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
@@ -108,7 +110,7 @@ class ArrowRows:
             yield self.finish()
 
     def finish(self) -> Any:
-        """The rows so far as a record batch, which may be empty."""
+        """Build a record batch of the rows so far, which may be empty."""
         rows = self._rows
         arrays = [self._array(name, rows) for name in self._wanted.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -184,7 +186,7 @@ class _Headers:
             target.append(column.array(arrow_type))
 
     def array(self, arrow_type: Any, rows: int) -> Any:
-        """The column; names that are no UTF-8 get replacement characters, as Kafka's clients read them."""
+        """Build the column; names that are no UTF-8 get replacement characters, as Kafka's clients read them."""
         counts = self._counts[:rows]
         names = pa.concat_arrays(self._names) if self._names else pa.array([], pa.string())
         values = pa.concat_arrays(self._values) if self._values else pa.array([], pa.binary())

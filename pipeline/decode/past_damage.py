@@ -83,7 +83,7 @@ class _Reading:
         self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises PipelineError for everything but damage."""
+        """Yield the batches, up to damage. Raises PipelineError for everything but damage."""
         try:
             yield from self._read(self.piece, self._options)
         except MalformedTimestampError as error:
@@ -102,7 +102,9 @@ class _Reading:
 
 
 def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
-    """The slice in the file that the error's position is of: the reader may have met another one than was planned."""
+    """Move the slice to the file that the error's position is of: the reader may have met another one than was
+    planned.
+    """
     try:
         with OpenSegment(error.file) as file:
             if not piece.inode or file.is_same(piece.inode, piece.changed_ns, piece.end_position):
@@ -132,7 +134,9 @@ def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> S
 
 
 def _first_offset(file: OpenSegment, position: int, end: int) -> int:
-    """The offset of the first record of the batch at ``position``; -1 where there is none, or none that can be read."""
+    """Read the offset of the first record of the batch at ``position``; -1 where there is none, or none that can be
+    read.
+    """
     try:
         header = header_at(file, position) if position < end else None
         if header is None or header.magic == MAGIC_V2:

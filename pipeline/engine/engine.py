@@ -70,7 +70,7 @@ class HashRoom:
             self.columns = HashRoom(count).columns
 
     def first(self, count: int) -> tuple[IntegerArray, IntegerArray, WordArray]:
-        """The first ``count`` rows; valid until the next use."""
+        """Return the first ``count`` rows; valid until the next use."""
         return self.columns[0][:count], self.columns[1][:count], self.columns[2][:count]
 
 
@@ -78,5 +78,5 @@ _ENGINE = AuditEngine(record_hash if record_hash.IS_COMPILED else reference)
 
 
 def engine() -> AuditEngine:
-    """The process's engine."""
+    """Return the process's engine."""
     return _ENGINE

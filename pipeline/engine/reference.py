@@ -65,7 +65,8 @@ class MalformedSectionError(CorruptMessageError):
 
 
 def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -> tuple[int, int, int]:
-    """Rows for the batches from byte ``start`` of ``chunk[:size]``: (why it stopped, rows, where the next one begins).
+    """Fill rows for the batches from byte ``start`` of ``chunk[:size]``: (why it stopped, rows, where the next one
+    begins).
 
     ``table`` is int64 of shape (rows, COLUMNS). A batch with a wrong checksum gets a row with IS_VALID 0.
     """
@@ -130,7 +131,7 @@ def _hash_records(
 
 
 def _wrapped(number: int) -> int:
-    """The sum of two signed 64-bit numbers as Kafka's clients compute it."""
+    """Wrap the sum of two signed 64-bit numbers as Kafka's clients do."""
     return (number + (1 << 63) & _MASK) - (1 << 63)
 
 
@@ -156,7 +157,7 @@ def hash_rows(
 
 
 def bases_of(row: list[int]) -> tuple[int, int, int]:
-    """Base offset, base timestamp, and the log append time or -1, of a batch row."""
+    """Return base offset, base timestamp, and the log append time or -1, of a batch row."""
     append_time = row[MAX_TIMESTAMP] if row[ATTRIBUTES] & 8 else -1
     return row[BASE_OFFSET], row[BASE_TIMESTAMP], append_time
 
@@ -180,7 +181,7 @@ def record_hash(offset: int, timestamp: int, key: bytes | None, value: bytes | N
 
 
 def field_hash(data: bytes | None, seed: int) -> int:
-    """The hash of a key or a value, 0 to 2^64 - 1.
+    """Compute the hash of a key or a value, 0 to 2^64 - 1.
 
     Each step takes 32 bytes, 16 in either chain. What is left, when it is longer than 16 bytes, is taken by one more
     step of the first chain. The second chain takes the field's last 16 bytes, which may have been taken already; of a

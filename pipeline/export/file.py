@@ -129,7 +129,7 @@ class DeadLetters:
 
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...], suffix: str = "") -> str:
-    """``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits."""
+    """Make the name ``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits."""
     numbers = "-".join(f"{offset:020d}" for offset in offsets)
     return f"{topic}-{id_text(topic_id)}-{partition}-{numbers}{suffix}.parquet"
 
@@ -166,7 +166,7 @@ def _with_values(
 
 
 def _schema(plan: FilePlan) -> pa.Schema:
-    """The columns of a record, and those of its value."""
+    """Return the columns of a record, and those of its value."""
     import pyarrow as pa
 
     record = Columns.all(headers=plan.headers).arrow_schema()
@@ -205,7 +205,7 @@ def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
 
 
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
-    """The finished file at ``path``, with so many new rows, as a manifest names it."""
+    """Describe the finished file at ``path``, with so many new rows, as a manifest names it."""
     first = plan.slices[0]
     if plan.grows is not None:
         return _longer(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
@@ -229,7 +229,7 @@ def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 
 
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
-    """The writer of the plan's file, and the plan: without growth where the earlier file cannot grow."""
+    """Open the writer of the plan's file; return it and the plan: without growth where the earlier file cannot grow."""
     writer = RowWriter(_staged(plan), _schema(plan), _origin(plan), plan.store)
     if plan.grows is None:
         return plan, writer
@@ -244,7 +244,7 @@ def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
 
 
 def _finished(plan: FilePlan, writer: RowWriter) -> TableFile | None:
-    """The file as the table has it; one that gets no rows is not staged, and only covers more offsets."""
+    """Finish the file as the table has it; one that gets no rows is not staged, and only covers more offsets."""
     if writer.rows:
         writer.close()
         return table_file(plan, _staged(plan), writer.rows)
@@ -280,7 +280,7 @@ def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> N
 
 
 def dead_letter_schema() -> pa.Schema:
-    """The columns of the dead-letter table: where the bytes lie, why they are no records, and the bytes."""
+    """Return the columns of the dead-letter table: where the bytes lie, why they are no records, and the bytes."""
     import pyarrow as pa
 
     return pa.schema(

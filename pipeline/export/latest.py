@@ -67,7 +67,7 @@ class LatestRows:
             self._limit = max(PASS_BYTES, 2 * self._size)
 
     def batches(self) -> list[pa.RecordBatch]:
-        """The rows."""
+        """Return the rows."""
         self._reduce()
         return self._batches
 
@@ -101,7 +101,7 @@ def _chosen(batches: Iterable[pa.RecordBatch], stays: Any) -> Iterator[pa.Record
 
 
 def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordBatch], None]) -> LatestRows:
-    """The last row of each key; ``keyless`` gets the rows that have none."""
+    """Keep the last row of each key; ``keyless`` gets the rows that have none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -150,7 +150,7 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
 
 
 def _keys_of(plan: MergePlan) -> dict[Place, Any]:
-    """The keys of later files by topic and partition. Each file has rows of one partition."""
+    """Collect the keys of later files by topic and partition. Each file has rows of one partition."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -164,7 +164,7 @@ def _keys_of(plan: MergePlan) -> dict[Place, Any]:
 
 
 def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
-    """A numpy array of booleans: true for the rows of a file that stay."""
+    """Compute which rows of a file stay: a numpy array of booleans."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

@@ -112,7 +112,7 @@ class Manifest:
     earlier: tuple[EarlierRange, ...] = ()
 
     def to_json(self) -> str:
-        """The version as it lies on disk."""
+        """Write the version as it lies on disk."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
@@ -132,7 +132,7 @@ class Manifest:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """The offset vector: the end of each exported partition."""
+        """Return the offset vector: the end of each exported partition."""
         return {name: {p: s.end for p, s in topic.partitions.items()} for name, topic in self.topics.items()}
 
 
@@ -145,7 +145,7 @@ def _topic_state(raw: Mapping[str, Any]) -> TopicState:
 
 
 def id_text(topic_id: bytes | None) -> str:
-    """A topic id as manifests and file names hold it."""
+    """Write a topic id as manifests and file names hold it."""
     return _NO_ID if topic_id is None else uuid_to_str(topic_id)
 
 
@@ -161,11 +161,11 @@ class ExportTable:
         self._own = os.path.join(self.path, DIRECTORY)
 
     def directory(self, *names: str) -> str:
-        """A path below the table."""
+        """Return a path below the table."""
         return os.path.join(self.path, *names)
 
     def names_in(self, folder: str) -> set[str]:
-        """The names in ``data`` or ``dead-letter``; none where the folder is missing."""
+        """List the names in ``data`` or ``dead-letter``; none where the folder is missing."""
         try:
             return set(os.listdir(self.directory(folder)))
         except FileNotFoundError:
@@ -189,7 +189,7 @@ class ExportTable:
         return manifest
 
     def read(self) -> Manifest:
-        """The newest version. Raises JobError."""
+        """Read the newest version. Raises JobError."""
         versions = self._versions()
         if not versions:
             return Manifest()
@@ -214,7 +214,7 @@ class ExportTable:
     # ---- staging
 
     def begin_run(self, run: str) -> StagingRun:
-        """A staging directory for this run. It is removed by the next one when its owner has died."""
+        """Make a staging directory for this run. It is removed by the next one when its owner has died."""
         path = self.directory(DIRECTORY, STAGING, run)
         with self.locked():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))

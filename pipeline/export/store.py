@@ -22,7 +22,7 @@ Properties = tuple[tuple[str, str], ...]
 
 
 def properties_of(properties: Mapping[str, Any]) -> Properties:
-    """Properties of a file system as a value that is the same for the same ones."""
+    """Return properties of a file system as a value that is the same for the same ones."""
     return tuple(sorted((name, str(value)) for name, value in properties.items()))
 
 
@@ -45,10 +45,10 @@ class TableStore(Protocol):
         """Remove a file."""
 
     def size_of(self, path: str) -> int:
-        """Number of bytes of a file."""
+        """Return the number of bytes of a file."""
 
     def names_in(self, folder: str) -> list[str]:
-        """The names in a folder, none where it is missing."""
+        """List the names in a folder, none where it is missing."""
 
     def put(self, path: str, data: bytes) -> None:
         """Write a small file, or replace it."""
@@ -88,11 +88,11 @@ class LocalStore:
         os.unlink(path)
 
     def size_of(self, path: str) -> int:
-        """Number of bytes of a file."""
+        """Return the number of bytes of a file."""
         return os.path.getsize(path)
 
     def names_in(self, folder: str) -> list[str]:
-        """The names in a folder, none where it is missing."""
+        """List the names in a folder, none where it is missing."""
         try:
             return sorted(os.listdir(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +136,7 @@ class ObjectStore:
         file_system.delete_file(key)
 
     def size_of(self, path: str) -> int:
-        """Number of bytes of an object. Raises FileNotFoundError."""
+        """Return the number of bytes of an object. Raises FileNotFoundError."""
         file_system, key = self._located(path)
         size: int | None = file_system.get_file_info(key).size
         if size is None:
@@ -144,7 +144,7 @@ class ObjectStore:
         return size
 
     def names_in(self, folder: str) -> list[str]:
-        """The names directly below an address."""
+        """List the names directly below an address."""
         from pyarrow.fs import FileSelector
 
         file_system, key = self._located(folder)
@@ -170,7 +170,7 @@ class ObjectStore:
             file_system.delete_file(key)
 
     def _located(self, path: str) -> tuple[Any, str]:
-        """The file system of an address, and what it calls the object."""
+        """Find the file system of an address, and what it calls the object."""
         raise NotImplementedError
 
 

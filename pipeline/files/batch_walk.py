@@ -23,7 +23,7 @@ class ValidEnd(NamedTuple):
 
 
 def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
-    """Headers of the whole batches between two bytes. Raises CorruptBatchError at one that cannot be."""
+    """Yield headers of the whole batches between two bytes. Raises CorruptBatchError at one that cannot be."""
     position, offset = start, -1
     try:
         for header in iter_headers(file, start, end):
@@ -34,7 +34,7 @@ def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
 
 
 def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
-    """The end of the whole, valid batches from byte ``start`` (a batch's beginning) on.
+    """Find the end of the whole, valid batches from byte ``start`` (a batch's beginning) on.
 
     Only the last batch's CRC is checked: those before it were once the last.
     """
@@ -53,7 +53,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
 
 
 def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
-    """The header of the batch that begins at ``position``; None at the end of the file.
+    """Read the header of the batch that begins at ``position``; None at the end of the file.
 
     Raises CorruptBatchError when there is none.
     """

@@ -75,7 +75,7 @@ class DeltaAddress:
 
 
 def _options(given: str, scheme: str, query: str) -> Options:
-    """The options of deltalake that say what the query says. Raises OptionError."""
+    """Parse the options of deltalake that say what the query says. Raises OptionError."""
     found = {name: unquote(value) for name, _, value in (part.partition("=") for part in query.split("&") if part)}
     unknown = [name for name in found if scheme != "s3" or name not in _S3_OPTIONS]
     if unknown:

@@ -56,7 +56,7 @@ def is_remote(path: str) -> bool:
 
 
 def remote_path(given: str) -> str:
-    """The path of an address. Raises OptionError for one that cannot be."""
+    """Return the path of an address. Raises OptionError for one that cannot be."""
     scheme, _, rest = given.partition(_SEPARATOR)
     place, _, query = rest.partition("?")
     authority, _, prefix = place.partition("/")
@@ -80,7 +80,7 @@ def remote_path(given: str) -> str:
 
 
 def located(path: str) -> tuple[FileSystem, str]:
-    """The file system of a path, and what it calls the object. Raises OptionError, RemoteError."""
+    """Find the file system of a path, and what it calls the object. Raises OptionError, RemoteError."""
     scheme, _, rest = path.partition(_SEPARATOR)
     authority, _, key = rest.partition("/")
     file_system, base = _connected(f"{scheme}{_SEPARATOR}{authority}", os.getpid())
@@ -89,7 +89,7 @@ def located(path: str) -> tuple[FileSystem, str]:
 
 @functools.lru_cache(maxsize=64)
 def _connected(root: str, _process: int) -> tuple[FileSystem, str]:
-    """One per process: its connections do not outlive a fork."""
+    """Connect once per process: connections do not outlive a fork."""
     from pyarrow import ArrowInvalid, ArrowNotImplementedError
     from pyarrow.fs import FileSystem
 
@@ -141,7 +141,7 @@ _LISTINGS: OrderedDict[str, tuple[float, dict[str, RemoteInfo]]] = OrderedDict()
 
 
 def listing(directory: str) -> dict[str, RemoteInfo]:
-    """The names in a directory. Raises FileNotFoundError when nothing lies there, RemoteError."""
+    """List the names in a directory. Raises FileNotFoundError when nothing lies there, RemoteError."""
     known = _LISTINGS.get(directory)
     if known is not None and time.monotonic() - known[0] < LISTING_S:
         return known[1]
@@ -197,7 +197,7 @@ class RemoteFiles:
         return True
 
     def read_file(self, path: str) -> bytes:
-        """All of it. Raises FileNotFoundError, RemoteError."""
+        """Read all of a file. Raises FileNotFoundError, RemoteError."""
         known = self._contents.pop(path, None)
         return _content(path) if known is None else known
 

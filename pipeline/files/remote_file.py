@@ -60,7 +60,7 @@ class RemoteFile:
         self._file.close()
 
     def expect(self, start: int, end: int) -> None:
-        """Bytes ``start`` to ``end`` will be read, in order."""
+        """Expect that bytes ``start`` to ``end`` will be read, in order."""
         if self._ahead is not None:
             self._ahead.close()
         self._ahead = _ReadAhead(self._fetch, start, min(end, self.size))
@@ -83,7 +83,7 @@ class RemoteFile:
             return False
 
     def _bytes_at(self, position: int, size: int) -> memoryview:
-        """Some of the bytes from ``position`` on, one at least."""
+        """Read some of the bytes from ``position`` on, one at least."""
         if self._ahead is not None:
             data = self._ahead.bytes_at(position, size)
             if data is not None:
@@ -119,7 +119,9 @@ class RemoteFile:
 
 
 def _opened(path: str) -> tuple[Any, int]:
-    """The open object and what tells it from any other one: never 0. Raises FileNotFoundError, RemoteError."""
+    """Open the object; return it and what tells it from any other one: never 0. Raises FileNotFoundError,
+    RemoteError.
+    """
     file_system, key = located(path)
     with remote_errors(path, "opened"):
         file = file_system.open_input_file(key)
@@ -172,7 +174,7 @@ class _Blocks:
         self._lock = threading.Lock()
 
     def get(self, name: tuple[str, int, int], fetch: Callable[[], bytes]) -> bytes:
-        """The block, fetched where it is not kept."""
+        """Return the block, fetched where it is not kept."""
         with self._lock:
             known = self._kept.get(name)
             if known is not None:

@@ -48,7 +48,7 @@ class SegmentFile(NamedTuple):
     path: str
 
     def beside(self, suffix: str) -> str:
-        """The path of the segment's file with ``suffix`` (``.index`` and so on)."""
+        """Return the path of the segment's file with ``suffix`` (``.index`` and so on)."""
         stem, _, ending = self.path.rpartition(".log")
         return stem + suffix + ending
 
@@ -80,7 +80,7 @@ class OpenSegment:
         self._source.close()
 
     def expect(self, start: int, end: int) -> None:
-        """Bytes ``start`` to ``end`` will be read, in order: an object store is asked for them ahead."""
+        """Expect that bytes ``start`` to ``end`` will be read, in order: an object store is asked for them ahead."""
         self._source.expect(start, end)
 
     def was_replaced(self) -> bool:
@@ -95,7 +95,7 @@ class OpenSegment:
         return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
+        """Read up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
         data = bytearray(size)
         return bytes(data[: self.read_into(position, memoryview(data))])
 
@@ -105,7 +105,7 @@ class OpenSegment:
 
 
 def list_segments(directory: str) -> list[SegmentFile]:
-    """The segments of a partition directory, by base offset, at one moment.
+    """List the segments of a partition directory, by base offset, at one moment.
 
     Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError.
     """
@@ -131,7 +131,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
-    """The listing as a start of the broker would settle it: a swap is undone while a ``.cleaned`` file is there."""
+    """Settle the listing as a start of the broker would: a swap is undone while a ``.cleaned`` file is there."""
     plain = [_file(directory, name) for name in names if name.endswith(".log")]
     swapped = [_file(directory, name) for name in names if name.endswith(".swap")]
     if not swapped or any(name.endswith(".cleaned") for name in names):

@@ -63,7 +63,7 @@ class LocalFile:
 
 
 def open_source(path: str, count: ReadCount) -> LocalFile | RemoteFile:
-    """The file at a path. Raises FileNotFoundError, PipelineError."""
+    """Open the file at a path. Raises FileNotFoundError, PipelineError."""
     if not is_remote(path):
         return LocalFile(path, count)
     from tidelog.pipeline.files.remote_file import RemoteFile

@@ -45,7 +45,7 @@ class SparseIndex:
             self._file.close()
 
     def entry(self, slot: int) -> IndexEntry:
-        """The entry at ``slot``, which must be below the number of slots in the file."""
+        """Read the entry at ``slot``, which must be below the number of slots in the file."""
         size = self._entry.size
         return IndexEntry(*self._entry.unpack(self._bytes(slot * size, size)))
 
@@ -74,7 +74,9 @@ class SparseIndex:
         return low
 
     def floor(self, target: int, *, by_value: bool = False) -> int:
-        """The last slot whose key (or value) is <= ``target``; -1 when there is none. Both grow from slot to slot."""
+        """Find the last slot whose key (or value) is <= ``target``; -1 when there is none. Both grow from slot to
+        slot.
+        """
         low, high = -1, self.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -87,17 +89,19 @@ class SparseIndex:
 
 
 def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Relative offset of a batch's last record -> byte position of the batch."""
+    """Open the index of relative offset of a batch's last record -> byte position of the batch."""
     return SparseIndex(file.beside(".index"), _OFFSET_ENTRY, count)
 
 
 def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Largest timestamp so far in ms -> relative offset up to which it holds."""
+    """Open the index of largest timestamp so far in ms -> relative offset up to which it holds."""
     return SparseIndex(file.beside(".timeindex"), _TIME_ENTRY, count)
 
 
 def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:
-    """Byte position and last offset of each batch above byte ``position`` that the offset index names, in order."""
+    """Yield byte position and last offset of each batch above byte ``position`` that the offset index names, in
+    order.
+    """
     index = offset_index(file, count)
     try:
         for slot in range(index.floor(position, by_value=True) + 1, index.entries):

@@ -27,7 +27,9 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The stamp of a file that is replaced as a whole or only grows; None when it is not there or not to be seen."""
+    """Take the stamp of a file that is replaced as a whole or only grows; None when it is not there or not to be
+    seen.
+    """
     if is_remote(path):
         info = info_of(path)
         return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)
@@ -39,7 +41,7 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def settled_stamp_of(path: str) -> Stamp | None:
-    """The stamp of a directory; None also while it may change unseen."""
+    """Take the stamp of a directory; None also while it may change unseen."""
     stamp = stamp_of(path)
     if stamp is None or time.time_ns() - stamp.changed_ns < SETTLED_S * 1e9:
         return None

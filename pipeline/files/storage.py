@@ -22,7 +22,8 @@ _Found = TypeVar("_Found")
 
 
 def place_of(given: str) -> str:
-    """The path of a directory, a ``file:`` address or an object store's; absolute, because executors work elsewhere.
+    """Return the path of a directory, a ``file:`` address or an object store's; absolute, because executors work
+    elsewhere.
 
     Raises OptionError.
     """
@@ -32,7 +33,7 @@ def place_of(given: str) -> str:
 
 
 def mounted(given: str, what: str) -> str:
-    """The path of a directory that ``what`` writes to. Raises OptionError for an object store's address."""
+    """Return the path of a directory that ``what`` writes to. Raises OptionError for an object store's address."""
     path = place_of(given)
     if is_remote(path):
         raise OptionError(
@@ -42,7 +43,7 @@ def mounted(given: str, what: str) -> str:
 
 
 def names_in(directory: str) -> list[str]:
-    """The names in a directory. Raises FileNotFoundError, another OSError, RemoteError."""
+    """List the names in a directory. Raises FileNotFoundError, another OSError, RemoteError."""
     return list(listing(directory)) if is_remote(directory) else os.listdir(directory)
 
 
@@ -52,8 +53,9 @@ def is_directory(path: str) -> bool:
 
 
 def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Callable[[_Item], _Found]) -> list[_Found]:
-    """``work`` of each item, in their order; several at a time where they lie in an object store. Raises what the first
-    that fails raises."""
+    """Do ``work`` for each item, in their order; several at a time where they lie in an object store. Raises what the
+    first that fails raises.
+    """
     if len(items) < 2 or not is_remote(path_of(items[0])):
         return [work(item) for item in items]
     with ThreadPoolExecutor(LOOKERS, thread_name_prefix="look") as threads:
@@ -61,5 +63,5 @@ def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Call
 
 
 def files_at(path: str) -> ReadableFiles:
-    """Reads small files below ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
+    """Return a reader of small files below ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
     return RemoteFiles() if is_remote(path) else _LOCAL_FILES

@@ -73,7 +73,7 @@ class TieredSegment:
 
 
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
-    """The segment of a manifest. Raises OSError for what cannot be read."""
+    """Parse the segment of a manifest. Raises OSError for what cannot be read."""
     try:
         raw = json.loads(text)
         if raw["version"] != "1":
@@ -96,7 +96,7 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
 
 
 def _number(raw: dict[str, Any], name: str, least: int, most: int, otherwise: int | None = None) -> int:
-    """A whole number of a manifest. Raises KeyError, ValueError."""
+    """Read a whole number of a manifest. Raises KeyError, ValueError."""
     found = raw[name] if otherwise is None else raw.get(name, otherwise)
     if type(found) is not int or not least <= found <= most:
         raise ValueError(f"{name} is {json.dumps(found)[:100]}, expected a whole number from {least} to {most}")
@@ -104,7 +104,9 @@ def _number(raw: dict[str, Any], name: str, least: int, most: int, otherwise: in
 
 
 def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
-    """Sizes of the segment's chunks as they lie in the store. Raises ValueError and others for an index that lies."""
+    """Compute sizes of the segment's chunks as they lie in the store. Raises ValueError and others for an index that
+    lies.
+    """
     if count > MOST_CHUNKS:
         raise ValueError(f"the segment has {count} chunks, expected up to {MOST_CHUNKS}")
     if index["type"] == "fixed":
@@ -121,7 +123,7 @@ def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
 
 
 def decode_sizes(data: bytes) -> list[int]:
-    """Sizes of chunks: count, base, width, all but the last above the base, the last in full; big-endian."""
+    """Decode sizes of chunks: count, base, width, all but the last above the base, the last in full; big-endian."""
     (count,) = struct.unpack_from(">i", data)
     if count < 2:
         return list(struct.unpack_from(f">{max(count, 0)}i", data, 4))
@@ -159,7 +161,7 @@ class SegmentReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -168,7 +170,7 @@ class SegmentReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes; fewer at the end only. Raises OSError."""
+        """Read up to ``size`` bytes; fewer at the end only. Raises OSError."""
         left = self._segment.size - self._position
         left = max(0, left if size is None or size < 0 else min(size, left))
         found = []
@@ -211,7 +213,7 @@ class SegmentReader(io.RawIOBase):
 
 
 def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
-    """Number of bytes of the batches below an offset; all where a batch's size cannot be."""
+    """Count bytes of the batches below an offset; all where a batch's size cannot be."""
     position = 0
     while position + _BATCH.size <= size:
         reader.seek(position)
@@ -239,7 +241,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         self._listings: dict[str, tuple[float, list[FileInfo]]] = {}
 
     def get_type_name(self) -> str:
-        """The kind of file system."""
+        """Name the kind of file system."""
         return "tiered"
 
     def normalize_path(self, path: str) -> str:
@@ -247,11 +249,11 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return path
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
-        """The kind and size of each path."""
+        """Return the kind and size of each path."""
         return [self._info(_below_root(path)) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """The entries of a directory."""
+        """Return the entries of a directory."""
         if not selector.base_dir.strip("/"):
             return [FileInfo(TIER_ROOT, FileType.Directory)]
         folder = _below_root(selector.base_dir)
@@ -298,7 +300,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return found
 
     def _topic_folders(self) -> Iterable[tuple[str, str, str]]:
-        """Topic, id and folder of each topic of the tier."""
+        """Yield topic, id and folder of each topic of the tier."""
         for info in self._list(self._folder):
             name = info.base_name.removeprefix(self._name_prefix)
             match = _TOPIC.fullmatch(name)
@@ -313,7 +315,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return files
 
     def _topic_id(self, folder: str) -> str | None:
-        """The id of the topic that a directory of the view is of. Raises OSError for several."""
+        """Find the id of the topic that a directory of the view is of. Raises OSError for several."""
         topic = folder.rpartition("-")[0]
         ids = sorted({number for name, number, _ in self._topic_folders() if name == topic})
         here = self._at(f"{folder}/{_METADATA}")
@@ -326,7 +328,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return ids[0] if ids else None
 
     def _segments(self, folder: str) -> list[TieredSegment]:
-        """The segments of a partition that count, by base offset, up to the first local one."""
+        """List the segments of a partition that count, by base offset, up to the first local one."""
         topic, _, number = folder.rpartition("-")
         topic_id = self._topic_id(folder)
         best: dict[int, TieredSegment] = {}
@@ -346,8 +348,9 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return [self._cut(best[base], after) for base, after in pairwise([*bases, first])]
 
     def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
-        """The segment without the batches that the one from ``after`` on has too: replicas roll at other offsets, and
-        each leader uploads its own segments."""
+        """Cut off of the segment the batches that the one from ``after`` on has too: replicas roll at other offsets,
+        and each leader uploads its own segments.
+        """
         if segment.end < after:
             return segment
         if (segment.key, after) not in self._sizes:
@@ -366,7 +369,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return SegmentReader(self._store.open_input_file(segment.key), segment, decrypt)
 
     def _manifest(self, path: str, base: int) -> TieredSegment:
-        """The segment of a manifest, which never changes."""
+        """Read the segment of a manifest, which never changes."""
         known = self._manifests.get(path)
         if known is None:
             with self._store.open_input_file(path) as file:
@@ -406,7 +409,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
 
 
 def _below_root(path: str) -> str:
-    """The path below TIER_ROOT."""
+    """Return the path below TIER_ROOT."""
     return path.strip("/").removeprefix(TIER_ROOT).strip("/")
 
 
@@ -415,8 +418,9 @@ def _renamed(info: FileInfo, path: str) -> FileInfo:
 
 
 def connect_tier(root: str) -> tuple[FileSystem, str]:
-    """The view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&pem=DIRECTORY&...``; other options are the
-    store's."""
+    """Connect the view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&pem=DIRECTORY&...``; other options are the
+    store's.
+    """
     from pyarrow.fs import FileSystem
 
     place, _, query = root.removeprefix(SCHEME).partition("?")

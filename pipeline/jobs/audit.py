@@ -92,7 +92,7 @@ class PartitionAudit:
         return f"{self.topic}-{self.partition}"
 
     def total(self, name: str) -> int:
-        """The sum of one of SUMMED over the segments, and over the gaps between them."""
+        """Sum one of SUMMED over the segments, and over the gaps between them."""
         total: int = sum(getattr(segment, name) for segment in self.segments)
         if name in ("compacted_offsets", "lost_offsets", "damaged_offsets"):
             kind = name.removesuffix("_offsets")
@@ -138,7 +138,7 @@ class AuditResult:
         )
 
     def total(self, name: str) -> int:
-        """The sum of one of SUMMED over everything."""
+        """Sum one of SUMMED over everything."""
         return sum(partition.total(name) for partition in self.partitions)
 
 
@@ -190,7 +190,9 @@ def _place(partition: Partition) -> tuple[str, int]:
 
 
 def _bound_partitions(source: LogSource) -> list[Partition]:
-    """The partitions and their bounds, with damage in the way too: then nothing counts as an open transaction's."""
+    """Find the partitions and their bounds, with damage in the way too: then nothing counts as an open
+    transaction's.
+    """
     try:
         return source.partitions(accepts_damage=True)
     except CorruptBatchError:
@@ -201,7 +203,7 @@ def _bound_partitions(source: LogSource) -> list[Partition]:
 
 
 def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
-    """A plan per segment of a partition. Raises PipelineError."""
+    """Make a plan per segment of a partition. Raises PipelineError."""
     directory = partition.directory
     segments = list_segments(directory.path)
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
@@ -235,7 +237,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
 
 
 def _clean_below(directory: str, partition: TopicPartition) -> int:
-    """The offset the cleaner has worked up to; 0 when it has not been there."""
+    """Return the offset the cleaner has worked up to; 0 when it has not been there."""
     try:
         return checkpointed_below(partition, directory)
     except CheckpointCorruptError:
@@ -243,8 +245,9 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
 
 
 def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
-    """(producer id, first, last offset) of the aborted transactions that the index files name; none when one is
-    damaged, as its segment's audit will say."""
+    """Read (producer id, first, last offset) of the aborted transactions that the index files name; none when one is
+    damaged, as its segment's audit will say.
+    """
     try:
         found = aborted_transactions(directory, 0, 2**63 - 1)
     except PipelineError:

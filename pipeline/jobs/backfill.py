@@ -61,7 +61,7 @@ class BackfillResult:
 
 
 def find_files(paths: Iterable[str]) -> list[str]:
-    """The Parquet files that are named, or lie in a directory that is. Raises BadRequestError."""
+    """Find the Parquet files that are named, or lie in a directory that is. Raises BadRequestError."""
     found: list[str] = []
     for path in paths:
         if os.path.isdir(path):
@@ -103,7 +103,7 @@ def _writer(name: str, path: str) -> str:
 
 
 def _beginning(path: str) -> bytes:
-    """The first ``IDENTIFYING_BYTES`` of the first row group, or so many as it has."""
+    """Read the first ``IDENTIFYING_BYTES`` of the first row group, or so many as it has."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
@@ -116,7 +116,7 @@ def _beginning(path: str) -> bytes:
 
 
 def sink_schema(path: str) -> pa.Schema:
-    """The columns that are written, in the types the sink takes. Raises BadRequestError."""
+    """Return the columns that are written, in the types the sink takes. Raises BadRequestError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -108,7 +108,7 @@ def compact(
 
 
 def _select_compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
-    """The plans of compacted topics. Raises BadRequestError when a topic was named that is none."""
+    """Select the plans of compacted topics. Raises BadRequestError when a topic was named that is none."""
     wanted = [plan for plan in plans if LogConfig(dict(plan.config)).compact]
     others = sorted({plan.topic for plan in plans} - {plan.topic for plan in wanted})
     if others and source.choice.pattern is None:
@@ -124,7 +124,7 @@ def _read_known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan
 
 
 def compact_log(work: CompactWork) -> CompactResult:
-    """One cleaning round over one log. Raises KafkaStorageError."""
+    """Run one cleaning round over one log. Raises KafkaStorageError."""
     from tidelog.cleaner.engine.engine import ENGINE
     from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 

@@ -80,7 +80,7 @@ class IcebergTarget:
         return _PASSWORD.sub("://...@", self.catalog)
 
     def told(self, error: BaseException) -> str:
-        """An error in one line, without a password."""
+        """Write an error in one line, without a password."""
         return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.place)
 
 
@@ -212,19 +212,19 @@ class _IcebergCommits:
 
 
 def _files_of(table: Table) -> set[str]:
-    """The files of all snapshots."""
+    """List the files of all snapshots."""
     return {path for path in table.inspect.all_files().column("file_path").to_pylist() if path is not None}
 
 
 def _runs_of(table: Table) -> set[str]:
-    """The runs that have committed a snapshot, as far as snapshots are kept."""
+    """Collect the runs that have committed a snapshot, as far as snapshots are kept."""
     texts = [_state_text(snapshot) for snapshot in table.snapshots()]
     runs = {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
     return runs | {state_of(table).run}
 
 
 def _state_text(snapshot: TableSnapshot) -> str | None:
-    """The state that an export left in a snapshot's summary, None where another writer made it."""
+    """Read the state that an export left in a snapshot's summary, None where another writer made it."""
     summary = snapshot.summary
     return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
 
@@ -242,7 +242,7 @@ class Snapshot:
 
 
 def look_at(target: IcebergTarget) -> Snapshot:
-    """The newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
+    """Load the newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError
@@ -279,14 +279,16 @@ def _catalog(target: IcebergTarget) -> Catalog:
 
 
 def _warehouse(given: str, catalog: str) -> str:
-    """A warehouse as the catalog wants it: an address or a directory; a REST catalog's is whatever its server says."""
+    """Return a warehouse as the catalog wants it: an address or a directory; a REST catalog's is whatever its server
+    says.
+    """
     if "://" in given or catalog.startswith(("http://", "https://")):
         return given
     return f"file://{os.path.abspath(given)}"
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """Errors for a catalog that does not exist, refuses or, in a database, cannot be opened."""
+    """Return the errors for a catalog that does not exist, refuses or, in a database, cannot be opened."""
     from pyiceberg.exceptions import NotInstalledError, RESTError
 
     if importlib.util.find_spec("sqlalchemy") is None:
@@ -297,7 +299,7 @@ def _catalog_errors() -> tuple[type[Exception], ...]:
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:
-    """The table, made where it is missing. Raises JobError."""
+    """Load the table, made where it is missing. Raises JobError."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     namespace = name.rpartition(".")[0]
@@ -316,8 +318,9 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
 
 
 def state_of(table: Table) -> Manifest:
-    """The newest state that an export has left: in a snapshot's summary, or in the table's properties where the
-    snapshot has expired. Raises JobError."""
+    """Read the newest state that an export has left: in a snapshot's summary, or in the table's properties where the
+    snapshot has expired. Raises JobError.
+    """
     snapshot = table.current_snapshot()
     while snapshot is not None:
         text = _state_text(snapshot)
@@ -333,8 +336,9 @@ def state_of(table: Table) -> Manifest:
 
 
 def _state_of_properties(table: Table, *, is_expired: bool = False) -> Manifest:
-    """The state in the table's properties, where the snapshot that it belongs to has expired. Raises JobError where
-    there is none but a snapshot before has expired, and where that snapshot is there: it was rolled back."""
+    """Read the state in the table's properties, where the snapshot that it belongs to has expired. Raises JobError
+    where there is none but a snapshot before has expired, and where that snapshot is there: it was rolled back.
+    """
     text = table.properties.get(STATE_KEY)
     was_rolled_back = text is not None and table.snapshot_by_id(int(table.properties[STATE_SNAPSHOT])) is not None
     if was_rolled_back or (text is None and is_expired):
@@ -353,7 +357,7 @@ def _conflict(table: Table) -> ConflictError:
 
 
 def _commit(table: Table, state: Manifest, change: Change, area: TableArea, staged: StagingRun) -> None:
-    """One snapshot with the change of files and the state. Raises ConflictError, JobError."""
+    """Commit one snapshot with the change of files and the state. Raises ConflictError, JobError."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     summary = {STATE_KEY: json.dumps(json.loads(state.to_json()), separators=(",", ":"))}
@@ -386,7 +390,7 @@ def _replace_files(
 
 
 def _old_files(table: Table) -> list[OldFile]:
-    """The files of the newest snapshot. Raises JobError where rows in them are deleted by other files."""
+    """List the files of the newest snapshot. Raises JobError where rows in them are deleted by other files."""
     found = []
     for task in table.scan().plan_files():
         if task.delete_files:

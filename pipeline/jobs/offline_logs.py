@@ -48,7 +48,7 @@ class Configuration:
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, topic: str) -> dict[str, str]:
-        """The keys given for a topic. Raises ConfigError when one is impossible."""
+        """Return the keys given for a topic. Raises ConfigError when one is impossible."""
         values = {**self.topics.get(topic, {}), **self.overrides}
         LogConfig(values)
         return values
@@ -112,7 +112,7 @@ class OfflineLogs:
         self.data_directories = sorted({mounted(os.path.dirname(directory.path), "path") for directory in directories})
 
     def __enter__(self) -> Self:
-        """Raises JobError when a broker runs on one of them."""
+        """Claim the data directories. Raises JobError when a broker runs on one of them."""
         try:
             for path in self.data_directories:
                 self._claim(path)
@@ -141,7 +141,7 @@ class OfflineLogs:
         self._locks.clear()
 
     def plans(self, *, changing: bool = True) -> list[LogPlan]:
-        """A plan per log. ``changing`` takes the clean-shutdown markers away for the time of the work.
+        """Make a plan per log. ``changing`` takes the clean-shutdown markers away for the time of the work.
 
         Raises KafkaStorageError, ConfigError.
         """

@@ -65,7 +65,7 @@ class Progress:
         )
 
     def _left(self, bytes_done: int, seconds: float) -> str:
-        """Per cent and time left, once there is something to tell them by; nothing when all is done."""
+        """Write per cent and time left, once there is something to tell them by; nothing when all is done."""
         if not 0 < bytes_done < self._bytes:
             return ""
         left = round(seconds * (self._bytes - bytes_done) / bytes_done)

@@ -83,7 +83,8 @@ class ReplayResult:
 
 
 def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: str | None) -> SourceOptions:
-    """Options of a range. ``begin`` and ``end``: ``earliest``/``latest``, a time (ms or ISO 8601), or offsets in JSON.
+    """Build the options of a range. ``begin`` and ``end``: ``earliest``/``latest``, a time (ms or ISO 8601), or offsets
+    in JSON.
 
     ``choice`` is one of subscribe, subscribePattern, assign. Raises OptionError, BadRequestError.
     """
@@ -101,7 +102,7 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """A time in ms. Raises BadRequestError, which names the ``option``."""
+    """Parse a time in ms. Raises BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
@@ -136,7 +137,7 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
 
 
 def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
-    """Raises BadRequestError, before anything is written, where records keep partitions that the target has not."""
+    """Raise BadRequestError, before anything is written, where records keep partitions that the target has not."""
     largest = max(plan.partition for plan in plans)
     if request.by_key:
         return
@@ -186,7 +187,7 @@ def replay_partition(plan: ReplayPlan) -> ReplayResult:
 
 
 def _from(batch: pa.RecordBatch, begin: int) -> pa.RecordBatch:
-    """The rows from offset ``begin`` on."""
+    """Return the rows from offset ``begin`` on."""
     offsets = batch.column("offset").to_numpy()
     return batch.slice(int(offsets.searchsorted(begin)))
 

@@ -68,7 +68,9 @@ class Task:
 def run_tasks(
     spark: SparkSession | None, tasks: Sequence[Task], work: Callable[[Plan], Result], progress: Progress
 ) -> list[Result]:
-    """The results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError or BadRequestError of a task."""
+    """Run the tasks; return the results of ``work(task.plan)``, in the order of ``tasks``. Raises JobError or
+    BadRequestError of a task.
+    """
     progress.begin(len(tasks), sum(task.size for task in tasks))
     if not tasks:
         return []
@@ -84,7 +86,7 @@ def run_tasks(
 
 
 def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> tuple[int, bool, bytes]:
-    """One commit row: the work's result, or its error's line."""
+    """Do one task; return its commit row: the work's result, or its error's line."""
     try:
         return number, True, pickle.dumps(work(pickle.loads(plan)))
     except (PipelineError, KafkaError, OSError) as error:
@@ -130,7 +132,7 @@ def _on_spark(
 
 
 def context_of(spark: SparkSession) -> SparkContext:
-    """The session's SparkContext. Raises BadRequestError for a session of Spark Connect, which has none."""
+    """Return the session's SparkContext. Raises BadRequestError for a session of Spark Connect, which has none."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise BadRequestError(
             "a job cannot work through a session of Spark Connect: expected one that SparkSession.builder.master(URL) "
@@ -140,7 +142,7 @@ def context_of(spark: SparkSession) -> SparkContext:
 
 
 def require_running(spark: SparkSession | None) -> None:
-    """Raises SparkEndedError where a session has ended, which starts again with its process only."""
+    """Raise SparkEndedError where a session has ended, which starts again with its process only."""
     if spark is None:
         return
     from py4j.protocol import Py4JError
@@ -152,7 +154,7 @@ def require_running(spark: SparkSession | None) -> None:
 
 
 def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:
-    """The DataFrame whose rows are commit rows; each task runs when its partition is computed."""
+    """Build the DataFrame whose rows are commit rows; each task runs when its partition is computed."""
     plans = context_of(spark).broadcast([pickle.dumps(task.plan) for task in tasks])
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -187,13 +189,14 @@ def _stages(tracker: Any, job: int) -> Iterator[Any]:
 
 
 def require_arrow() -> None:
-    """Raises MissingPackageError without pyarrow, which every job needs."""
+    """Raise MissingPackageError without pyarrow, which every job needs."""
     if importlib.util.find_spec("pyarrow") is None:
         raise missing("pyarrow", SPARK_INSTALL)
 
 
 def start_spark(job: str, master: str) -> SparkSession:
-    """A session for a job, or the one there is. What the JVM prints goes nowhere: errors come as exceptions.
+    """Start a session for a job, or return the one there is. What the JVM prints goes nowhere: errors come as
+    exceptions.
 
     Raises MissingPackageError without PySpark or a Java that runs it, BadRequestError for an impossible ``master``,
     JobError when Spark does not start.

@@ -28,12 +28,13 @@ class LogSource:
     security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
 
     def directories(self) -> list[PartitionDirectory]:
-        """The partitions' directories, by topic and partition. Raises SelectionError."""
+        """Find the partitions' directories, by topic and partition. Raises SelectionError."""
         return find_partitions(self.paths, self.choice)
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
-        """The same with their bounds; ``accepts_damage``: also those whose metadata cannot be read, without their
-        topic id. Raises PipelineError."""
+        """Find the partitions with their bounds; ``accepts_damage``: also those whose metadata cannot be read, without
+        their topic id. Raises PipelineError.
+        """
         return find_bounds(
             SourceOptions(
                 paths=self.paths,
@@ -49,7 +50,7 @@ class LogSource:
 
 
 def choose(topics: str | None, pattern: str | None, assign: str | None) -> TopicChoice:
-    """The choice of a command line: comma separated names, a pattern, or partitions in JSON; all topics without.
+    """Parse the choice of a command line: comma separated names, a pattern, or partitions in JSON; all topics without.
 
     Raises OptionError.
     """

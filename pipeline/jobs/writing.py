@@ -66,14 +66,15 @@ class Target:
         return CHUNK_ROWS if self.rate is None else max(1, min(CHUNK_ROWS, int(self.rate / _CHUNKS_PER_SECOND)))
 
     def share(self, tasks: int) -> Target:
-        """The same for one of ``tasks`` that run side by side."""
+        """Return the target for one of ``tasks`` that run side by side."""
         rate = None if self.rate is None else self.rate / max(tasks, 1)
         return replace(self, rate=rate)
 
 
 def check_names(target: Target, name: str) -> None:
-    """Raises BadRequestError for what cannot be a topic, and for what cannot be part of a transactional id and of a
-    file's name."""
+    """Raise BadRequestError for what cannot be a topic, and for what cannot be part of a transactional id and of a
+    file's name.
+    """
     if not _TOPIC.fullmatch(target.topic):
         raise BadRequestError(
             f"--to {target.topic}: expected a topic's name: up to 249 letters, digits, dots, dashes, underscores"
@@ -85,7 +86,7 @@ def check_names(target: Target, name: str) -> None:
 
 
 def check_addresses(bootstrap: str) -> None:
-    """Raises BadRequestError for what cannot be brokers' addresses."""
+    """Raise BadRequestError for what cannot be brokers' addresses."""
     try:
         for server in bootstrap.split(","):
             parse_bootstrap(server.strip())
@@ -94,7 +95,7 @@ def check_addresses(bootstrap: str) -> None:
 
 
 def check_broker(target: Target) -> None:
-    """Raises BadRequestError for an address that cannot be one, JobError when no broker answers there."""
+    """Raise BadRequestError for an address that cannot be one, JobError when no broker answers there."""
     check_addresses(target.bootstrap)
     try:
         Cluster(target.bootstrap, _PATIENCE_S, target.security).close()
@@ -171,7 +172,8 @@ class TopicWriter:
         self._stack.close()
 
     def committed(self) -> int:
-        """The number of the last row that was written under this name, -1 for none. Ends what a killed run left open.
+        """Return the number of the last row that was written under this name, -1 for none. Ends what a killed run left
+        open.
 
         Raises JobError.
         """
@@ -230,7 +232,7 @@ class Chunks:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterable[list[pa.RecordBatch]]:
-        """The chunks that ``batch`` completes."""
+        """Yield the chunks that ``batch`` completes."""
         while batch.num_rows:
             part = batch.slice(0, self._wanted - self._rows)
             batch = batch.slice(part.num_rows)

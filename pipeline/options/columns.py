@@ -46,7 +46,7 @@ class Columns:
 
     @classmethod
     def all(cls, *, headers: bool = False) -> Columns:
-        """Every column, ``headers`` among them when asked for."""
+        """Return every column, ``headers`` among them when asked for."""
         return cls(NAMES if headers else NAMES[:-1])
 
     @classmethod
@@ -63,11 +63,11 @@ class Columns:
         return name in self.names
 
     def ddl(self) -> str:
-        """The schema as Spark reads it from text."""
+        """Write the schema as Spark reads it from text."""
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in self.names)
 
     def arrow_schema(self) -> Any:
-        """The ``pyarrow.Schema`` that PySpark demands of batches, to the letter."""
+        """Build the ``pyarrow.Schema`` that PySpark demands of batches, to the letter."""
         import pyarrow as pa
 
         header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

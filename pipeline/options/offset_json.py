@@ -17,7 +17,7 @@ EARLIEST = -2
 
 
 def to_json(offsets: PartitionOffsets) -> str:
-    """``offsets`` as Spark's Kafka source writes them."""
+    """Write ``offsets`` as Spark's Kafka source does."""
     ordered = {topic: {str(p): offsets[topic][p] for p in sorted(offsets[topic])} for topic in sorted(offsets)}
     return json.dumps(ordered, separators=(",", ":"))
 

@@ -165,7 +165,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
 
 
 def security_of(given: Mapping[str, str]) -> Security:
-    """The settings of the connection to the brokers. Raises OptionError."""
+    """Collect the settings of the connection to the brokers. Raises OptionError."""
     try:
         return Security({name.removeprefix("kafka."): given[name] for name in SECURITY if name in given})
     except ClientError as error:
@@ -173,8 +173,9 @@ def security_of(given: Mapping[str, str]) -> Security:
 
 
 def checked_names(options: Mapping[str, str], known: Iterable[str], refused: Iterable[str] = ()) -> dict[str, str]:
-    """``options`` with their names as they are documented. Raises OptionError at one that is not in ``known``;
-    ``refused`` are those of the other mode (batch, stream), for a clearer message."""
+    """Return ``options`` with their names as they are documented. Raises OptionError at one that is not in ``known``;
+    ``refused`` are those of the other mode (batch, stream), for a clearer message.
+    """
     spelled = {name.lower(): name for name in known}
     other_mode = {name.lower(): name for name in refused}
     given = {}
@@ -199,7 +200,7 @@ def _nearest(name: str, spelled: Mapping[str, str]) -> str:
 
 
 def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """``true`` or ``false``. Raises OptionError."""
+    """Parse ``true`` or ``false``. Raises OptionError."""
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"{name}={given[name]}: expected true or false")
@@ -207,7 +208,7 @@ def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number from 1 on, None when not given. Raises OptionError."""
+    """Parse a whole number from 1 on, None when not given. Raises OptionError."""
     text = given.get(name)
     if text is None:
         return None
@@ -217,7 +218,7 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def size_in_bytes(given: Mapping[str, str], name: str) -> int | None:
-    """A size such as 1048576, 512k, 64m, 1g. Raises OptionError."""
+    """Parse a size such as 1048576, 512k, 64m, 1g. Raises OptionError."""
     text = given.get(name)
     if text is None:
         return None
@@ -245,7 +246,7 @@ def _milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _refuse_push_filters(options: Mapping[str, str]) -> None:
-    """Raises OptionError for an option of earlier versions, whose plans leaked from one query into others."""
+    """Raise OptionError for an option of earlier versions, whose plans leaked from one query into others."""
     if any(name.lower() == "pushfilters" for name in options):
         raise OptionError(
             "option pushFilters is withdrawn: Spark 4.2 reads every other query over the same source with the filters "
@@ -264,8 +265,9 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _given_place(path: str) -> str:
-    """A path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table. The address of
-    an object store is looked at here and stays as it is."""
+    """Return a path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table. The
+    address of an object store is looked at here and stays as it is.
+    """
     found = place_of(path)
     return path if is_remote(found) or not path.startswith("file:") else found
 

@@ -148,7 +148,7 @@ def _staging(given: Mapping[str, str]) -> Path:
 
 
 def _local_path(option: str, text: str) -> Path:
-    """A path, or the path of a ``file:`` address: tasks write and the driver reads plain files."""
+    """Return a path, or the path of a ``file:`` address: tasks write and the driver reads plain files."""
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         text = unquote(parts.path)

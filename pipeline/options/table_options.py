@@ -46,7 +46,9 @@ _TYPES: dict[str, DataType] = {
 
 
 def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a ``CREATE TABLE``, None where no table is being made; ``path`` is what Spark makes of it."""
+    """Return the options of a ``CREATE TABLE``, None where no table is being made; ``path`` is what Spark makes of
+    it.
+    """
     given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(_PREFIX)}
     if not given:
         return None
@@ -54,18 +56,18 @@ def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructType:
-    """The columns' schema, the first of which carries the options."""
+    """Build the columns' schema, the first of which carries the options."""
     first, *rest = [StructField(name, _TYPES[name]) for name in columns.names]
     return StructType([StructField(first.name, first.dataType, metadata={_KEY: json.dumps(dict(options))}), *rest])
 
 
 def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
-    """A query's ``options`` over those that the table's schema carries."""
+    """Lay a query's ``options`` over those that the table's schema carries."""
     return {**_list_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
 
 
 def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) -> None:
-    """Raises OptionError for a query's option that is not one of the table that the schema is of."""
+    """Raise OptionError for a query's option that is not one of the table that the schema is of."""
     carried = _list_carried(schema.fields)
     for name, value in options.items():
         if carried and carried.get(name.lower()) != value:

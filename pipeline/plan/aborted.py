@@ -23,7 +23,7 @@ _NAME = re.compile(r"(\d{20})\.txnindex(\.swap|\.cleaned|\.deleted)?")
 def aborted_transactions(
     directory: str, start: int, end: int, count: ReadCount | None = None
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that touch offsets [``start``, ``end``), by producer and first offset.
+    """Collect the aborted transactions that touch offsets [``start``, ``end``), by producer and first offset.
 
     Raises FileNotFoundError when the directory is gone, PipelineError on a damaged index.
     """

@@ -140,7 +140,7 @@ class Holes:
 
 
 def checkpointed_below(partition: TopicPartition, directory: str) -> int:
-    """The offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not been there.
+    """Return the offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not been there.
 
     Raises CheckpointCorruptError.
     """
@@ -179,7 +179,7 @@ def is_marked(header: BatchHeader) -> bool:
 
 
 def _headers_from(segment: SegmentFile, start: int, count: ReadCount | None) -> Iterator[BatchHeader]:
-    """The headers of a segment's batches from ``start`` on, up to damage."""
+    """Yield the headers of a segment's batches from ``start`` on, up to damage."""
     try:
         with OpenSegment(segment.path, count) as file:
             yield from (header for header in headers(file, 0, file.size) if header.base_offset >= start)

@@ -38,7 +38,7 @@ class _DamagedError(Exception):
 def find_key(
     directory: PartitionDirectory, key: bytes, start: int, end: int, count: ReadCount | None = None
 ) -> KeyCandidates | None:
-    """Candidates with offsets in [``start``, ``end``); None when there is no index that can be used.
+    """Find candidates with offsets in [``start``, ``end``); None when there is no index that can be used.
 
     Raises PipelineError when it cannot be read.
     """
@@ -62,7 +62,7 @@ def find_key(
 
 
 def _chain(file: OpenSegment, hashed: int, state: FileState, next_offset: int) -> list[int]:
-    """The offsets of a hash among the entries that the checkpoint covers. Raises _DamagedError."""
+    """Collect the offsets of a hash among the entries that the checkpoint covers. Raises _DamagedError."""
     header = file.read_at(0, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         raise _DamagedError

@@ -47,7 +47,7 @@ MAX_REMEMBERED = 10_000
 
 
 def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> int | None:
-    """The first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is.
+    """Find the first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is.
 
     One thread.
 
@@ -71,7 +71,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
 
 
 def _continue_walk(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
-    """The walk of the last call, taken further; None when there was none, or not over these bytes."""
+    """Continue the walk of the last call; None when there was none, or not over these bytes."""
     known = _WALKED.get(active.path)
     if known is None:
         return None

@@ -83,7 +83,9 @@ class LogWatch:
     def _chosen(
         self, replicas: tuple[PartitionDirectory, ...], ends: PartitionOffsets, count: ReadCount | None
     ) -> Partition:
-        """The partition of one directory, or the best of its replicas up to where they are known to be committed."""
+        """Choose the partition of one directory, or the best of its replicas up to where they are known to be
+        committed.
+        """
         if len(replicas) == 1:
             return self._bounded(replicas[0], ends, count)
         end = ends.get(replicas[0].topic, {}).get(replicas[0].partition)

@@ -95,8 +95,8 @@ class MarkerWalk:
             self._at.file.close()
 
     def aborted_below(self, buffer: ByteArray, size: int, position: int) -> IntegerArray:
-        """The aborted transactions of what is in the file up to byte ``position + size``: rows of producer id, first
-        and last offset, sorted. ``buffer[:size]`` holds the file's bytes from ``position`` on.
+        """Collect the aborted transactions of what is in the file up to byte ``position + size``: rows of producer id,
+        first and last offset, sorted. ``buffer[:size]`` holds the file's bytes from ``position`` on.
 
         Raises PipelineError when damage leaves it open whether a transaction was aborted.
         """
@@ -224,7 +224,9 @@ class MarkerWalk:
         raise PipelineError(f"{os.path.dirname(here.file.path)}: its segments went faster than they could be read")
 
     def _next_segment(self, here: _Bytes) -> SegmentFile | None:
-        """Swapped files may hold what was read and what follows; a file that was read whole is not read again."""
+        """Find the segment that follows: swapped files may hold what was read and what comes after it; a file that was
+        read whole is not read again.
+        """
         found = None
         for segment in list_segments(os.path.dirname(here.file.path)):
             is_later = segment.base_offset > here.segment.base_offset
@@ -265,7 +267,7 @@ class MarkerWalk:
                 self._open[producer_id] = _Open(row[at.BASE_OFFSET], position)
 
     def _end(self, producer_id: int, marker: int | None, *, is_abort: bool) -> None:
-        """The producer's transaction ends with the marker at offset ``marker``, or with the log (None)."""
+        """End the producer's transaction with the marker at offset ``marker``, or with the log (None)."""
         found = self._open.pop(producer_id)
         if found.damage is None and marker is not None:
             if is_abort:

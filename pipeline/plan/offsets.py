@@ -59,8 +59,9 @@ class LogBounds(NamedTuple):
 def log_bounds(
     directory: PartitionDirectory, *, read_committed: bool = False, count: ReadCount | None = None
 ) -> LogBounds:
-    """The bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only, else it is
-    the end. Raises PipelineError, CorruptBatchError."""
+    """Compute the bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only,
+    else it is the end. Raises PipelineError, CorruptBatchError.
+    """
     start = checkpointed_start(directory, read_start_offsets(directory))
     return while_files_go(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
 
@@ -79,7 +80,9 @@ def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> 
 def bounds_of(
     segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
 ) -> LogBounds:
-    """The bounds of a log of these segments. Raises FileNotFoundError when one goes meanwhile, CorruptBatchError."""
+    """Compute the bounds of a log of these segments. Raises FileNotFoundError when one goes meanwhile,
+    CorruptBatchError.
+    """
     if not segments:
         return LogBounds(0, 0, 0)
     start = max(segments[0].base_offset, checkpointed)
@@ -91,7 +94,7 @@ def bounds_of(
 
 
 def start_offsets_path(directory: PartitionDirectory) -> str:
-    """The checkpoint of log start offsets that covers a partition."""
+    """Return the checkpoint of log start offsets that covers a partition."""
     return os.path.join(os.path.dirname(directory.path), LOG_START_OFFSET_FILE)
 
 
@@ -127,8 +130,9 @@ def broker_bounds(
     read_committed: bool = False,
     security: Security = PLAIN,
 ) -> PartitionOffsets:
-    """The end of each partition by one ListOffsets: the high watermark, or the last stable offset under
-    ``read_committed``. Raises PipelineError."""
+    """Ask for the end of each partition by one ListOffsets: the high watermark, or the last stable offset under
+    ``read_committed``. Raises PipelineError.
+    """
     by_topic: dict[str, list[int]] = {}
     for directory in directories:
         by_topic.setdefault(directory.topic, []).append(directory.partition)
@@ -152,7 +156,7 @@ def broker_bounds(
 
 
 def _ask_any(bootstrap: str, request: ListOffsetsRequest, security: Security) -> ListOffsetsResponse:
-    """The answer of the first server that gives one. Raises PipelineError."""
+    """Return the answer of the first server that gives one. Raises PipelineError."""
     failure: Exception = ClientError("expected HOST:PORT")
     for server in filter(None, map(str.strip, bootstrap.split(","))):
         try:

@@ -40,7 +40,7 @@ MAX_KEY_SPANS = 1000
 
 
 def plan(request: ReadRequest) -> list[SegmentSlice]:
-    """The slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
+    """Plan the slices of a query, in order of topic, partition and offset. Raises PipelineError, DataLossError."""
     ranges = [part for wanted in request.ranges for part in _cut_by_records(_narrow(wanted, request), request)]
     planned = for_each(ranges, lambda wanted: wanted.directory.path, lambda wanted: plan_range(wanted, request))
     slices = [piece for pieces in planned for piece in pieces]
@@ -50,7 +50,9 @@ def plan(request: ReadRequest) -> list[SegmentSlice]:
 
 
 def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
-    """Slices by task: neighbours of one partition that are small together share one, as far as the request allows."""
+    """Group slices by task: neighbours of one partition that are small together share one, as far as the request
+    allows.
+    """
     tasks: list[list[SegmentSlice]] = []
     most_records = request.max_records_per_partition or 1 << 62
     for piece in slices:
@@ -66,7 +68,7 @@ def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[Se
 
 
 def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
-    """The slices of one partition's range. Raises PipelineError, DataLossError, TopicRecreatedError."""
+    """Plan the slices of one partition's range. Raises PipelineError, DataLossError, TopicRecreatedError."""
     if wanted.start >= wanted.end:
         return []
     for _ in range(ATTEMPTS):
@@ -157,7 +159,9 @@ def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
 
 
 def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Spans of offsets that hold all of ``offsets``: one each, or few that hold others too when there are many."""
+    """Return spans of offsets that hold all of ``offsets``: one each, or few that hold others too when there are
+    many.
+    """
     gap = 0
     while True:
         spans: list[tuple[int, int]] = []
@@ -179,7 +183,7 @@ def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list
 
 
 def _divided(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
-    """``parts`` ranges of nearly equal size, in order."""
+    """Divide the range into ``parts`` of nearly equal size, in order."""
     size = wanted.end - wanted.start
     parts = max(1, min(parts, size))
     bounds = [wanted.start + size * number // parts for number in range(parts + 1)]
@@ -189,7 +193,7 @@ def _divided(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
 def _cut_by_offsets(
     slices: Sequence[SegmentSlice], ranges: Sequence[OffsetRange], request: ReadRequest
 ) -> list[SegmentSlice]:
-    """Slices cut until there are ``min_partitions``, each in proportion to its records."""
+    """Cut slices until there are ``min_partitions``, each in proportion to its records."""
     assert request.min_partitions is not None
     total = sum(piece.end_offset - piece.start_offset for piece in slices)
     by_place = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}

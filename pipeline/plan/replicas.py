@@ -26,14 +26,14 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 
 
 def high_watermarks_path(directory: PartitionDirectory) -> str:
-    """The checkpoint of high watermarks that covers a partition's directory."""
+    """Return the checkpoint of high watermarks that covers a partition's directory."""
     return os.path.join(os.path.dirname(directory.path), REPLICATION_OFFSET_FILE)
 
 
 def known_high_watermark(
     replicas: Sequence[PartitionDirectory], checkpoints: Sequence[Mapping[TopicPartition, int]]
 ) -> int:
-    """The offset up to which the replicas are known to be committed. Raises SelectionError."""
+    """Return the offset up to which the replicas are known to be committed. Raises SelectionError."""
     place = TopicPartition(replicas[0].topic, replicas[0].partition)
     if not any(checkpoints):
         paths = ", ".join(replica.path for replica in replicas)
@@ -45,11 +45,11 @@ def known_high_watermark(
 
 
 def cut_to(bounds: LogBounds, high_watermark: int) -> LogBounds:
-    """The bounds of what is committed of a log."""
+    """Cut the bounds to what is committed of a log."""
     end = max(bounds.start, min(bounds.end, high_watermark))
     return LogBounds(bounds.start, end, min(bounds.last_stable, end))
 
 
 def best_of(bounds: Sequence[LogBounds]) -> int:
-    """The index of the bounds that reach furthest; of equal ones those that begin first."""
+    """Return the index of the bounds that reach furthest; of equal ones those that begin first."""
     return max(range(len(bounds)), key=lambda number: (bounds[number].end, -bounds[number].start, -number))

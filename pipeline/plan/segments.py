@@ -44,7 +44,8 @@ class SegmentPlan:
         self._file.close()
 
     def slices(self, start: int, end: int) -> Iterator[SegmentSlice]:
-        """Slices of the records from ``start`` to below ``end``, those that a time filter rules out by index excepted.
+        """Yield slices of the records from ``start`` to below ``end``, those that a time filter rules out by index
+        excepted.
 
         Raises PipelineError.
         """
@@ -96,7 +97,7 @@ class SegmentPlan:
         )
 
     def _first_in_time(self, end: int) -> int:
-        """The first offset that may be as late as the filter asks; ``end`` when the whole segment is too early."""
+        """Find the first offset that may be as late as the filter asks; ``end`` when the whole segment is too early."""
         least = self._request.row_filter.min_time
         if least <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
             return self._segment.base_offset
@@ -112,7 +113,7 @@ class SegmentPlan:
             times.close()
 
     def _batch_at(self, slot: int) -> BatchHeader | None:
-        """The header of the batch that an index entry points to, when one that fits the entry does begin there."""
+        """Read the header of the batch that an index entry points to, when one that fits the entry does begin there."""
         entry = self._index.entry(slot)
         try:
             header = header_at(self._file, entry.value)
@@ -122,14 +123,16 @@ class SegmentPlan:
         return header if header is not None and first <= header.base_offset <= first + entry.key else None
 
     def _position_of(self, offset: int) -> int:
-        """The byte of an indexed batch at or before the one that holds ``offset``."""
+        """Find the byte of an indexed batch at or before the one that holds ``offset``."""
         for slot in range(self._index.floor(offset - self._segment.base_offset), -1, -1):
             if self._batch_at(slot) is not None:
                 return self._index.entry(slot).value
         return 0
 
     def _end_position(self, end: int) -> int:
-        """The byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none does."""
+        """Find the byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none
+        does.
+        """
         slot = self._index.floor(end - self._segment.base_offset) + 1
         for candidate in range(slot, min(slot + _END_CANDIDATES, self._index.entries)):
             header = self._batch_at(candidate)
@@ -138,7 +141,9 @@ class SegmentPlan:
         return self._file.size
 
     def _next_cut(self, position: int, last: int) -> BatchHeader | None:
-        """The header of the batch at which the slice from ``position`` should end; None when it goes to ``last``."""
+        """Find the header of the batch at which the slice from ``position`` should end; None when it goes to
+        ``last``.
+        """
         target = position + self._request.bytes_per_task
         if target >= last:
             return None

@@ -52,7 +52,7 @@ class PartitionFinder:
         self._choice = choice
 
     def find(self) -> list[PartitionDirectory]:
-        """The directories as they are now, by topic and partition, each in one of the paths.
+        """Find the directories as they are now, by topic and partition, each in one of the paths.
 
         Raises SelectionError as ``find_replicas``, and when one partition lies in two of the paths.
         """
@@ -63,7 +63,8 @@ class PartitionFinder:
         return [directory for (directory,) in found]
 
     def find_replicas(self) -> list[tuple[PartitionDirectory, ...]]:
-        """The directories as they are now, by topic and partition; one that several brokers have, in the paths' order.
+        """Find the directories as they are now, by topic and partition; one that several brokers have, in the paths'
+        order.
 
         Raises SelectionError when a path is no data directory, or a topic or partition that was named is not there;
         or when the directories of one partition have different topic ids.
@@ -93,7 +94,7 @@ class _Place:
         self._seen: dict[str, tuple[Stamp, PartitionDirectory]] = {}
 
     def partitions(self) -> list[PartitionDirectory]:
-        """The chosen ones. Raises SelectionError when this is no data directory."""
+        """Find the chosen partitions. Raises SelectionError when this is no data directory."""
         found = self._look_at(self._assigned)
         if found:
             return found
@@ -185,7 +186,7 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
 
 
 def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
-    """Raises SelectionError when directories of one name are of topics with different ids."""
+    """Raise SelectionError when directories of one name are of topics with different ids."""
     known = [replica for replica in replicas if replica.topic_id is not None]
     for replica in known[1:]:
         first = known[0]
@@ -222,7 +223,7 @@ def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: I
 
 
 def recreated(topic: str, before: bytes, now: bytes) -> TopicRecreatedError:
-    """The error for a topic whose id changed from ``before`` to ``now``."""
+    """Build the error for a topic whose id changed from ``before`` to ``now``."""
     return TopicRecreatedError(
         f"topic {topic} was deleted and created again: its id was {uuid_to_str(before)} and is {uuid_to_str(now)}; "
         "offsets of the old topic mean nothing in the new one"

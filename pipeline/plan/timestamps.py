@@ -23,7 +23,8 @@ ATTEMPTS = 5
 def first_offset_at_or_after(
     directory: PartitionDirectory, timestamp: int, start: int, end: int, count: ReadCount | None = None
 ) -> int | None:
-    """The first offset in [``start``, ``end``) of a record at or after ``timestamp`` (ms); None when there is none.
+    """Find the first offset in [``start``, ``end``) of a record at or after ``timestamp`` (ms); None when there is
+    none.
 
     Raises PipelineError, CorruptBatchError.
     """
@@ -46,7 +47,7 @@ def first_offset_at_or_after(
 
 
 def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> int | None:
-    """The largest timestamp of a closed segment in ms, from its time index; None when that does not say."""
+    """Read the largest timestamp of a closed segment in ms from its time index; None when that does not say."""
     index = time_index(segment, count)
     try:
         return index.entry(index.entries - 1).key if index.entries else None

@@ -21,7 +21,7 @@ Offsets = Span | Mapping[int, Span]
 def offset_ranges(
     partitions: Sequence[Partition], offsets: Offsets | None, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """The range of each partition that is asked for. An end beyond the log's is the log's.
+    """Return the range of each partition that is asked for. An end beyond the log's is the log's.
 
     Raises OptionError, and DataLossError for a begin that the log does not have any more.
     """
@@ -69,7 +69,7 @@ def _range(partition: Partition, span: Span, *, fail_on_data_loss: bool) -> Offs
 
 
 def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -> RowFilter:
-    """The filter of records from the first time on and before the second, and of one key. Raises OptionError."""
+    """Build the filter of records from the first time on and before the second, and of one key. Raises OptionError."""
     try:
         begin, end = times
     except (TypeError, ValueError):
@@ -80,7 +80,7 @@ def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -
 
 
 def _milliseconds(moment: Moment) -> int:
-    """The first millisecond at or after a moment."""
+    """Return the first millisecond at or after a moment."""
     if isinstance(moment, datetime):
         microseconds = round(moment.timestamp() * 1_000_000)
         return -(-microseconds // 1000)
@@ -95,6 +95,6 @@ def _milliseconds(moment: Moment) -> int:
 
 
 def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:
-    """The keys as bytes, each once; text is UTF-8."""
+    """Return the keys as bytes, each once; text is UTF-8."""
     given = [keys] if isinstance(keys, bytes | str) else list(keys)
     return list(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in given))

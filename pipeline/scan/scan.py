@@ -153,7 +153,7 @@ class _Scan:
         return (batch for piece in slices for batch in read_slice(piece, read, options=self.options))
 
     def _with(self, *needed: tuple[str, ...]) -> Columns:
-        """The columns that are read: the wanted ones, and those the reading itself needs."""
+        """Return the columns that are read: the wanted ones, and those the reading itself needs."""
         names = (*self.wanted.names, *(name for some in needed for name in some))
         return Columns(tuple(dict.fromkeys(names)))
 

@@ -58,33 +58,35 @@ class Taken(NamedTuple):
 
 
 def read_only(array: IntegerArray) -> IntegerArray:
-    """The array as int64, contiguous and closed for writing."""
+    """Return the array as int64, contiguous and closed for writing."""
     view = np.ascontiguousarray(array, np.int64).view()
     view.flags.writeable = False
     return view
 
 
 def byte_column(data: Buffer, start: IntegerArray, length: IntegerArray) -> ByteColumn:
-    """A column over any buffer; ``length`` -1 is null."""
+    """Build a column over any buffer; ``length`` -1 is null."""
     view = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
     view.flags.writeable = False
     return ByteColumn(view, read_only(start), read_only(length))
 
 
 def key_hashes(keys: ByteColumn) -> IntegerArray:
-    """``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
+    """Compute ``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
     hashes: IntegerArray = np.empty(keys.length.size, np.int64)
     sections.key_hashes(keys, hashes)
     return hashes
 
 
 def take(columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> Taken:
-    """The rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however large."""
+    """Take the rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however
+    large.
+    """
     return Taken(*sections.take(columns, rows, first, limit_bytes))
 
 
 def encode(columns: RecordColumns, rows: IntegerArray, first: int, taken: Taken) -> Buffer:
-    """The records section of the rows ``take`` found from ``first`` on."""
+    """Encode the records section of the rows ``take`` found from ``first`` on."""
     section = np.empty(taken.section_bytes, np.uint8)
     sections.encode(columns, rows, first, taken.rows, section)
     return section.data

@@ -131,7 +131,9 @@ class _Transaction:
         self._producer_id = self._producer_epoch = -1
 
     def run(self) -> bool:
-        """Raises ClientError, KafkaError, StagingError."""
+        """Publish the batch in a transaction; return false where it was published before. Raises ClientError,
+        KafkaError, StagingError.
+        """
         self._init_producer()
         if self._published() >= self._publication.batch_id:
             logger.info("batch %d of %s was published before", self._publication.batch_id, self._name)
@@ -157,7 +159,7 @@ class _Transaction:
         self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
 
     def _published(self) -> int:
-        """The last batch id in the group, -1 for none."""
+        """Read the last batch id in the group, -1 for none."""
         request = OffsetFetchRequest(group_id=self._name, topics=None, require_stable=True)
         answer = ask(self._cluster.coordinator(self._name, GROUP), request, OffsetFetchResponse, _FETCH_ONE_GROUP)
         raise_for_code(answer.error_code, f"OffsetFetch of {self._name}")
@@ -193,7 +195,7 @@ class _Transaction:
             raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the partition at fault, not its neighbours
 
     def _commit_batch_id(self) -> None:
-        """The batch id as committed offset, in the same transaction."""
+        """Commit the batch id as an offset, in the same transaction."""
         answer = ask(
             self._coordinator,
             AddOffsetsToTxnRequest(

@@ -64,7 +64,7 @@ class Producer(NamedTuple):
 
 
 def sequenced(files: Sequence[StagedFile]) -> Queues:
-    """Per partition its batches in order, with their sequence numbers: those of a new epoch begin at 0."""
+    """Number each partition's batches in order: the sequences of a new epoch begin at 0."""
     queues: Queues = defaultdict(deque)
     next_sequence: dict[TopicPartition, int] = defaultdict(int)
     for file in in_order(files):
@@ -111,7 +111,7 @@ class _UnderWay:
                 self._take(address)
 
     def raise_failure(self) -> None:
-        """Raises ClientError or KafkaError when a request failed."""
+        """Raise ClientError or KafkaError when a request failed."""
         if self._failure is not None:
             raise self._failure
 
@@ -162,7 +162,9 @@ def _seal(staged: Staged, producer: Producer) -> bytearray:
 
 
 def _requests(queues: Queues) -> Iterator[list[Staged]]:
-    """Groups of batches for one request each: at most one of each partition, REQUEST_BYTES in all (one at least)."""
+    """Yield groups of batches for one request each: at most one of each partition, REQUEST_BYTES in all (one at
+    least).
+    """
     while queues:
         request: list[Staged] = []
         size = 0

@@ -62,7 +62,7 @@ class BuiltBatch(NamedTuple):
 
 
 def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dict[str, int]:
-    """Column -> its place among ``fields`` (name, Spark type). Raises OptionError."""
+    """Map each column to its place among ``fields`` (name, Spark type). Raises OptionError."""
     places: dict[str, int] = {}
     for place, (name, spark_type) in enumerate(fields):
         lower = name.lower()
@@ -98,7 +98,7 @@ class BatchBuilder:
     keyless_bytes: dict[str, int]
 
     def batches(self, arrow: Iterable[pa.RecordBatch]) -> Iterator[BuiltBatch]:
-        """All batches of the task's rows. Raises RowError, and what ``partitions_of`` raises."""
+        """Yield all batches of the task's rows. Raises RowError, and what ``partitions_of`` raises."""
         gathered: list[pa.RecordBatch] = []
         size = 0
         for part in arrow:
@@ -142,7 +142,7 @@ class BatchBuilder:
             first += taken.rows
 
     def _column(self, table: pa.Table, name: str) -> Any:
-        """The column as one array, or None where it is not among the rows'."""
+        """Return the column as one array, or None where it is not among the rows'."""
         place = self.columns.get(name)
         return None if place is None else _as_one(table.column(place))
 
@@ -160,7 +160,7 @@ class BatchBuilder:
         )
 
     def _topics(self, table: pa.Table) -> tuple[list[str], IntegerArray]:
-        """The topics of these rows and, per row, which of them."""
+        """Return the topics of these rows and, per row, which of them."""
         if self.options.topic is not None:
             return [self.options.topic], np.zeros(table.num_rows, np.int64)
         column = self._column(table, "topic")
@@ -193,7 +193,7 @@ class BatchBuilder:
     def _place_keyless(
         self, columns: RecordColumns, rows: IntegerArray, topic: str, counts: IntegerArray, chosen: IntegerArray
     ) -> None:
-        """One partition for as many rows as fill a batch, then the next; goes on where the last rows ended."""
+        """Choose one partition for as many rows as fill a batch, then the next; go on where the last rows ended."""
         ends = np.cumsum(np.maximum(columns.value.length[rows], 0) + _RECORD_OVERHEAD)
         ends += self.keyless_bytes.get(topic, 0)
         chosen[rows] = (ends // self.options.batch_bytes + self.first) % counts[rows]
@@ -205,7 +205,7 @@ def _as_one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _bytes_of(column: pa.Array | None, rows: int) -> ByteColumn:
-    """A string or binary array as a column of bytes; None as nulls."""
+    """Convert a string or binary array to a column of bytes; None as nulls."""
     if column is None:
         return byte_column(b"", np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
     large = column.cast(pa.large_binary())

@@ -81,7 +81,7 @@ class StagedFile:
     batches: tuple[BatchAddress, ...]
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """The bytes of one batch. Raises StagingError when they are not there."""
+        """Read the bytes of one batch. Raises StagingError when they are not there."""
         assert self.path is not None
         try:
             with self.path.open("rb", buffering=0) as file:

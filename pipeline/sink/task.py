@@ -36,7 +36,7 @@ class PartitionCounts:
         self._counts: dict[str, int] = {}
 
     def of(self, topic: str) -> int:
-        """The number of partitions. Raises UnknownTopicError."""
+        """Return the number of partitions. Raises UnknownTopicError."""
         if topic not in self._counts:
             self._counts[topic] = self._ask(topic)
         return self._counts[topic]

@@ -41,7 +41,7 @@ class TriggerLimits:
 
     @classmethod
     def of(cls, options: SourceOptions) -> TriggerLimits:
-        """The limits of the options. Raises OptionError when the minimum is above the maximum."""
+        """Read the limits of the options. Raises OptionError when the minimum is above the maximum."""
         most, least = options.max_offsets_per_trigger, options.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
             raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
@@ -64,7 +64,7 @@ class TriggerLimits:
         return ReadAllAvailable()
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """These limits with the one Spark hands over. Raises PipelineError on a kind a log does not have."""
+        """Combine these limits with the one Spark hands over. Raises PipelineError on a kind a log does not have."""
         if isinstance(limit, ReadAllAvailable):
             return TriggerLimits()
         if isinstance(limit, ReadMaxRows):
@@ -96,7 +96,9 @@ Ranges = Mapping[PartitionDirectory, tuple[int, int]]
 
 
 def limited_ends(ranges: Ranges, limits: TriggerLimits) -> dict[PartitionDirectory, int]:
-    """The end of each partition's (start, end) under the limits; ends never lie before starts. Raises PipelineError."""
+    """Compute the end of each partition's (start, end) under the limits; ends never lie before starts. Raises
+    PipelineError.
+    """
     ends = {directory: max(start, end) for directory, (start, end) in ranges.items()}
     if limits.max_offsets is not None:
         waiting = {directory: ends[directory] - start for directory, (start, _) in ranges.items()}
@@ -132,8 +134,9 @@ def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int
 
 
 def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step: int) -> list[tuple[int, int]]:
-    """Bytes and end offset of each piece of the first segment of ``span`` that holds any, cut at index entries; with
-    ``_WHOLE_SEGMENT`` of all segments."""
+    """Return bytes and end offset of each piece of the first segment of ``span`` that holds any, cut at index entries;
+    with ``_WHOLE_SEGMENT`` of all segments.
+    """
     segments = list_segments(directory.path) if span[0] < span[1] else []
     steps: list[tuple[int, int]] = []
     for number, segment in enumerate(segments):

@@ -34,7 +34,7 @@ class StreamOffset:
 
     @classmethod
     def of(cls, directories: Iterable[PartitionDirectory], offsets: PartitionOffsets) -> StreamOffset:
-        """``offsets`` with the ids that the directories name."""
+        """Build ``offsets`` with the ids that the directories name."""
         named = {d.topic: d.topic_id for d in directories if d.topic_id is not None and d.topic in offsets}
         return cls(offsets, named)
 
@@ -66,12 +66,12 @@ class StreamOffset:
         return written
 
     def get(self, directory: PartitionDirectory) -> int | None:
-        """The position in a partition; None when the position knows nothing of it."""
+        """Return the position in a partition; None when the position knows nothing of it."""
         return self.offsets.get(directory.topic, {}).get(directory.partition)
 
 
 def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """``limit`` divided in proportion to ``waiting``, at least 1 for each that waits; all where the limit suffices."""
+    """Divide ``limit`` in proportion to ``waiting``, at least 1 for each that waits; all where the limit suffices."""
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)

@@ -40,7 +40,7 @@ class GroupProgress:
         self._committed: PartitionOffsets | None = None
 
     def reached(self, offsets: PartitionOffsets) -> None:
-        """Records below ``offsets`` are processed."""
+        """Note that records below ``offsets`` are processed."""
         self._reached = offsets
 
     def commit(self) -> None:

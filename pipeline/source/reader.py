@@ -55,7 +55,7 @@ class TidelogReader(DataSourceReader):
 
     @plain_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
+        """Yield the records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
         if not isinstance(partition, SlicePartition):  # Spark makes one partition of an empty plan
             return
         options = self.read_options()

@@ -69,7 +69,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset.of(_directories(partitions), offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of the options."""
+        """Return the limit of the options."""
         return self._limits.default()
 
     @plain
@@ -79,7 +79,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
+        """Return the end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         position = StreamOffset.from_json(start)
         self._progress.reached(position.offsets)
         self._progress.commit()
@@ -95,12 +95,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset.of(_directories(partitions), _offsets(ends)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends that the last trigger saw, for the query's progress."""
+        """Return the ends that the last trigger saw, for the query's progress."""
         return None if self._latest is None else self._latest.to_json()
 
     @plain
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """The slices of a batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
+        """Plan the slices of a batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         partitions = [p for p in self._watch.partitions() if last.get(p.directory) is not None]
         ensure_same_topics(sorted(last.ids.items()), _directories(partitions))
@@ -117,12 +117,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(slices) for slices in group(plan(request), request)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The records of one task as ``pyarrow.RecordBatch``es; runs in an executor. Raises PipelineError."""
+        """Read the records of one task as ``pyarrow.RecordBatch``es; runs in an executor. Raises PipelineError."""
         return self._batch.read(partition)
 
     @plain
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Records below ``end`` are processed. Raises PipelineError when ``commitGroup`` is refused."""
+        """Note that records below ``end`` are processed. Raises PipelineError when ``commitGroup`` is refused."""
         self._progress.reached(StreamOffset.from_json(end).offsets)
         self._progress.commit()
 
@@ -179,19 +179,19 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Raises the error."""
+        """Raise the error."""
         raise self._error.with_traceback(None) from None
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Raises the error."""
+        """Raise the error."""
         raise self._error.with_traceback(None) from None
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """Raises the error."""
+        """Raise the error."""
         raise self._error.with_traceback(None) from None
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises the error."""
+        """Raise the error."""
         raise self._error.with_traceback(None) from None
 
 

@@ -25,26 +25,26 @@ FORMATS = ("json", "registry")
 
 
 def pin(schema: pa.StructType) -> str:
-    """A struct type as text."""
+    """Write a struct type as text."""
     import pyarrow as pa
 
     return base64.b64encode(pa.schema(list(schema)).serialize().to_pybytes()).decode()
 
 
 def unpin(text: str) -> pa.StructType:
-    """The struct type of a text of ``pin``."""
+    """Read the struct type of a text of ``pin``."""
     import pyarrow as pa
 
     return pa.struct(list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
 
 
 def column_fields(schema: pa.StructType) -> list[pa.Field]:
-    """The columns of a table for the fields of its values."""
+    """Name the columns of a table for the fields of its values."""
     return [one.with_name(f"value_{one.name}" if one.name in NAMES else one.name) for one in schema]
 
 
 def widen(known: Any, new: Any, path: str = "") -> Any:
-    """The type that has the fields of both. Raises TypeError that names the first field of two types."""
+    """Return the type that has the fields of both. Raises TypeError that names the first field of two types."""
     import pyarrow as pa
 
     if known.equals(new) or {known, new} == {pa.int32(), pa.int64()}:
@@ -80,12 +80,13 @@ class ValueColumns:
         return ValueColumns, (self.pinned, self.registry)
 
     def fields(self) -> list[pa.Field]:
-        """The columns, after those of the record."""
+        """Return the columns, after those of the record."""
         return column_fields(unpin(self.pinned))
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """The batch with the columns, and row -> reason of the values that could not be decoded, whose columns are
-        null. Raises JobError for a schema that does not fit the table's."""
+        """Add the columns to the batch; return it, and row -> reason of the values that could not be decoded, whose
+        columns are null. Raises JobError for a schema that does not fit the table's.
+        """
         import pyarrow as pa
 
         schema, wrong = unpin(self.pinned), dict[int, str]()
@@ -127,7 +128,7 @@ class ValueColumns:
 
 
 def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.StructArray:
-    """Rows as an array; those that do not fit become null, and are told."""
+    """Build an array of rows; those that do not fit become null, and are told."""
     import pyarrow as pa
 
     try:
@@ -144,7 +145,8 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
 
 
 def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructType | None) -> pa.StructType | None:
-    """The type that has the fields of all schemas of the topics' subjects, ``<topic>-value``, and of the known one.
+    """Return the type that has the fields of all schemas of the topics' subjects, ``<topic>-value``, and of the known
+    one.
 
     Raises BadRequestError.
     """
@@ -162,7 +164,7 @@ def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructT
 
 
 def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
-    """The type of JSON values; None without any that tells. Fields that are always null are left out."""
+    """Infer the type of JSON values; None without any that tells. Fields that are always null are left out."""
     import pyarrow as pa
 
     rows = []

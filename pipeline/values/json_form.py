@@ -35,7 +35,7 @@ class JsonForm(NamedTuple):
 
 @lru_cache(maxsize=100)
 def json_form(schema: RegisteredSchema) -> JsonForm:
-    """The JSON form of values of a schema. Raises BadRequestError for what is no schema, ImportError."""
+    """Return the JSON form of values of a schema. Raises BadRequestError for what is no schema, ImportError."""
     kind = _KINDS.get(schema.kind)
     if kind is None:
         raise BadRequestError(f"schema {schema.id}: values of {schema.kind} have no JSON form")
@@ -43,7 +43,7 @@ def json_form(schema: RegisteredSchema) -> JsonForm:
 
 
 def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
-    """The bytes of a value whose schema has an id."""
+    """Put the header before the bytes of a value whose schema has an id."""
     return bytes([MAGIC]) + schema.id.to_bytes(4, "big") + payload
 
 

@@ -70,11 +70,11 @@ class Registry:
     settings: Settings = field(repr=False)
 
     def by_id(self, number: int) -> RegisteredSchema:
-        """The schema of an id. Raises UndecodableError where there is none, JobError."""
+        """Return the schema of an id. Raises UndecodableError where there is none, JobError."""
         return _by_id(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """All schemas of a subject, the oldest first; none where there is no such subject. Raises JobError."""
+        """List all schemas of a subject, the oldest first; none where there is no such subject. Raises JobError."""
         client = _client(self.settings)
         try:
             with _trouble(f"subject {subject}"):
@@ -87,7 +87,7 @@ class Registry:
             raise BadRequestError(f"subject {subject}: {error}") from error
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The newest schema of a subject. Raises UndecodableError where there is none, JobError."""
+        """Return the newest schema of a subject. Raises UndecodableError where there is none, JobError."""
         with _trouble(f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
@@ -109,14 +109,14 @@ class Registry:
 
 
 def split_header(value: bytes) -> tuple[int, bytes]:
-    """Schema id and payload of a value. Raises UndecodableError."""
+    """Split a value into schema id and payload. Raises UndecodableError."""
     if len(value) < HEADER or value[0] != MAGIC:
         raise UndecodableError("it does not begin with the id of a schema")
     return int.from_bytes(value[1:HEADER], "big"), value[HEADER:]
 
 
 def read_indices(payload: bytes) -> tuple[list[int], bytes]:
-    """The indices of a Protobuf message in its file, and what comes after them. Raises UndecodableError."""
+    """Read the indices of a Protobuf message in its file, and what comes after them. Raises UndecodableError."""
     numbers = _varints(payload)
     try:
         count, end = next(numbers)
@@ -131,7 +131,7 @@ def read_indices(payload: bytes) -> tuple[list[int], bytes]:
 
 
 def _varints(data: bytes) -> Iterator[tuple[int, int]]:
-    """Zigzag varints and the position after each. Raises UndecodableError."""
+    """Yield zigzag varints and the position after each. Raises UndecodableError."""
     value = shift = 0
     for position, byte in enumerate(data):
         value |= (byte & 0x7F) << shift
@@ -165,7 +165,7 @@ def _trouble(what: str) -> Iterator[None]:
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """Errors of the client: its own, and those of its HTTP library, which has one of two names."""
+    """Return errors of the client: its own, and those of its HTTP library, which has one of two names."""
     from confluent_kafka.schema_registry.error import OAuthTokenError
 
     own = (OSError, ValueError, TypeError, OAuthTokenError)

@@ -189,7 +189,7 @@ def commit(broker: Broker, group: str) -> int:
 
 
 def join(broker: Broker) -> int:
-    """The member of the consumer group."""
+    """Join the consumer group as its member."""
     answer = broker.ask_quietly(
         "consumer_group_heartbeat", 1, group_id="readers", member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
         subscribed_topic_names=list(TOPICS[:2]), topic_partitions=[],
@@ -204,7 +204,7 @@ def assigned(broker: Broker) -> set[str]:
 
 
 def begin_transaction(broker: Broker) -> int:
-    """One with two topics; Kafka ends it after fifteen minutes at the earliest."""
+    """Begin a transaction with two topics; Kafka ends it after fifteen minutes at the earliest."""
     begun = broker.ask_quietly("init_producer_id", 4, transactional_id="tx", transaction_timeout_ms=900_000)
     if begun.error_code:
         return int(begun.error_code)
@@ -248,7 +248,7 @@ def acls_of(broker: Broker) -> set[tuple[Any, ...]]:
 
 
 def random_acl(generator: random.Random) -> dict[str, Any]:
-    """An ACL on a literal name, on all names, or on a prefix of a name."""
+    """Draw an ACL on a literal name, on all names, or on a prefix of a name."""
     resource_type = generator.choices(list(OPERATIONS), (10, 6, 6, 6, 1, 1))[0]
     name, pattern = generator.choice(NAMES[resource_type]), PatternType.LITERAL
     kind = generator.random()

@@ -173,7 +173,7 @@ def acl_filter(names: Names) -> dict[str, Any]:
 
 
 def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
-    """A call of the share coordinator about partition 0."""
+    """Build a call of the share coordinator about partition 0."""
     return lambda names: {
         "group_id": names.group,
         "topics": [{"topic_id": names.topic_id, "partitions": [{"partition": 0, **fields}]}],

@@ -54,29 +54,29 @@ class Admin:
         self.client.delete_topics([topic], request_timeout=TIMEOUT_S)[topic].result()
 
     def grow(self, topic: str, partitions: int) -> None:
-        """CreatePartitions: to ``partitions`` in all."""
+        """Widen a topic by CreatePartitions: to ``partitions`` in all."""
         self.client.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_S)[topic].result()
         self.until_led(topic, partitions - 1)
 
     def topics(self) -> dict[str, int]:
-        """Partition counts by name."""
+        """Count partitions by topic name."""
         found = self.client.list_topics(timeout=TIMEOUT_S).topics
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def configs(self, topic: str) -> dict[str, str]:
-        """All configs of a topic that have a value."""
+        """Read all configs of a topic that have a value."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         entries = self.client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def set_config(self, topic: str, name: str, value: str) -> None:
-        """IncrementalAlterConfigs: one value."""
+        """Set one value by IncrementalAlterConfigs."""
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         self.client.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
 
     def offset(self, topic: str, partition: int, of: str | int) -> int:
-        """ListOffsets: ``earliest``, ``latest``, ``max-timestamp``, or the first at or after a time in ms."""
+        """Ask ListOffsets: ``earliest``, ``latest``, ``max-timestamp``, or the first at or after a time in ms."""
         found: Any = self._list_offset(topic, partition, of)
         return int(found.offset)
 
@@ -91,7 +91,7 @@ class Admin:
         return self.client.list_offsets({place: spec}, request_timeout=TIMEOUT_S)[place].result()
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """DeleteRecords up to an offset (-1: all below the high watermark); the new log start offset."""
+        """Delete records up to an offset (-1: all below the high watermark); return the new log start offset."""
         place = TopicPartition(topic, partition, before)
         deleted: Any = self.client.delete_records([place], request_timeout=TIMEOUT_S)[place].result()
         return int(deleted.low_watermark)

@@ -69,7 +69,7 @@ class ApacheKafka(rival.ApacheKafka):
         (self.data_directory / rival.META_PROPERTIES).write_text(text)
 
     def _format_template(self) -> Path:
-        """The directory of this version that StorageTool formats, once."""
+        """Make the directory of this version that StorageTool formats, once."""
         directory = BUILD / "formatted" / self.version
         node = rival.ApacheKafka(directory, version=self.version)
         node.tool_options = self.tool_options

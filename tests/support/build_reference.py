@@ -15,13 +15,13 @@ _WORD = 0xFFFFFFFF
 
 
 def field_of(column: ByteColumn, index: int) -> bytes | None:
-    """The bytes of one row."""
+    """Return the bytes of one row."""
     start, length = int(column.start[index]), int(column.length[index])
     return None if length < 0 else column.data[start : start + length].tobytes()
 
 
 def record_of(columns: RecordColumns, index: int, offset: int) -> Record:
-    """One row as a record at ``offset``."""
+    """Build a record at ``offset`` from one row."""
     first = int(columns.header_start[index])
     headers = tuple(
         ((field_of(columns.header_key, at) or b"").decode("utf-8"), field_of(columns.header_value, at))
@@ -32,7 +32,7 @@ def record_of(columns: RecordColumns, index: int, offset: int) -> Record:
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of a key, unsigned, as Kafka's producers compute it (MurmurHash2 with Kafka's seed)."""
+    """Compute the 32-bit hash of a key, unsigned, as Kafka's producers do (MurmurHash2 with Kafka's seed)."""
     size = len(data)
     whole = size & ~3
     hashed = _SEED ^ size
@@ -47,13 +47,15 @@ def murmur2(data: bytes) -> int:
 
 
 def key_hashes(keys: ByteColumn) -> list[int]:
-    """``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
+    """Compute ``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
     found = (field_of(keys, index) for index in range(len(keys.length)))
     return [-1 if key is None else murmur2(key) & 0x7FFFFFFF for key in found]
 
 
 def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: int) -> Taken:
-    """The rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however large."""
+    """Take the rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however
+    large.
+    """
     base_timestamp = max_timestamp = int(columns.timestamp[rows[first]])
     section = bytearray()
     for count, index in enumerate(rows[first:]):
@@ -66,7 +68,7 @@ def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: i
 
 
 def encode(columns: RecordColumns, rows: Sequence[int], first: int, taken: Taken) -> bytearray:
-    """The records section of the rows ``take`` found from ``first`` on."""
+    """Encode the records section of the rows ``take`` found from ``first`` on."""
     section = bytearray()
     for count in range(taken.rows):
         append_record(section, record_of(columns, int(rows[first + count]), count), 0, taken.base_timestamp)

@@ -59,7 +59,7 @@ class Authority:
     def issue(
         self, name: str, subject: str, *, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 30, key: str = "EC"
     ) -> Pair:
-        """A pair for ``subject``, written as openssl takes it; negative days: expired."""
+        """Issue a pair for ``subject``, written as openssl takes it; negative days: expired."""
         pair = Pair(self._directory, name)
         make_key(pair.key, key)
         request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
@@ -74,7 +74,7 @@ KEYS = {"EC": "ec_paramgen_curve:P-256", "RSA": "rsa_keygen_bits:2048"}
 
 
 def make_key(path: Path, algorithm: str = "EC") -> None:
-    """A new key as PKCS8: P-256, or RSA of 2,048 bits."""
+    """Make a new key as PKCS8: P-256, or RSA of 2,048 bits."""
     openssl("genpkey", "-algorithm", algorithm, "-pkeyopt", KEYS[algorithm], "-out", path)
     path.chmod(0o600)
 
@@ -90,7 +90,7 @@ class Certificates:
         self.stranger = Authority(directory, "stranger").issue("mallory", "/CN=mallory")
 
     def server_texts(self, **texts: str) -> dict[str, str]:
-        """Configuration of the server's side, by PEM files; further keys with underscores."""
+        """Return the configuration of the server's side, by PEM files; further keys with underscores."""
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.server.pem),

@@ -32,7 +32,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 def compacted(**overrides: Any) -> LogConfig:
-    """A compacted topic's configuration; names with underscores for dots."""
+    """Build a compacted topic's configuration; names with underscores for dots."""
     values = {name.replace("_", "."): value for name, value in overrides.items()}
     return LogConfig({"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **values})
 
@@ -73,12 +73,12 @@ class LogWriter:
         self._clock = itertools.count(NOW_MS - 1_000_000)
 
     def append(self, pairs: Iterable[Pair], options: BatchOptions | None = None, **fields: Any) -> int:
-        """One batch of key-value pairs; returns its first offset."""
+        """Append one batch of key-value pairs; returns its first offset."""
         records = [Record(i, next(self._clock), key, value) for i, (key, value) in enumerate(pairs)]
         return self._write(build_batch(records, (options or BatchOptions())._replace(**fields)))
 
     def transactional(self, producer_id: int, pairs: Iterable[Pair], epoch: int = 0, **fields: Any) -> int:
-        """One batch of an open transaction."""
+        """Append one batch of an open transaction."""
         batch = list(pairs)
         sequence = self._sequences.get((producer_id, epoch), 0)
         self._sequences[producer_id, epoch] = sequence + len(batch)
@@ -86,7 +86,7 @@ class LogWriter:
         return self.append(batch, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **fields)
 
     def end(self, producer_id: int, *, commit: bool, epoch: int = 0) -> int:
-        """The marker that ends a transaction."""
+        """Append the marker that ends a transaction."""
         marker = end_transaction_marker(
             EndTransactionMarker(commit, 0), timestamp=next(self._clock), producer_id=producer_id, producer_epoch=epoch
         )
@@ -103,7 +103,7 @@ class LogWriter:
 
 
 def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
-    """Everything up to the active segment (or the last stable offset's segment) as dirty."""
+    """Describe everything up to the active segment (or the last stable offset's segment) as dirty."""
     limit = min(log.last_stable_offset, log.segments.active.base_offset)
     segment = log.segments.floor(limit)
     assert segment is not None
@@ -112,12 +112,12 @@ def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
 
 
 def log_bytes(log: UnifiedLog) -> bytes:
-    """The record files one after the other."""
+    """Read the record files one after the other."""
     return b"".join(segment.records.read_at(0, segment.size) for segment in log.segments)
 
 
 def records_of(log: UnifiedLog, *, control: bool = False) -> list[Record]:
-    """All data records (or all control records) in offset order, sequences left out."""
+    """Read all data records (or all control records) in offset order, sequences left out."""
     return [
         Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
         for batch in iter_batches(log_bytes(log))
@@ -127,7 +127,7 @@ def records_of(log: UnifiedLog, *, control: bool = False) -> list[Record]:
 
 
 def latest(pairs: Iterable[tuple[int, bytes | None, bytes | None]]) -> Mapping[bytes, int]:
-    """The dict model: key -> last offset."""
+    """Build the dict model: key -> last offset."""
     return {key: offset for offset, key, _ in pairs if key is not None}
 
 

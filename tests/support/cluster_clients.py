@@ -20,7 +20,7 @@ WAIT_S = 60
 
 
 def isr(node: BrokerProcess, name: str) -> list[int]:
-    """The in-sync replicas of partition 0."""
+    """Ask for the in-sync replicas of partition 0."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
     return [] if found is None else sorted(found.isrs)
@@ -32,14 +32,14 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def leader(bootstrap: str, name: str) -> int:
-    """The leader of partition 0."""
+    """Ask for the leader of partition 0."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
     return -1 if found is None else found.leader
 
 
 def values(bootstrap: str, topic: str) -> list[bytes]:
-    """All committed values of partition 0, in their order."""
+    """Read all committed values of partition 0, in their order."""
     return [record.value for record in read_to_end(bootstrap, topic)]
 
 

@@ -124,7 +124,9 @@ def decode_chunk(
 def _look(
     data: memoryview, at: int, bounds: IntegerArray, least: int, limits: IntegerArray, aborted: IntegerArray
 ) -> tuple[int, int, bool]:
-    """(status, the batch's size or 0 when it is cut, whether it may hold rows): NEED_BYTES means nothing is wrong."""
+    """Return (status, the batch's size or 0 when it is cut, whether it may hold rows): NEED_BYTES means nothing is
+    wrong.
+    """
     size = int(bounds[SIZE])
     if size - at < RECORD_BATCH_OVERHEAD:
         return NEED_BYTES, 0, False

@@ -65,7 +65,7 @@ def until_answered(broker: Broker, api: str, version: int, **fields: Any) -> Non
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """Field and both values, for each difference. Where Kafka has no error message, any message is equal."""
+    """Yield field and both values, for each difference. Where Kafka has no error message, any message is equal."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in ours:
             yield from differences(ours[key], theirs.get(key), f"{path}.{key}")
@@ -82,7 +82,9 @@ def compared(
     versions: Iterable[int],
     seen_as: Callable[[Any], Any] = lambda answer: answer,
 ) -> list[str]:
-    """Every difference between what both answer to a script, in these versions; ``seen_as`` is what counts of it."""
+    """Collect every difference between what both answer to a script, in these versions; ``seen_as`` is what counts of
+    it.
+    """
     found = []
     for version in versions:
         for broker in brokers:
@@ -96,5 +98,5 @@ def compared(
 
 
 def unexpected(found: Iterable[str], deliberate: Iterable[str]) -> list[str]:
-    """The differences that no pattern matches from its start."""
+    """Select the differences that no pattern matches from its start."""
     return [difference for difference in found if not any(re.match(pattern, difference) for pattern in deliberate)]

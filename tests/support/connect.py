@@ -45,7 +45,7 @@ class ConnectWorker(BrokerProcess):
         self.kafka = bootstrap
 
     def properties(self) -> dict[str, str]:
-        """connect-distributed.properties."""
+        """Return connect-distributed.properties."""
         internal = {
             f"{topic}.storage.{key}": value
             for topic in ("config", "offset", "status")
@@ -68,7 +68,7 @@ class ConnectWorker(BrokerProcess):
         }
 
     def command(self) -> list[str]:
-        """Writes the properties; the JVM's command line."""
+        """Write the properties; return the JVM's command line."""
         properties, logging = self.directory / "worker.properties", self.directory / "log4j2.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
         logging.write_text(LOGGING)
@@ -85,7 +85,7 @@ class ConnectWorker(BrokerProcess):
             time.sleep(POLL_S)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """A JVM stopped by SIGTERM reports the signal, after its orderly stop."""
+        """Return the exit codes of an orderly stop: a JVM that SIGTERM stopped reports the signal."""
         return (0, SIGTERM_EXIT)
 
     def configure(self, connector: str, config: Mapping[str, str]) -> None:
@@ -96,13 +96,13 @@ class ConnectWorker(BrokerProcess):
             time.sleep(POLL_S)
 
     def where(self, connector: str) -> tuple[str, str]:
-        """State of a connector's first task and the worker that has it; ("", "") before there is one."""
+        """Return the state of a connector's first task and the worker that has it; ("", "") before there is one."""
         status = self._try("GET", f"/connectors/{connector}/status")
         tasks = status["tasks"] if status else []
         return (tasks[0]["state"], tasks[0]["worker_id"]) if tasks else ("", "")
 
     def _try(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        """The answer, None where the worker does not answer or says "not now". Any other refusal raises."""
+        """Return the answer, None where the worker does not answer or says "not now". Any other refusal raises."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"http://{self.bootstrap}{path}", data, headers, method=method)

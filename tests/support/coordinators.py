@@ -91,7 +91,7 @@ class MemoryTopicLog:
         return b"".join(data)
 
     def records(self) -> list[CoordinatorRecord]:
-        """Everything appended so far, decoded as group records; control batches left out."""
+        """Decode everything appended so far as group records; control batches left out."""
         decoded = []
         for batches in self.batches.values():
             for data in batches:
@@ -236,7 +236,7 @@ class GroupWorld:
         return self.coordinator.sync_group(request)
 
     def stable(self, members: int = 2, **fields: Any) -> list[str]:
-        """A stable group of dynamic members, leader first, each with its own name as assignment."""
+        """Make a stable group of dynamic members, leader first, each with its own name as assignment."""
         joined = [self.join_twice(**fields) for _ in range(members)]
         ids = [member_id for member_id, _ in joined]
         deferreds = dict(joined)
@@ -263,7 +263,7 @@ class RecordingMarkers:
         self.syncs: dict[PartitionKey, Deferred[None]] = {}
 
     def opening(self, partition: PartitionKey) -> None:
-        """All logs are open."""
+        """Open nothing: all logs are open."""
 
     def write(
         self,
@@ -333,7 +333,7 @@ class TransactionWorld:
         return found
 
     def init(self, producer: ProducerIdAndEpoch = (-1, -1), **fields: Any) -> ProducerIdAndEpoch:
-        """InitProducerId; the id and epoch of the answer."""
+        """Send InitProducerId; return the id and epoch of the answer."""
         values = {"transactional_id": "x", "transaction_timeout_ms": 60_000, **fields}
         request = InitProducerIdRequest(producer_id=producer[0], producer_epoch=producer[1], **values)
         response = self.coordinator.init_producer_id(request).result()

@@ -14,7 +14,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def stale_modules(root: Path = ROOT) -> list[str]:
-    """The compiled modules that would be loaded in place of a source that they were not compiled from."""
+    """List the compiled modules that would be loaded in place of a source that they were not compiled from."""
     stamp = root / "build" / "extensions.json"
     built = json.loads(stamp.read_text()) if stamp.exists() else {}
     names = [path.relative_to(root).as_posix() for path in _sources(root) if path.with_suffix(SUFFIX).exists()]
@@ -40,7 +40,7 @@ def _digest(path: Path) -> str | None:
 
 
 def uncompiled(module: ModuleType) -> ModuleType:
-    """A module of ``extensions.txt`` as plain Python, whether or not it is compiled."""
+    """Import a module of ``extensions.txt`` as plain Python, whether or not it is compiled."""
     assert module.__file__
     path = Path(module.__file__)
     spec = spec_from_file_location(f"{module.__name__}_uncompiled", path.with_name(path.name.split(".")[0] + ".py"))

@@ -190,7 +190,7 @@ class FaultyFileSystem:
         return next((path for path, other in self._inodes.items() if other is inode), None)
 
     def _image(self, path: str | None, inode: _Inode, torn: bool) -> bytes:
-        """The durable bytes, with ``torn`` some of the sectors written since."""
+        """Build the durable bytes, with ``torn`` some of the sectors written since."""
         if not torn or path is None or not os.path.exists(path):
             return inode.durable
         with open(path, "rb") as file:

@@ -38,7 +38,7 @@ QUERIES = (
 
 
 def indexed_bench(root: str, **config: object) -> LogBench:
-    """A log with small index files."""
+    """Make a log with small index files."""
     bench = LogBench(root)
     from tidelog.log.config import LogConfig
 
@@ -77,7 +77,7 @@ def _tags(generator: random.Random) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def indexer_of(log: UnifiedLog) -> LogIndexer:
-    """An indexer that has caught up."""
+    """Make an indexer that has caught up."""
     indexer = LogIndexer(log)
     indexer.configure()
     catch_up(indexer)
@@ -91,7 +91,7 @@ def catch_up(indexer: LogIndexer, step_bytes: int = 3_000) -> None:
 
 
 def check_answers(log: UnifiedLog, indexer: LogIndexer, expected: Iterable[Record]) -> None:
-    """Every query answers as a full scan over ``expected`` does, newest first."""
+    """Check that every query answers as a full scan over ``expected`` does, newest first."""
     newest_first = sorted(expected, key=lambda record: -record.offset)
     for query in QUERIES:
         found = [(r.offset, r.key, r.value, r.timestamp) for r in find_newest(log, indexer, query)]

@@ -21,7 +21,7 @@ NAME = "lake.events"
 
 
 def target_below(directory: Path, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
-    """A table of a new catalog and warehouse."""
+    """Name a table of a new catalog and warehouse."""
     warehouse = directory / "warehouse"
     warehouse.mkdir()
     return IcebergTarget(f"sqlite:///{directory / 'catalog.db'}", NAME, str(warehouse), partition_by=partition_by)
@@ -45,7 +45,7 @@ def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def table_of(target: IcebergTarget, name: str = NAME) -> Table:
-    """The table as it is now."""
+    """Load the table as it is now."""
     table: Table = iceberg_job._catalog(target).load_table(name)
     return table
 
@@ -56,6 +56,6 @@ def run(data: DataDirectory, target: IcebergTarget, **fields: Any) -> ExportResu
 
 
 def offsets(target: IcebergTarget) -> list[int]:
-    """The offsets of the table's rows, in order."""
+    """Read the offsets of the table's rows, in order."""
     found: list[int] = sorted(table_of(target).scan().to_arrow().column("offset").to_pylist())
     return found

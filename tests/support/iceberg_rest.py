@@ -47,7 +47,7 @@ class IcebergRest:
             return "metadata" in self._commit(self._late.pop())[1]
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
-        """Status and body."""
+        """Answer with status and body."""
         if headers.get("Authorization") != f"Bearer {self.token}":
             return 401, fault(PermissionError("no such token"))
         parts = path.partition("?")[0].strip("/").split("/")

@@ -72,7 +72,7 @@ class Insider:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Raises AssertionError where a request or a login failed."""
+        """Raise AssertionError where a request or a login failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._reader.join(LIMIT_S)

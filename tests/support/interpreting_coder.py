@@ -29,7 +29,7 @@ class DecodeError(Exception):
 
 
 def decode(cls: type[Message], data: bytes, version: int) -> Message:
-    """The message that fills ``data``. Raises DecodeError."""
+    """Decode the message that fills ``data``. Raises DecodeError."""
     reader = _Reader(data, version, cls.FLEXIBLE.has(version))
     message: Message = reader.struct(cls)
     if reader.position != len(data):
@@ -38,7 +38,7 @@ def decode(cls: type[Message], data: bytes, version: int) -> Message:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of ``message``, record slices left out."""
+    """Encode ``message``, record slices left out."""
     return _encode_struct(message, version, type(message).FLEXIBLE.has(version))
 
 

@@ -23,19 +23,19 @@ class Issuer:
         self.keys: dict[str, Any] = {}
 
     def key(self, key_id: str) -> Any:
-        """The private key of this id, whose beginning says its kind: rsa, es256 or ed."""
+        """Return the private key of this id, whose beginning says its kind: rsa, es256 or ed."""
         if key_id not in self.keys:
             self.keys[key_id] = make_key(key_id)
         return self.keys[key_id]
 
     def token(self, key_id: str = "es256", /, **claims: object) -> str:
-        """A token for ann that ends in five minutes; ``claims`` replace its own, None removes one."""
+        """Make a token for ann that ends in five minutes; ``claims`` replace its own, None removes one."""
         algorithm = ALGORITHM[key_id.partition("-")[0]]
         token: str = jwt.encode(claims_of(claims), self.key(key_id), algorithm=algorithm, headers={"kid": key_id})
         return token
 
     def document(self) -> bytes:
-        """The public keys, as an endpoint has them."""
+        """Write the public keys, as an endpoint has them."""
         return json.dumps({"keys": [public(key_id, key) for key_id, key in self.keys.items()]}).encode()
 
 
@@ -43,7 +43,7 @@ ALGORITHM = {"rsa": "RS256", "es256": "ES256", "es384": "ES384", "ed": "EdDSA"}
 
 
 def make_key(key_id: str) -> Any:
-    """A new private key."""
+    """Make a new private key."""
     kind = key_id.partition("-")[0]
     if kind == "rsa":
         return rsa.generate_private_key(65537, 2048)
@@ -53,30 +53,30 @@ def make_key(key_id: str) -> Any:
 
 
 def public(key_id: str, key: Any) -> dict[str, Any]:
-    """A public key of a JWKS."""
+    """Convert a public key to what a JWKS has."""
     algorithm = jwt.get_algorithm_by_name(ALGORITHM[key_id.partition("-")[0]])
     return {**algorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id, "use": "sig"}
 
 
 def claims_of(given: dict[str, object]) -> dict[str, object]:
-    """Claims that are good, but for the given ones."""
+    """Make claims that are good, but for the given ones."""
     now = int(time.time())
     claims = {"sub": "ann", "aud": AUDIENCE, "iss": ISSUER, "iat": now, "exp": now + 300, **given}
     return {name: value for name, value in claims.items() if value is not None}
 
 
 def unsecured(header: object = None, **claims: object) -> str:
-    """An unsecured token."""
+    """Make an unsecured token."""
     return f"{encode(header or {'alg': 'none'})}.{encode(claims_of(claims))}."
 
 
 def encode(part: object) -> str:
-    """A part of a token."""
+    """Encode a part of a token."""
     return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 
 
 def first_message(token: str, gs2: str = "n,,", extensions: str = "") -> bytes:
-    """A client's first message."""
+    """Build a client's first message."""
     return f"{gs2}\x01auth=Bearer {token}{extensions}\x01\x01".encode()
 
 
@@ -115,6 +115,6 @@ class Endpoint:
 
 
 def write_keys(issuer: Issuer, path: Path) -> str:
-    """The URL of a file of an issuer's keys."""
+    """Write a file of an issuer's keys; return its URL."""
     path.write_bytes(issuer.document())
     return path.as_uri()

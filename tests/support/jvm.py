@@ -33,13 +33,13 @@ SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 @cache
 def broker_options(version: str) -> tuple[str, ...]:
-    """Options of a JVM with the class path of a Kafka broker of that version."""
+    """Return options of a JVM with the class path of a Kafka broker of that version."""
     jars = Path(broker_classpath(version)).parent
     return archive_options(f"kafka-{version}", jars, partial(_record, version))
 
 
 def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[str]:
-    """The command of a Java program of one file; it is compiled once for each content.
+    """Compile a Java program of one file, once for each content; return its command.
 
     Its class path is that of a Kafka broker, then ``more``.
     """
@@ -55,12 +55,16 @@ def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[s
 
 
 def java_command(version: str, class_path: str, *words: str) -> list[str]:
-    """``java`` with a class path that begins with that of a broker of a version, and what follows on the line."""
+    """Build a command of ``java`` whose class path begins with that of a broker of a version, and what follows on the
+    line.
+    """
     return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
 
 
 def archive_options(name: str, jars: Path, record: Callable[[Path], None]) -> tuple[str, ...]:
-    """Options of a JVM with these jars as its class path; ``record`` writes the archive where there is none of them."""
+    """Return options of a JVM with these jars as its class path; ``record`` writes the archive where there is none of
+    them.
+    """
     directory = BUILD / "classes" / name
     archive, marker = directory / "classes.jsa", directory / "complete"
     recipe = _recipe(jars)

@@ -57,7 +57,7 @@ class KafkaDirectory:
     def add_partition(
         self, topic: str, index: int, topic_id: bytes | None, *, epoch: int = 0, producer_id: int = 7, batches: int = 60
     ) -> Path:
-        """A partition of ``batches`` records, about 26 to a segment."""
+        """Add a partition of ``batches`` records, about 26 to a segment."""
         place = TopicPartition(topic, index)
         directory = self.path / place.directory_name
         directory.mkdir()
@@ -74,7 +74,7 @@ class KafkaDirectory:
         return directory
 
     def add_metadata(self, records: Iterable[tuple[Message, int]], *, snapshot_at: int | None = None) -> None:
-        """``__cluster_metadata-0`` with these records; those before ``snapshot_at`` are in a snapshot only."""
+        """Add ``__cluster_metadata-0`` with these records; those before ``snapshot_at`` are in a snapshot only."""
         directory = self.path / METADATA_DIRECTORY
         directory.mkdir()
         listed = [VersionedRecord(message, version) for message, version in records]
@@ -91,7 +91,7 @@ class KafkaDirectory:
         (self.path / CLEAN_SHUTDOWN_FILE).unlink()
 
     def contents(self) -> Mapping[str, bytes]:
-        """Every file."""
+        """Read every file."""
         return {str(path): path.read_bytes() for path in self.path.rglob("*") if path.is_file()}
 
 
@@ -110,7 +110,7 @@ def format_standalone(directory: Path, node_id: int) -> QuorumVoters:
 
 
 def _batches(listed: list[VersionedRecord], base_offset: int) -> bytes:
-    """Two records to a batch."""
+    """Encode two records to a batch."""
     return b"".join(
         build_metadata_batch(listed[start : start + 2], QuorumEpoch(base_offset + start, 1, NOW_MS))
         for start in range(0, len(listed), 2)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def or_skip(get: Callable[[], T]) -> T:
-    """``get()``; a missing tool skips the test (fails it in CI) with the command that installs it."""
+    """Return ``get()``; a missing tool skips the test (fails it in CI) with the command that installs it."""
     try:
         return get()
     except jars.MissingToolError as error:
@@ -23,30 +23,30 @@ def or_skip(get: Callable[[], T]) -> T:
 
 
 def clients_jar(version: str = KAFKA_4) -> Path:
-    """The ``kafka-clients`` jar of a version."""
+    """Return the ``kafka-clients`` jar of a version."""
     return or_skip(lambda: jars.clients_jar(version))
 
 
 def client_classpath(version: str) -> str:
-    """A class path with ``kafka-clients`` of a version and all it needs."""
+    """Return a class path with ``kafka-clients`` of a version and all it needs."""
     return or_skip(lambda: jars.client_classpath(version))
 
 
 def shell_classpath(version: str = KAFKA_4) -> str:
-    """A class path that runs ``kafka-metadata-shell``."""
+    """Return a class path that runs ``kafka-metadata-shell``."""
     return or_skip(lambda: jars.shell_classpath(version))
 
 
 def streams_classpath(version: str = KAFKA_4) -> str:
-    """A class path with Kafka Streams and all it needs."""
+    """Return a class path with Kafka Streams and all it needs."""
     return or_skip(lambda: jars.streams_classpath(version))
 
 
 def connect_classpath(version: str = KAFKA_4) -> str:
-    """A class path that runs Kafka Connect's workers, its file connectors and MirrorMaker 2."""
+    """Return a class path that runs Kafka Connect's workers, its file connectors and MirrorMaker 2."""
     return or_skip(lambda: jars.connect_classpath(version))
 
 
 def broker_classpath(version: str = KAFKA_4) -> str:
-    """A class path that runs Apache Kafka's broker and tools."""
+    """Return a class path that runs Apache Kafka's broker and tools."""
     return or_skip(lambda: jars.broker_classpath(version))

@@ -116,7 +116,7 @@ class Realm:
         return keytab
 
     def ticket(self, principal: str, keytab: Path) -> dict[str, str]:
-        """The environment of a client that has the principal's ticket."""
+        """Take a ticket of the principal; return the environment of a client that has it."""
         cache = {**self.environment, "KRB5CCNAME": f"FILE:{keytab}.cache"}
         self._run("kinit", "-k", "-t", str(keytab), principal, environment=cache)
         return cache

@@ -58,12 +58,12 @@ class KraftNode(ApacheKafka):
 
 
 def ports_of_controllers(count: int) -> dict[int, int]:
-    """Id -> a free port, for ``count`` voters."""
+    """Choose a free port for each of ``count`` voters, by id."""
     return {node_id: free_port() for node_id in range(1, count + 1)}
 
 
 def addresses(controllers: Mapping[int, int]) -> tuple[Address, ...]:
-    """The bootstrap addresses of these voters."""
+    """Return the bootstrap addresses of these voters."""
     return tuple(Address(HOST, port) for port in controllers.values())
 
 

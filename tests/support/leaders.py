@@ -20,7 +20,7 @@ def brokers(
     absent: Collection[int] = (),
     epochs: Mapping[int, int] | None = None,
 ) -> dict[int, BrokerRegistration]:
-    """Registrations of brokers 1 to 4."""
+    """Make registrations of brokers 1 to 4."""
     return {
         node: BrokerRegistration(
             node, (epochs or {}).get(node, EPOCH + node), b"i" * 16, (), {}, None, node in fenced, node in stopping, ()
@@ -37,7 +37,7 @@ def state(
     *,
     is_recovering: bool = False,
 ) -> PartitionState:
-    """A partition that broker 1 leads in epoch 3."""
+    """Make the state of a partition that broker 1 leads in epoch 3."""
     return PartitionState(replicas, isr, LEADER, 3, partition_epoch, is_recovering=is_recovering)
 
 
@@ -49,6 +49,6 @@ def led(
     is_recovering: bool = False,
     fenced: Collection[int] = (),
 ) -> LeaderState:
-    """The leader's core of a log that ends at 10, elected at time 0."""
+    """Make the leader's core of a log that ends at 10, elected at time 0."""
     led_state = state(isr, is_recovering=is_recovering)
     return LeaderState(LEADER, led_state, 10, high_watermark, 0.0, LAG_MS, min_isr, brokers(fenced))

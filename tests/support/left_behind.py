@@ -44,7 +44,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def main_thread_niceness() -> int:
-    """The niceness of the main thread; 0 where threads have none of their own."""
+    """Return the niceness of the main thread; 0 where threads have none of their own."""
     return os.getpriority(os.PRIO_PROCESS, threading.main_thread().native_id or 0) if sys.platform == "linux" else 0
 
 
@@ -54,7 +54,7 @@ def open_descriptors() -> list[str]:
 
 
 def check_descriptors(most: int) -> None:
-    """Raises AssertionError, which names where most of the open descriptors lead to, when there are more.
+    """Raise AssertionError, which names where most of the open descriptors lead to, when there are more.
 
     Those of dropped objects in circles are given back here: when the garbage collector would find them is chance.
     """

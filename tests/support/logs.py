@@ -28,7 +28,7 @@ PARTITION = TopicPartition("topic", 0)
 
 
 def batch(count: int = 1, *, timestamp: int = NOW_MS, value: bytes = b"value", key: bytes | None = b"key") -> bytearray:
-    """A batch as a producer sends it: offsets from 0."""
+    """Build a batch as a producer sends it: offsets from 0."""
     return build_batch([Record(i, timestamp + i, key, value) for i in range(count)])
 
 
@@ -36,7 +36,7 @@ def producer_batch(
     sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, transactional: bool = False,
     timestamp: int = NOW_MS,
 ) -> bytearray:  # fmt: skip
-    """A batch of an idempotent producer."""
+    """Build a batch of an idempotent producer."""
     options = BatchOptions(
         producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, is_transactional=transactional
     )
@@ -44,7 +44,7 @@ def producer_batch(
 
 
 def marker(producer_id: int, epoch: int = 0, *, commit: bool, coordinator_epoch: int = 0) -> bytearray:
-    """An end-of-transaction control batch."""
+    """Build an end-of-transaction control batch."""
     content = EndTransactionMarker(commit, coordinator_epoch)
     return end_transaction_marker(content, timestamp=NOW_MS, producer_id=producer_id, producer_epoch=epoch)
 
@@ -94,7 +94,7 @@ def append(
 def read_bytes(
     log: UnifiedLog, offset: int, max_bytes: int = 1 << 20, isolation: FetchIsolation = FetchIsolation.LOG_END
 ) -> bytes:
-    """The bytes a fetch would send."""
+    """Read the bytes that a fetch would send."""
     found = log.read(offset, max_bytes, isolation=isolation, min_one_message=True).records
     if isinstance(found, bytes):
         return found
@@ -104,7 +104,7 @@ def read_bytes(
 
 
 def read_records(log: UnifiedLog, offset: int = 0, isolation: FetchIsolation = FetchIsolation.LOG_END) -> list[Record]:
-    """Every record from ``offset`` on, fetched slice by slice as a consumer does."""
+    """Read every record from ``offset`` on, fetched slice by slice as a consumer does."""
     records: list[Record] = []
     while True:
         data = read_bytes(log, offset, isolation=isolation)
@@ -116,5 +116,5 @@ def read_records(log: UnifiedLog, offset: int = 0, isolation: FetchIsolation = F
 
 
 def values(log: UnifiedLog, offset: int = 0) -> dict[int, bytes | None]:
-    """Offset -> value of every record."""
+    """Map offsets to the values of all records."""
     return {record.offset: record.value for record in read_records(log, offset)}

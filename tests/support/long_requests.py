@@ -71,13 +71,13 @@ class Case(NamedTuple):
 
 
 def request_class(api_key: int) -> type[Message]:
-    """The request's declaration."""
+    """Return the request's declaration."""
     found: type[Message] = importlib.import_module(REGISTRY[api_key].module).Request
     return found
 
 
 def all_cases(api_key: int) -> Iterator[Case]:
-    """Every array of the API's newest and oldest version, in each naming."""
+    """Yield every array of the API's newest and oldest version, in each naming."""
     entry = REGISTRY[api_key]
     for version in dict.fromkeys((entry.max_version, entry.min_version)):
         for path in array_paths(request_class(api_key), version):
@@ -86,7 +86,7 @@ def all_cases(api_key: int) -> Iterator[Case]:
 
 
 def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
-    """The way to each array of ``cls`` at ``version``."""
+    """Yield the way to each array of ``cls`` at ``version``."""
     for field in cls.FIELDS:
         if not field.versions.has(version):
             continue
@@ -97,7 +97,7 @@ def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
 
 
 def build(case: Case, count: int) -> Message:
-    """The request with ``count`` elements in the case's array, and one in each other."""
+    """Build the request with ``count`` elements in the case's array, and one in each other."""
     return _struct(request_class(case.api_key), case, case.path, count, 0)  # type: ignore[return-value]
 
 
@@ -129,12 +129,12 @@ def elements_in(message: Struct) -> int:
 
 
 def frame_of(case: Case, count: int) -> bytes:
-    """The request as it is sent, without its length."""
+    """Encode the request as it is sent, without its length."""
     return frame(build(case, count), case.version)
 
 
 def frame(request: Message, version: int) -> bytes:
-    """Any request as it is sent, without its length."""
+    """Encode any request as it is sent, without its length."""
     key = ApiKey(request.API_KEY)
     header = struct.pack(">hhih", key, version, 7, 1) + b"c"
     if request_header_version(key, version) >= 2:

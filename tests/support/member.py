@@ -46,7 +46,7 @@ class MemberNode(BrokerProcess):
         return self.directory / "server.properties"
 
     def properties(self) -> dict[str, str]:
-        """server.properties as it will be written."""
+        """Return server.properties as it will be written."""
         return {
             "process.roles": "broker",
             "node.id": str(self.node_id),
@@ -75,7 +75,7 @@ class MemberNode(BrokerProcess):
         return {**os.environ, "TIDELOG_DEBUG": "1"}
 
     def stdout(self) -> int:
-        """A pipe: the ready line comes on it once the member is unfenced."""
+        """Return a pipe: the ready line comes on it once the member is unfenced."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:

@@ -13,7 +13,7 @@ from tidelog.protocol.schema.fields import Field, Message, Struct, VersionRange
 
 
 def all_messages() -> list[type[Message]]:
-    """Every message class in ``tidelog.protocol.messages``, in order of module and declaration."""
+    """List every message class in ``tidelog.protocol.messages``, in order of module and declaration."""
     found: list[type[Message]] = []
     for module_info in pkgutil.iter_modules(package.__path__, "tidelog.protocol.messages."):
         module = importlib.import_module(module_info.name)
@@ -23,7 +23,7 @@ def all_messages() -> list[type[Message]]:
 
 
 def all_versions() -> list[tuple[type[Message], int]]:
-    """Every (message, version) that is declared."""
+    """List every (message, version) that is declared."""
     return [(cls, version) for cls in all_messages() for version in versions(cls.VERSIONS)]
 
 
@@ -62,7 +62,9 @@ _TEXTS = ("", "t", "topic-name", "ünïcode", "日本語", "\U0001f600", "a" * 1
 
 
 def arbitrary(cls: type[Struct], version: int, choices: Choices) -> Any:
-    """An instance of ``cls`` whose fields at ``version`` are arbitrary, and whose other fields have their defaults."""
+    """Make an instance of ``cls`` whose fields at ``version`` are arbitrary, and whose other fields have their
+    defaults.
+    """
     value: Any = cls()
     for field in cls.FIELDS:
         if field.versions.has(version) and choices.integer(0, 7):

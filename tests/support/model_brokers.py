@@ -57,7 +57,7 @@ class Log:
         self.end += count
 
     def read(self, position: int) -> bytes:
-        """The batch that holds a position, or the next one."""
+        """Read the batch that holds a position, or the next one."""
         return next((batch for end, batch in self.batches if end > position), b"")
 
     def _add(self, batch: bytearray, count: int) -> None:

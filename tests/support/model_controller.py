@@ -169,7 +169,7 @@ class ModelController:
     def _changes_of_shutdown(
         self, request: BrokerRegistrationRequest, before: BrokerRegistration | None
     ) -> list[Message]:
-        """The broker leaves every ISR; after an unclean stop every ELR as well."""
+        """Remove the broker from every ISR; after an unclean stop from every ELR as well."""
         broker_id = request.broker_id
         if before is None:
             return self._changes(self._in_isr(broker_id), unclean=broker_id) if self._has_elr else []

@@ -32,7 +32,9 @@ class ModelLog:
         return self.start + len(self.records)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Largest epoch up to this one, and the offset at which it ends; of one before all known, where they begin."""
+        """Return the largest epoch up to this one, and the offset at which it ends; of one before all known, where they
+        begin.
+        """
         below = [one for one in self.records if one <= epoch]
         return (below[-1] if below else epoch), self.start + len(below)
 

@@ -57,7 +57,7 @@ class Reign:
         return self.batches[-1].next_offset if self.batches else self.start
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last epoch up to ``epoch``, and where it ends."""
+        """Return the last epoch up to ``epoch``, and where it ends."""
         ends = dict(self.earlier_epochs)
         for batch in self.batches:
             ends[batch.partition_leader_epoch] = batch.next_offset
@@ -65,7 +65,9 @@ class Reign:
         return (max(known), ends[max(known)]) if known else (0, 0)
 
     def needs_snapshot(self, offset: int, epoch: int) -> bool:
-        """RaftLog.validateOffsetAndEpoch, and an empty log of the one who asks; there is a snapshot."""
+        """Tell whether the one who asks needs a snapshot, as RaftLog.validateOffsetAndEpoch does, and for an empty log;
+        there is one.
+        """
         assert self.snapshot is not None
         of_snapshot = self.snapshot.snapshot_id.epoch
         at_start = offset == self.start and epoch != of_snapshot
@@ -136,7 +138,7 @@ class ModelQuorum:
         reign.snapshot = Snapshot(at, b"".join(build_snapshot(image, 5)))
 
     def images(self) -> dict[int, MetadataImage]:
-        """Offset -> the image there, for each end of a committed batch."""
+        """Build the image at each end of a committed batch, by its offset."""
         replay = MetadataReplay()
         found = {-1: EMPTY_IMAGE}
         for batch in self.committed:
@@ -149,7 +151,7 @@ class ModelQuorum:
     def answer(
         self, address: Address, request: fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest
     ) -> fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse:
-        """The answer of the node at ``address``. Raises UnreachableError."""
+        """Return the answer of the node at ``address``. Raises UnreachableError."""
         node = next(node for node, one in self.addresses.items() if one == address)
         if node in self.down:
             raise UnreachableError(f"{address} is down")
@@ -207,7 +209,7 @@ class ModelQuorum:
 
 
 def epoch_error(asked: int, reign: Reign, node: int) -> int:
-    """The error of a request with this leader epoch, 0 for none."""
+    """Return the error of a request with this leader epoch, 0 for none."""
     if asked < reign.epoch:
         return FENCED_EPOCH
     if asked > reign.epoch:

@@ -56,7 +56,7 @@ def facts_of(path: Path) -> ModuleFacts:
 
 
 def _is_method(member: ast.stmt) -> bool:
-    """Properties are attributes with a body: they do not count."""
+    """Tell whether a member counts as a method: properties are attributes with a body."""
     if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     names = {d.id for d in member.decorator_list if isinstance(d, ast.Name)}

@@ -35,17 +35,17 @@ class MotoStore:
         )
 
     def address(self, prefix: str) -> str:
-        """The address of a prefix."""
+        """Return the address of a prefix."""
         return f"s3://{BUCKET}/{prefix}?endpoint_override={quote(self.endpoint, safe='')}&region=us-east-1"
 
     def client(self) -> S3FileSystem:
-        """A client that may do anything."""
+        """Make a client that may do anything."""
         address = self.endpoint.removeprefix("http://")
         return S3FileSystem(access_key="tests", secret_key="not-so-secret", endpoint_override=address, scheme="http",
                             region="us-east-1", allow_bucket_creation=True)  # fmt: skip
 
     def names_below(self, prefix: str) -> set[str]:
-        """The addresses of all objects below a prefix."""
+        """List the addresses of all objects below a prefix."""
         selector = FileSelector(f"{BUCKET}/{prefix}", recursive=True, allow_not_found=True)
         found = self.client().get_file_info(selector)
         return {f"s3://{info.path}" for info in found if info.type == FileType.File}
@@ -81,7 +81,7 @@ class MotoServer:
         self._process.communicate()
 
     def store(self) -> MotoStore:
-        """The server's objects, in a bucket that is made."""
+        """Return the server's objects, in a bucket that is made."""
         store = MotoStore(f"http://127.0.0.1:{self.port}")
         store.client().create_dir(BUCKET)
         return store

@@ -36,12 +36,12 @@ class ObjectStore:
         self.port = port
 
     def address(self, prefix: str = "", bucket: str = BUCKET) -> str:
-        """The address of a prefix, for ``path``."""
+        """Return the address of a prefix, for ``path``."""
         endpoint = quote(f"http://127.0.0.1:{self.port}", safe="")
         return f"s3://{bucket}/{prefix}?endpoint_override={endpoint}&region=us-east-1"
 
     def client(self) -> S3FileSystem:
-        """A client that may write."""
+        """Make a client that may write."""
         from pyarrow.fs import S3FileSystem
 
         return S3FileSystem(

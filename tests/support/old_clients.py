@@ -19,7 +19,7 @@ NULL = "-"
 
 
 def ask_kafka_python(version: str, question: dict[str, Any]) -> dict[str, Any]:
-    """``old_kafka_python.py`` with a release of kafka-python."""
+    """Run ``old_kafka_python.py`` with a release of kafka-python."""
     directory = installed(
         f"kafka-python-{version}",
         lambda target: [
@@ -41,7 +41,7 @@ def _value(word: str) -> bytes | None:
 
 
 def java_line(partition: int, seen: Seen) -> str:
-    """A record as the Java programs read it: partition, key, value, then name and value of each header."""
+    """Write a record as the Java programs read it: partition, key, value, then name and value of each header."""
     headers = [word for name, value in seen.headers for word in (_word(name.encode()), _word(value))]
     return " ".join([str(partition), _word(seen.key), _word(seen.value), *headers])
 
@@ -55,7 +55,9 @@ def _java_record(line: str) -> Record:
 
 
 def _java_programs(version: str) -> list[str]:
-    """Those that compile: the consumer came with 0.9, transactions with 0.11; the admin client lost a call in 4.0."""
+    """List the programs that compile: the consumer came with 0.9, transactions with 0.11; the admin client lost a call
+    in 4.0.
+    """
     major, minor = (int(part) for part in version.split(".")[:2])
     since = {
         "Produce.java": True,
@@ -67,7 +69,9 @@ def _java_programs(version: str) -> list[str]:
 
 
 def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
-    """``java/<program>.java`` with a release of kafka-clients; the records it printed, in the order of their places."""
+    """Run ``java/<program>.java`` with a release of kafka-clients; return the records it printed, in the order of their
+    places.
+    """
     compiler = require_tool("javac", JAVA_INSTALL)
     java = require_tool("java", JAVA_INSTALL)
     classpath = client_classpath(version)

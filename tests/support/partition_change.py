@@ -70,7 +70,7 @@ class PartitionChange:
         return None if record == empty else record
 
     def _fill_elr(self) -> None:
-        """Members that leave an ISR below the min ISR stay eligible, unless they stopped uncleanly."""
+        """Fill the ELR: members that leave an ISR below the min ISR stay eligible, unless they stopped uncleanly."""
         if not self.rules.has_elr:
             return
         if len(self.isr) >= self.rules.min_isr:

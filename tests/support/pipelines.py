@@ -46,11 +46,11 @@ class DataDirectory:
         write_meta_properties(OsFileSystem(), str(path), MetaProperties("cluster", 1, None))
 
     def source(self, **fields: Any) -> LogSource:
-        """Everything in it, as a job's source."""
+        """Return everything in it, as a job's source."""
         return LogSource((str(self.path),), **fields)
 
     def log(self, topic: str, partition: int = 0, topic_id: bytes = TOPIC_ID) -> UnifiedLog:
-        """The partition's log, made when it is not there."""
+        """Open the partition's log, made when it is not there."""
         place = TopicPartition(topic, partition)
         if place not in self.logs:
             directory = os.path.join(self.path, place.directory_name)

@@ -28,13 +28,15 @@ ENDS = {partition: len(range(partition, COUNT, PARTITIONS)) for partition in ran
 
 @cache
 def placed() -> tuple[tuple[int, Seen], ...]:
-    """Partition and record, in the order of sending. The text is read at the first call: apt-cache takes seconds."""
+    """Return partition and record, in the order of sending. The text is read at the first call: apt-cache takes
+    seconds.
+    """
     records = [*map(record_of, real_lines(LINES)), *ODD]
     return tuple((index % PARTITIONS, record) for index, record in enumerate(records))
 
 
 def ends(times: int) -> dict[int, int]:
-    """The end offset of each partition after all records were sent so many times."""
+    """Compute the end offset of each partition after all records were sent so many times."""
     return {partition: times * end for partition, end in ENDS.items()}
 
 
@@ -50,12 +52,12 @@ def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
 
 
 def bare(record: Seen) -> Seen:
-    """The record without headers, as formats before 0.11 keep it."""
+    """Return the record without headers, as formats before 0.11 keep it."""
     return Seen(record.key, record.value, ())
 
 
 def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
-    """Each record under its partition and offset. Raises AssertionError where a place was read twice."""
+    """Map each record's partition and offset to it. Raises AssertionError where a place was read twice."""
     found: dict[Place, Seen] = {}
     for record in records:
         assert (record.partition, record.offset) not in found, f"{record} was read twice"
@@ -64,7 +66,7 @@ def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
 
 
 def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) -> None:
-    """librdkafka writes all records once for each codec. Raises AssertionError where one is refused."""
+    """Write all records with librdkafka, once for each codec. Raises AssertionError where one is refused."""
     failures: list[str] = []
     for codec in codecs:
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
@@ -83,7 +85,7 @@ def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) 
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """The group's committed offsets of a topic."""
+    """Ask for the group's committed offsets of a topic."""
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
     admin = Admin(bootstrap)  # held on to: without its client the answer never comes
     found = admin.client.list_consumer_group_offsets([request])[group].result()

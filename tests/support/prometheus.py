@@ -22,7 +22,7 @@ class Page(NamedTuple):
     samples: dict[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float:
-        """One sample's value. Raises KeyError."""
+        """Return one sample's value. Raises KeyError."""
         return self.samples[name, frozenset(labels.items())]
 
 
@@ -59,7 +59,7 @@ def parse(text: str) -> Page:
 
 
 def check_name(page: Page, family: str, name: str) -> None:
-    """Raises ValueError for a sample that does not belong where it stands."""
+    """Raise ValueError for a sample that does not belong where it stands."""
     if name != family and re.sub("_(count|sum|bucket)$", "", name) != family:
         raise ValueError(f"{name} stands in the family {family}")
     if page.types.get(family) == "counter" and not name.endswith("_total"):

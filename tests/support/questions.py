@@ -47,7 +47,7 @@ class Broker:
         self._ids: dict[tuple[str, Any], str] = {}
 
     def versions(self) -> dict[int, tuple[int, int]]:
-        """API key -> lowest and highest version served."""
+        """Map each API key to the lowest and highest version served."""
         return self._connected().api_versions()
 
     def ask(self, api: str, version: int, /, **fields: Any) -> Any:
@@ -84,7 +84,7 @@ class Broker:
         return self._client
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """A value as dictionaries, lists and scalars, what a broker chooses replaced."""
+        """Convert a value to dictionaries, lists and scalars, what a broker chooses replaced."""
         if isinstance(value, Struct):
             return {
                 field.name: self.plain(getattr(value, field.name), field.name)
@@ -119,7 +119,9 @@ def _plain_batch(batch: Any) -> Any:
 
 
 def build(cls: type[Struct], fields: Mapping[str, Any], version: int) -> Any:
-    """A struct from plain values: dictionaries for structs, lists for arrays. What the version lacks is left out."""
+    """Build a struct from plain values: dictionaries for structs, lists for arrays. What the version lacks is left
+    out.
+    """
     values = {}
     for field in cls.FIELDS:
         if field.name not in fields:

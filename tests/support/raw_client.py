@@ -12,20 +12,20 @@ TIMEOUT_S = 60.0
 
 
 def connect(port: int) -> socket.socket:
-    """A connection whose every wait ends."""
+    """Open a connection whose every wait ends."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def frame(api_key: int, version: int, correlation_id: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """A request with its length in front."""
+    """Encode a request with its length in front."""
     header = struct.pack(">hhih", api_key, version, correlation_id, 3) + b"raw" + (b"\0" if flexible else b"")
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 def api_versions(correlation_id: int = 1) -> bytes:
-    """ApiVersions v0."""
+    """Encode ApiVersions v0."""
     return frame(18, 0, correlation_id, b"")
 
 
@@ -43,7 +43,7 @@ def produce(topic: str, value: bytes, correlation_id: int = 1, acks: int = 1) ->
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """``size`` bytes. Raises EOFError when the broker closes before."""
+    """Receive ``size`` bytes. Raises EOFError when the broker closes before."""
     received = bytearray()
     while len(received) < size:
         piece = connection.recv(size - len(received))
@@ -54,13 +54,15 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """One response, correlation id first. Raises EOFError."""
+    """Receive one response, correlation id first. Raises EOFError."""
     (size,) = struct.unpack(">i", receive_exactly(connection, 4))
     return receive_exactly(connection, size)
 
 
 def receive_produced(connection: socket.socket) -> tuple[int, int, int]:
-    """Correlation id, error code and base offset of a Produce v7 response for one partition. Raises EOFError."""
+    """Receive correlation id, error code and base offset of a Produce v7 response for one partition. Raises
+    EOFError.
+    """
     response = receive_frame(connection)
     partition = ProduceResponse.decode(memoryview(response)[4:], 7).responses[0].partition_responses[0]
     return struct.unpack(">i", response[:4])[0], partition.error_code, partition.base_offset

@@ -38,14 +38,14 @@ EARLIEST, LATEST = -2, -1
 
 
 def ask(port: int, api_key: int, version: int, body: bytes) -> memoryview:
-    """The answer's body. Raises EOFError when the broker closes."""
+    """Send a request; return the answer's body. Raises EOFError when the broker closes."""
     with raw_client.connect(port) as connection:
         connection.sendall(raw_client.frame(api_key, version, 1, body))
         return memoryview(raw_client.receive_frame(connection))[4:]
 
 
 def create(port: int, topic: str, partitions: int = 1, **configs: str) -> None:
-    """CreateTopics v0; names of configs with underscores for dots."""
+    """Create a topic by CreateTopics v0; names of configs with underscores for dots."""
     body = struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ihi", partitions, 1, 0)
     body += struct.pack(">i", len(configs))
     for name, value in configs.items():
@@ -56,12 +56,12 @@ def create(port: int, topic: str, partitions: int = 1, **configs: str) -> None:
 
 
 def produce(port: int, topic: str, partition: int = 0, value: bytes = b"value", timestamp: int = NOW_MS) -> int:
-    """Error code of one record with acks=all."""
+    """Produce one record with acks=all; return the error code."""
     return produce_batch(port, topic, build_batch([Record(0, timestamp, b"k", value)]), partition)
 
 
 def produce_batch(port: int, topic: str, batch: bytes | bytearray, partition: int = 0) -> int:
-    """Error code of one batch with acks=all."""
+    """Produce one batch with acks=all; return the error code."""
     data = [PartitionProduceData(index=partition, records=memoryview(batch))]
     request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
     answer = ProduceResponse.decode(ask(port, 0, 7, request.encode(7)), 7)
@@ -69,21 +69,21 @@ def produce_batch(port: int, topic: str, batch: bytes | bytearray, partition: in
 
 
 def offset(port: int, topic: str, timestamp: int) -> int:
-    """ListOffsets of partition 0."""
+    """Ask ListOffsets for partition 0."""
     partitions = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=partitions)])
     return ListOffsetsResponse.decode(ask(port, 2, 2, request.encode(2)), 2).topics[0].partitions[0].offset
 
 
 def delete_records(port: int, topic: str, before: int) -> int:
-    """The new low watermark of partition 0."""
+    """Delete records; return the new low watermark of partition 0."""
     code, low_watermark = try_delete_records(port, topic, before)
     assert code == 0, code
     return low_watermark
 
 
 def try_delete_records(port: int, topic: str, before: int) -> tuple[int, int]:
-    """Error code and new low watermark of partition 0."""
+    """Delete records; return error code and new low watermark of partition 0."""
     partitions = [DeleteRecordsPartition(partition_index=0, offset=before)]
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=5000)
     answer = DeleteRecordsResponse.decode(ask(port, 21, 1, request.encode(1)), 1).topics[0].partitions[0]
@@ -91,7 +91,7 @@ def try_delete_records(port: int, topic: str, before: int) -> tuple[int, int]:
 
 
 def fetch_error(port: int, topic: str, fetch_offset: int) -> int:
-    """Error code of a fetch from partition 0."""
+    """Fetch from partition 0; return the error code."""
     partition = FetchPartition(partition=0, fetch_offset=fetch_offset, partition_max_bytes=1000)
     topics = [FetchTopic(topic=topic, partitions=[partition])]
     request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=topics)
@@ -100,7 +100,7 @@ def fetch_error(port: int, topic: str, fetch_offset: int) -> int:
 
 
 def produced(port: int, topic: str, value: bytes, *, partition: int = 0) -> tuple[int, int]:
-    """Error code and base offset of one record with acks=all."""
+    """Produce one record with acks=all; return error code and base offset."""
     batch = build_batch([Record(0, NOW_MS, b"k", value)])
     data = [PartitionProduceData(index=partition, records=memoryview(batch))]
     request = ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
@@ -109,7 +109,7 @@ def produced(port: int, topic: str, value: bytes, *, partition: int = 0) -> tupl
 
 
 def fetch_values(port: int, topic: str, first: int = 0) -> dict[int, bytes | None]:
-    """Every record of partition 0 from offset ``first`` on. An error fails the test."""
+    """Fetch every record of partition 0 from offset ``first`` on. An error fails the test."""
     values: dict[int, bytes | None] = {}
     with raw_client.connect(port) as connection:
         while True:
@@ -129,21 +129,21 @@ def fetch_values(port: int, topic: str, first: int = 0) -> dict[int, bytes | Non
 
 
 def delete_topic(port: int, topic: str) -> int:
-    """Error code of DeleteTopics v1."""
+    """Delete a topic by DeleteTopics v1; return the error code."""
     name = topic.encode()
     answer = ask(port, 20, 1, struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", 10_000))
     return int(struct.unpack(">h", answer[-2:])[0])
 
 
 def commit_offset(port: int, group: str, topic: str, committed: int) -> int:
-    """Error code of OffsetCommit v2 for partition 0, by no member."""
+    """Commit an offset by OffsetCommit v2 for partition 0, as no member; return the error code."""
     text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ihq", -1, 0, -1)
     text += struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">iiqh", 1, 0, committed, 0)
     return int(struct.unpack(">h", ask(port, 8, 2, text)[-2:])[0])
 
 
 def committed_offset(port: int, group: str, topic: str) -> tuple[int, int]:
-    """Error code and offset of OffsetFetch v2 for partition 0."""
+    """Ask OffsetFetch v2 for partition 0; return error code and offset."""
     text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ih", 1, len(topic)) + topic.encode()
     answer = ask(port, 9, 2, text + struct.pack(">ii", 1, 0))
     position = 4 + 2 + len(topic) + 4 + 4
@@ -153,7 +153,7 @@ def committed_offset(port: int, group: str, topic: str) -> tuple[int, int]:
 
 
 def alter_config(port: int, topic: str, name: str, value: str) -> int:
-    """Error code of IncrementalAlterConfigs v0 that sets one config of a topic."""
+    """Set one config of a topic by IncrementalAlterConfigs v0; return the error code."""
     configs = [AlterableConfig(name=name, config_operation=0, value=value)]
     resource = AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
@@ -161,7 +161,7 @@ def alter_config(port: int, topic: str, name: str, value: str) -> int:
 
 
 def config_of(port: int, topic: str, name: str) -> str | None:
-    """One config of a topic, by DescribeConfigs v1."""
+    """Read one config of a topic, by DescribeConfigs v1."""
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name])
     request = DescribeConfigsRequest(resources=[resource])
     answer = DescribeConfigsResponse.decode(ask(port, 32, 1, request.encode(1)), 1).results[0]

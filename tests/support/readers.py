@@ -47,12 +47,12 @@ def _put(found: dict[Place, Seen], place: Place, seen: Seen) -> None:
 
 
 def _is_complete(found: Mapping[Place, Seen], ends: Mapping[int, int]) -> bool:
-    """Every partition's last record was seen. Topics read here are not compacted and hold no markers."""
+    """Tell whether every partition's last record was seen. Topics read here are not compacted and hold no markers."""
     return all(end == 0 or (partition, end - 1) in found for partition, end in ends.items())
 
 
 def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
-    """confluent-kafka (librdkafka)."""
+    """Read with confluent-kafka (librdkafka)."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -83,7 +83,7 @@ def _seen(message: Any) -> Seen:
 
 
 def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
-    """kafka-python."""
+    """Read with kafka-python."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=None,
@@ -111,7 +111,7 @@ def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) 
 
 
 def read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
-    """aiokafka, on an event loop of its own."""
+    """Read with aiokafka, on an event loop of its own."""
     return asyncio.run(_read_with_aiokafka(bootstrap, topic, ends))
 
 
@@ -142,7 +142,9 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int
 
 
 def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
-    """kcat, which prints lengths first so that any bytes can follow. Headers hold neither ``,`` nor ``=`` here."""
+    """Read with kcat, which prints lengths first so that any bytes can follow. Headers hold neither ``,`` nor ``=``
+    here.
+    """
     kcat = require_tool("kcat", KCAT_INSTALL)
     command = [kcat, "-C", "-q", "-e", "-b", bootstrap, "-t", topic, "-o", "beginning", "-X", "check.crcs=true"]
     command += ["-f", "%p %o %K %S %h\n%k%s\n"]

@@ -31,7 +31,7 @@ class Line:
 
 @lru_cache(maxsize=1)
 def real_lines(count: int = LINES) -> tuple[Line, ...]:
-    """``count`` lines of real text. Raises LookupError where the machine has too few."""
+    """Return ``count`` lines of real text. Raises LookupError where the machine has too few."""
     for source in (_debian_index, _standard_library):
         lines = tuple(Line(number, *line) for number, line in enumerate(islice(source(), count)))
         if len(lines) == count:

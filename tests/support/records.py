@@ -32,13 +32,13 @@ def record_lists(draw: st.DrawFn, *, min_size: int = 1, max_size: int = 12, hole
 
 
 def batch_of(count: int, *, value_bytes: int = 80, compression: int = 0, first_timestamp: int = NOW_MS) -> bytearray:
-    """A produce-ready batch of ``count`` records of about 100 bytes, timestamps a millisecond apart."""
+    """Build a produce-ready batch of ``count`` records of about 100 bytes, timestamps a millisecond apart."""
     records = [Record(i, first_timestamp + i, b"key-%06d" % i, b"v" * value_bytes) for i in range(count)]
     return build_batch(records, BatchOptions(compression=compression))
 
 
 def kafka_python(module: str) -> ModuleType:
-    """A module of kafka-python's, whose own imports warn of deprecations that are not ours to fix."""
+    """Import a module of kafka-python's, whose own imports warn of deprecations that are not ours to fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(f"kafka.{module}")

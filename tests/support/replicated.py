@@ -74,7 +74,7 @@ class ReplicatedBroker(DataBroker):
         session: tuple[int, int] = (0, -1),
         names_partition: bool = True,
     ) -> FetchResponse | Deferred[FetchResponse]:
-        """The answer to a replica's fetch."""
+        """Return the answer to a replica's fetch."""
         asked = FetchPartition(
             partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch,
             log_start_offset=log_start, partition_max_bytes=1 << 20,
@@ -89,7 +89,7 @@ class ReplicatedBroker(DataBroker):
         return answer
 
     def fetch(self, replica: int, offset: int, **options: Any) -> tuple[int, int, int, bytes]:
-        """Error, high watermark, log start and records of the answer to a replica's fetch."""
+        """Fetch as a replica; return error, high watermark, log start and records of the answer."""
         answer = self.ask(replica, offset, **options)
         assert isinstance(answer, FetchResponse)
         return told(answer)
@@ -116,14 +116,14 @@ class ReplicatedBroker(DataBroker):
 
 
 def told(answer: FetchResponse) -> tuple[int, int, int, bytes]:
-    """Error, high watermark, log start and records of the only partition of an answer."""
+    """Return error, high watermark, log start and records of the only partition of an answer."""
     (topic,) = answer.responses
     (data,) = topic.partitions
     return data.error_code, data.high_watermark, data.log_start_offset, content_of(data.records)
 
 
 def content_of(records: object) -> bytes:
-    """The bytes of a slice, which is let go of."""
+    """Read the bytes of a slice, which is let go of."""
     if not isinstance(records, TransferableRecords):
         return bytes(cast(bytes, records))
     content = os.pread(records.file.fileno(), records.size, records.position)

@@ -18,7 +18,7 @@ def missing(what: str, install: str) -> NoReturn:
 
 
 def require_tool(name: str, install: str) -> str:
-    """The path of an executable, or a skip with the command that installs it."""
+    """Return the path of an executable, or skip with the command that installs it."""
     path = shutil.which(name)
     if path is None:
         missing(name, install)

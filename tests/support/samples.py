@@ -82,7 +82,7 @@ class Samples:
         self.configs: dict[str, dict[str, str]] = {}
 
     def name(self, topic: str) -> str:
-        """The topic's name on the broker."""
+        """Return the topic's name on the broker."""
         return self._prefix + topic
 
     def write(self, *, old_formats: bool = False) -> None:
@@ -207,7 +207,7 @@ def _flush(producer: Any) -> None:
 
 
 def picture(bootstrap: str, topics: Mapping[str, int]) -> Picture:
-    """Everything a broker serves of these topics."""
+    """Read everything a broker serves of these topics."""
     places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
     seen = Picture()
     seen.uncommitted = _read(bootstrap, places, "read_uncommitted")
@@ -237,7 +237,7 @@ def _consumer(bootstrap: str, isolation: str) -> Any:
 
 
 def _read(bootstrap: str, places: list[Partition], isolation: str) -> dict[Partition, Records]:
-    """Every partition from its start to where the consumer is told that it ends."""
+    """Read every partition from its start to where the consumer is told that it ends."""
     consumer = _consumer(bootstrap, isolation)
     found: dict[Partition, Records] = {place: {} for place in places}
     left = set(places)

@@ -64,11 +64,11 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
 
 
 def scope_of(nodeid: str) -> str:
-    """The module or lane of a test, which stays on one worker."""
+    """Return the module or lane of a test, which stays on one worker."""
     module = nodeid.partition("::")[0]
     return LANE if module.startswith(LANE) and module not in OWN_SPARK else module
 
 
 def place_of(nodeid: str) -> int:
-    """The place of a test's family in the order of a run."""
+    """Return the place of a test's family in the order of a run."""
     return next((place for place, family in enumerate(FIRST) if nodeid.startswith(family)), len(FIRST))

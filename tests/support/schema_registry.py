@@ -43,7 +43,7 @@ class SchemaRegistry:
         return self.register(subject, text, "PROTOBUF", references)
 
     def answer(self, method: str, path: str, _: Mapping[str, str], body: bytes) -> tuple[int, Any]:
-        """Status and body of a request."""
+        """Answer a request with status and body."""
         if self.gateway is not None:
             return self.gateway
         parts = [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]

@@ -71,7 +71,7 @@ class Security:
         return conf
 
     def python(self) -> dict[str, Any]:
-        """For aiokafka and kafka-python."""
+        """Return the settings of aiokafka and kafka-python."""
         settings: dict[str, Any] = {"security_protocol": self.protocol}
         if self.mechanism:
             settings |= {
@@ -183,7 +183,7 @@ except kafka.errors.KafkaError as error:
 
 
 def by_kafka_python(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
-    """In a process of its own: a producer that is refused leaves its sockets open."""
+    """Write and read in a process of its own: a producer that is refused leaves its sockets open."""
     settings = security.python() | {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": 2_000}
     if "SSL" in security.protocol:
         settings["ssl_cafile"] = str(security.ca)
@@ -214,7 +214,7 @@ def by_java(bootstrap: str, security: Security, topic: str, values: list[bytes])
 
 
 def escape(value: str) -> str:
-    """A value as a properties file writes it."""
+    """Escape a value as a properties file does."""
     return value.replace("\\", "\\\\")
 
 

@@ -25,7 +25,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
 def name_of(node_id: int) -> str:
-    """The user that a node logs in as."""
+    """Return the user that a node logs in as."""
     return {CONTROLLER: "controller", JAVA: "java"}.get(node_id, f"tide-{node_id}")
 
 
@@ -36,11 +36,11 @@ class Way(NamedTuple):
     brokers: str
 
     def principals(self, name: str) -> set[str]:
-        """The principals of a node of this name."""
+        """Return the principals of a node of this name."""
         return {f"User:{name}" if one == "SASL_SSL" else f"User:CN={name}" for one in self}
 
     def keys(self, name: str) -> dict[str, str]:
-        """Keys of the node of this name, beside its stores."""
+        """Return keys of the node of this name, beside its stores."""
         own = f'username="{name}" password="{SECRET.format(name)}"'
         users = " ".join(
             f'user_{one}="{SECRET.format(one)}"' for one in map(name_of, (CONTROLLER, JAVA, MEMBER, SECOND))
@@ -61,7 +61,7 @@ class Way(NamedTuple):
         }
 
     def client(self, name: str, authority: Authority) -> Security:
-        """A client of a broker's secured listener."""
+        """Describe a client of a broker's secured listener."""
         ca = authority.certificate
         if self.brokers == "SSL":
             return Security("SSL", ca, authority.issue(name, f"/CN={name}"))
@@ -128,6 +128,6 @@ class SecuredCluster:
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def client(self, node_id: int, name: str) -> dict[str, Any]:
-        """librdkafka's settings of a client of a broker's secured listener."""
+        """Return librdkafka's settings of a client of a broker's secured listener."""
         security = self.way.client(name, self.authority)
         return {"bootstrap.servers": f"{HOST}:{self.secured_ports[node_id]}", **security.librdkafka()}

@@ -82,13 +82,13 @@ class SecuredWorld:
         })  # fmt: skip
 
     def security(self, way: Way, *, user: str = "ann", password: str = PASSWORD) -> Security:
-        """The right way to connect, or one with another user."""
+        """Return the right way to connect, or one with another user."""
         pair = self.certificates.client if way.listener == "MTLS" else None
         login = {"mechanism": way.mechanism, "user": user, "password": password} if way.mechanism else {}
         return Security(LISTENERS[way.listener], self.certificates.authority.certificate, pair=pair, **login)
 
     def wrong_pair(self, kind: str) -> Pair | None:
-        """A certificate that the broker does not take."""
+        """Return a certificate that the broker does not take."""
         return {"expired": self.expired, "a stranger's": self.certificates.stranger, "none": None}[kind]
 
     def prepare(self) -> None:
@@ -110,7 +110,7 @@ class SecuredWorld:
         )
 
     def token(self) -> tuple[str, str]:
-        """A delegation token of the user: its id, and the password of its bearer."""
+        """Make a delegation token of the user: its id, and the password of its bearer."""
         login = ClientSecurity({
             "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.username": "ann", "sasl.password": PASSWORD,
@@ -122,7 +122,7 @@ class SecuredWorld:
 
 
 def denial(resource_type: ResourceType) -> AclCreation:
-    """A rule that denies everything with resources whose names begin with ``denied``."""
+    """Build a rule that denies everything with resources whose names begin with ``denied``."""
     return AclCreation(
         resource_type=resource_type, resource_name="denied", resource_pattern_type=PatternType.PREFIXED,
         principal="User:*", host="*", operation=AclOperation.ALL, permission_type=AclPermissionType.DENY,

@@ -68,7 +68,7 @@ def run_step(step: Step, bootstrap: str, environment: dict[str, str]) -> Step:
 
 
 def masked(steps: list[Step]) -> list[Step]:
-    """Steps without what differs from run to run."""
+    """Return steps without what differs from run to run."""
     return [step._replace(output=_TIME.sub("TIME", step.output)) for step in steps]
 
 

@@ -22,14 +22,14 @@ class Shell:
         self._capsys = capsys
 
     def text(self, *words: str) -> str:
-        """The standard output of a command that succeeds."""
+        """Return the standard output of a command that succeeds."""
         code = main([*words, "--bootstrap", self.bootstrap])
         captured = self._capsys.readouterr()
         assert (code, captured.err) == (0, "")
         return captured.out
 
     def json(self, *words: str) -> Any:
-        """The answer of a command that succeeds, as JSON."""
+        """Return the answer of a command that succeeds, as JSON."""
         return json.loads(self.text(*words, "--json"))
 
     def until(self, expected: Any, *words: str, of: Callable[[Any], Any] = lambda answer: answer) -> None:
@@ -40,7 +40,7 @@ class Shell:
         assert found == expected
 
     def failure(self, *words: str, code: int = 1) -> str:
-        """The one line of a command that fails."""
+        """Return the one line of a command that fails."""
         ended = main([*words, "--bootstrap", self.bootstrap])
         lines = self._capsys.readouterr().err.splitlines()
         assert (ended, len(lines)) == (code, 1), lines

@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def java_options() -> str:
-    """Options of Spark's JVMs: tests run a plan once or twice, so the optimising compiler costs more than it gives.
+    """Return options of Spark's JVMs: tests run a plan once or twice, so the optimising compiler costs more than it
+    gives.
 
     A session starts with 4 s of CPU time instead of 7 from an archive of its classes, see `tests.support.jvm`.
     """

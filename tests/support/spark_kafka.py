@@ -26,7 +26,7 @@ AWAIT_S = 60
 
 
 def options(bootstrap: str, **given: Option) -> dict[str, str]:
-    """Options of the Kafka source: ``__`` stands for ``.``, and what is no string becomes JSON."""
+    """Build options of the Kafka source: ``__`` stands for ``.``, and what is no string becomes JSON."""
     named = {
         name.replace("__", "."): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()
     }
@@ -34,19 +34,19 @@ def options(bootstrap: str, **given: Option) -> dict[str, str]:
 
 
 def read(spark: SparkSession, bootstrap: str, **given: Option) -> DataFrame:
-    """A batch query of ``format("kafka")``."""
+    """Build a batch query of ``format("kafka")``."""
     reader: DataFrameReader = spark.read.format("kafka")
     return reader.options(**options(bootstrap, **given)).load()
 
 
 def read_stream(spark: SparkSession, bootstrap: str, **given: Option) -> DataFrame:
-    """A streaming query of ``format("kafka")``."""
+    """Build a streaming query of ``format("kafka")``."""
     reader: DataStreamReader = spark.readStream.format("kafka")
     return reader.options(**options(bootstrap, **given)).load()
 
 
 def rows(frame: DataFrame) -> list[Row]:
-    """All rows by place: topic, partition, offset."""
+    """Read all rows by place: topic, partition, offset."""
     found: list[Row] = frame.toArrow().to_pylist()
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 

@@ -40,7 +40,7 @@ class Event:
 
 
 def event(number: int, partitions: int = 1) -> Event:
-    """The event of a number: every seventh has no key, every eleventh no value, every third headers."""
+    """Make the event of a number: every seventh has no key, every eleventh no value, every third headers."""
     return Event(
         number % partitions,
         START_MS + number * STEP_MS,
@@ -51,12 +51,12 @@ def event(number: int, partitions: int = 1) -> Event:
 
 
 def events(count: int, partitions: int = 1, start: int = 0) -> list[Event]:
-    """``count`` events from ``start`` on, spread over the partitions in turn."""
+    """Make ``count`` events from ``start`` on, spread over the partitions in turn."""
     return [event(number, partitions) for number in range(start, start + count)]
 
 
 def producer(bootstrap: str, **settings: str | int) -> confluent_kafka.Producer:
-    """A producer that waits for every replica and keeps the order. Settings with ``_`` for ``.``."""
+    """Make a producer that waits for every replica and keeps the order. Settings with ``_`` for ``.``."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "log_level": 0, **named}
@@ -91,7 +91,7 @@ def write(
 
 
 def write_transactions(bootstrap: str, topic: str, outcomes: Sequence[str]) -> list[confluent_kafka.Producer]:
-    """A transaction of `TRANSACTIONAL` records for each outcome: ``commit``, ``abort`` or ``open``.
+    """Write a transaction of `TRANSACTIONAL` records for each outcome: ``commit``, ``abort`` or ``open``.
 
     Producers with an open transaction are returned: it lives as long as they do.
     """

@@ -74,7 +74,7 @@ EXPECTED = {
 
 
 def tag_of(topic_id: bytes, partition: int) -> bytes:
-    """The first bytes of each value of a partition of a topic's incarnation."""
+    """Return the first bytes of each value of a partition of a topic's incarnation."""
     return bytes(topic_id) + b"/%d/" % partition
 
 
@@ -96,7 +96,7 @@ class Asker:
         return action.__name__, action()
 
     def ask(self, request: Any, version: int, response: Any, *, flexible: bool = False) -> Any:
-        """The answer to a request; ``flexible`` says that its headers have tagged fields."""
+        """Return the answer to a request; ``flexible`` says that its headers have tagged fields."""
         body = request.encode(version)
         self._connection.sendall(raw_client.frame(type(request).API_KEY, version, 1, body, flexible=flexible))
         answer = memoryview(raw_client.receive_frame(self._connection))
@@ -112,7 +112,7 @@ class Asker:
         return {name: self._chance.choice(CONFIGS[name]) for name in names}
 
     def create(self) -> int:
-        """CreateTopics."""
+        """Send CreateTopics."""
         name = self._topic()
         configs = [create_topics.CreatableTopicConfig(name=k, value=v) for k, v in self._configs(name).items()]
         topic = create_topics.CreatableTopic(
@@ -122,12 +122,12 @@ class Asker:
         return int(self.ask(request, 2, create_topics.CreateTopicsResponse).topics[0].error_code)
 
     def delete(self) -> int:
-        """DeleteTopics."""
+        """Send DeleteTopics."""
         request = delete_topics.DeleteTopicsRequest(topic_names=[self._topic()], timeout_ms=10_000)
         return int(self.ask(request, 1, delete_topics.DeleteTopicsResponse).responses[0].error_code)
 
     def widen(self) -> int:
-        """CreatePartitions."""
+        """Send CreatePartitions."""
         topic = create_partitions.CreatePartitionsTopic(
             name=self._topic(), count=self._chance.randint(2, 5), assignments=None
         )
@@ -135,7 +135,7 @@ class Asker:
         return int(self.ask(request, 0, create_partitions.CreatePartitionsResponse).results[0].error_code)
 
     def change(self) -> int:
-        """IncrementalAlterConfigs."""
+        """Send IncrementalAlterConfigs."""
         topic = self._topic()
         configs = [
             incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=value)
@@ -178,14 +178,14 @@ class Asker:
         return int(self.ask(request, 7, FetchResponse).responses[0].partitions[0].error_code)
 
     def look(self) -> int:
-        """ListOffsets."""
+        """Send ListOffsets."""
         timestamp = self._chance.choice([-1, -2, OLD_MS])
         partitions = [ListOffsetsPartition(partition_index=self._chance.randrange(3), timestamp=timestamp)]
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._topic(), partitions=partitions)])
         return int(self.ask(request, 2, ListOffsetsResponse).topics[0].partitions[0].error_code)
 
     def delete_records(self) -> int:
-        """DeleteRecords up to the high watermark."""
+        """Send DeleteRecords up to the high watermark."""
         partitions = [DeleteRecordsPartition(partition_index=self._chance.randrange(3), offset=-1)]
         topics = [DeleteRecordsTopic(name=self._topic(), partitions=partitions)]
         answer = self.ask(DeleteRecordsRequest(topics=topics, timeout_ms=10_000), 1, DeleteRecordsResponse)

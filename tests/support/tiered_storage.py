@@ -31,12 +31,12 @@ class Encryption:
     aad: bytes = b"a" * 32
 
     def encrypt(self, chunk: bytes) -> bytes:
-        """A chunk as it lies in the store."""
+        """Encrypt a chunk as it lies in the store."""
         iv = os.urandom(IV_BYTES)
         return iv + AESGCM(self.data_key).encrypt(iv, chunk, self.aad)
 
     def metadata(self) -> dict[str, str]:
-        """The manifest's part."""
+        """Write the manifest's part."""
         public = self.private.public_key().public_numbers()
         size = (public.n.bit_length() + 7) // 8
         block = pow(int.from_bytes(add_padding(self.data_key, size), "big"), public.e, public.n).to_bytes(size, "big")
@@ -47,7 +47,7 @@ class Encryption:
 
 
 def add_padding(message: bytes, size: int) -> bytes:
-    """A block of ``size`` bytes with OAEP padding, both hashes SHA3-512."""
+    """Pad the message to a block of ``size`` bytes with OAEP, both hashes SHA3-512."""
     seed, label = os.urandom(64), hashlib.sha3_512().digest()
     data = label + b"\0" * (size - len(message) - 2 * 64 - 2) + b"\1" + message
     masked = bytes(one ^ other for one, other in zip(data, generate_mask(seed, len(data)), strict=True))
@@ -99,7 +99,7 @@ class TierWriter:
 
 
 def encode_sizes(sizes: list[int]) -> bytes:
-    """Sizes of chunks as the manifest has them."""
+    """Encode sizes of chunks as the manifest has them."""
     if len(sizes) < 2:
         return struct.pack(f">{1 + len(sizes)}i", len(sizes), *sizes)
     base = min(sizes[:-1])

@@ -15,7 +15,7 @@ from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
 
 
 def server_context(certificates: Certificates, **texts: str) -> ssl.SSLContext:
-    """The context of a listener with these keys, written with underscores."""
+    """Build the context of a listener with these keys, written with underscores."""
     values = listener_values(certificates.server_texts(**texts), "SSL")
     return build_context(values, read_key_store(values))
 
@@ -28,7 +28,7 @@ def client_context(authority: Path, *, tls12: bool = False) -> ssl.SSLContext:
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of one connection of this machine."""
+    """Make two ends of one connection of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         theirs = socket.create_connection(listener.getsockname())
         ours, _ = listener.accept()
@@ -61,12 +61,12 @@ class TlsPair:
             self.drain()
 
     def encrypt(self, data: bytes) -> bytes:
-        """The client's records for these bytes."""
+        """Encrypt these bytes to the client's records."""
         self.client.write(data)
         return self._outgoing.read()
 
     def goodbye(self) -> bytes:
-        """The client's close_notify."""
+        """Return the client's close_notify."""
         with contextlib.suppress(ssl.SSLWantReadError):
             self.client.unwrap()
         return self._outgoing.read()
@@ -77,7 +77,7 @@ class TlsPair:
             self._incoming.write(self.raw.recv(most))
 
     def decrypted(self) -> bytes:
-        """All that the client can read."""
+        """Read all that the client can read."""
         pieces = []
         with contextlib.suppress(ssl.SSLWantReadError):
             while piece := self.client.read(1 << 16):

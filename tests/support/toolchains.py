@@ -33,7 +33,7 @@ OLDEST_GO = (1, 21)
 def installed(
     name: str, install: Callable[[Path], list[str]], files: Iterable[Path] = (), *, may_be_missing: bool = True
 ) -> Path:
-    """A directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
+    """Return a directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
 
     The command runs in the directory, where copies of the files lie. Where it fails the test skips (fails in CI), for
     it may need a network; with ``may_be_missing`` false the test fails.
@@ -77,13 +77,13 @@ def _to_bytes(text: str | None) -> bytes | None:
 
 
 def question_record(partition: int, seen: Seen) -> dict[str, Any]:
-    """A record in the form of a question."""
+    """Convert a record to the form of a question."""
     headers = [{"key": name, "value": _to_text(value)} for name, value in seen.headers]
     return {"partition": partition, "key": _to_text(seen.key), "value": _to_text(seen.value), "headers": headers}
 
 
 def answer_records(answer: Mapping[str, Any]) -> list[Record]:
-    """The records of an answer, in the order of their places."""
+    """Read the records of an answer, in the order of their places."""
     found = [_record(each) for each in answer["records"]]
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
@@ -113,7 +113,7 @@ def ask(
 
 @cache
 def go_program(name: str) -> list[str]:
-    """The command of ``go/<name>``, built with the module versions that its ``go.mod`` and ``go.sum`` pin."""
+    """Build ``go/<name>`` with the module versions that its ``go.mod`` and ``go.sum`` pin; return its command."""
     go = _go()
     directory = installed(
         f"go-{name}",
@@ -134,7 +134,7 @@ def _go() -> str:
 
 @cache
 def node_program(name: str) -> list[str]:
-    """The command of ``node/<name>.js`` with the packages that ``node/package.json`` pins."""
+    """Return the command of ``node/<name>.js`` with the packages that ``node/package.json`` pins."""
     node = require_tool("node", NODE_INSTALL)
     npm = require_tool("npm", NODE_INSTALL)
     directory = installed(

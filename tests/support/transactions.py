@@ -16,7 +16,9 @@ PRODUCERS = 4
 
 
 def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110, first_producer_id: int = 0) -> None:
-    """Transactions of several producers, interleaved, over many segments; records of no transaction between them."""
+    """Write transactions of several producers, interleaved, over many segments; records of no transaction between
+    them.
+    """
     last = first_producer_id + PRODUCERS
     is_open = dict.fromkeys(range(first_producer_id, last), False)
     sequences = dict.fromkeys(is_open, 0)
@@ -40,7 +42,7 @@ def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110,
 
 
 def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
-    """The naive reading: all batches in order, each transaction kept or dropped when its marker comes."""
+    """Read naively: all batches in order, each transaction kept or dropped when its marker comes."""
     kept: list[tuple[int, bytes | None]] = []
     waiting: dict[int, list[tuple[int, bytes | None]]] = {}
     for path in sorted(directory.glob("*.log")):
@@ -103,7 +105,7 @@ def swap_segments(directory: Path, chance: random.Random) -> None:
 
 
 def overlap(directory: Path, chance: random.Random) -> None:
-    """An entry that reaches over everything its producer wrote."""
+    """Write an entry that reaches over everything its producer wrote."""
     path = chance.choice(indices(directory))
     data = bytearray(path.read_bytes())
     data[10:18] = (0).to_bytes(8, "big")

@@ -58,7 +58,7 @@ class Tripwire:
         return f"127.0.0.1:{self.port}"
 
     def connect_to(self, port: int) -> None:
-        """Requests go to the broker on this port of 127.0.0.1."""
+        """Send requests to the broker on this port of 127.0.0.1."""
         self._broker_port = port
 
     def arm(self, api_key: int, *, after: bool = False) -> Trip:
@@ -91,7 +91,7 @@ class Tripwire:
                 client.sendall(answer)
 
     def _taken(self, request: bytes) -> Trip | None:
-        """The armed trip if this request is its; it is armed no longer then."""
+        """Take the armed trip if this request is its; it is armed no longer then."""
         trip = self._trip
         if trip is None or _API_KEY.unpack_from(request, _LENGTH.size)[0] != trip.api_key:
             return None
@@ -104,7 +104,7 @@ class Tripwire:
 
 
 def _frame(source: socket.socket) -> bytes | None:
-    """The next frame with its length, None when the peer is gone."""
+    """Read the next frame with its length, None when the peer is gone."""
     head = _exactly(source, _LENGTH.size)
     if head is None:
         return None

@@ -11,12 +11,12 @@ from tidelog.commands.running.compaction import admin_address
 
 
 def metrics_of(broker: TidelogProcess) -> Page:
-    """The page of ``/metrics``."""
+    """Read the page of ``/metrics``."""
     return parse(_text(broker))
 
 
 def longest_turn_cpu_s(broker: TidelogProcess) -> float:
-    """CPU seconds of the longest turn since this was called last, or ``/metrics`` was read otherwise.
+    """Read the CPU seconds of the longest turn since this was called last, or ``/metrics`` was read otherwise.
 
     The page is searched, not parsed: beside 10,000 partitions that takes longer than most requests.
     """

@@ -28,7 +28,7 @@ class ModuleCost(NamedTuple):
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of its ended children."""
+    """Return the CPU time of this process and of its ended children."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -61,12 +61,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def _cost_of(report: pytest.TestReport) -> float:
-    """The CPU time of a report's phase: the last that was noted before it."""
+    """Return the CPU time of a report's phase: the last that was noted before it."""
     return float(dict(report.user_properties).get(_PROPERTY, 0))  # type: ignore[arg-type]
 
 
 def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
-    """Unit tests over MOST_CPU_S among the reports of a run, longest first."""
+    """List unit tests over MOST_CPU_S among the reports of a run, longest first."""
     calls = (report for report in reports if isinstance(report, pytest.TestReport) and report.when == "call")
     costs = [(_cost_of(report), report.nodeid) for report in calls]
     return sorted((cost for cost in costs if cost[0] > MOST_CPU_S and "tests/unit/" in cost[1]), reverse=True)

@@ -17,7 +17,7 @@ Settings = Mapping[str, str | int | bool]
 
 
 def record_of(line: Line) -> Seen:
-    """The record a line of text is sent as: keyed by its section, its number in a header."""
+    """Build the record a line of text is sent as: keyed by its section, its number in a header."""
     return Seen(line.section, line.text, (("line", b"%d" % line.number), ("kind", b"real text")))
 
 
@@ -29,7 +29,7 @@ class Acknowledged:
     failures: list[str] = field(default_factory=list)
 
     def ends(self) -> dict[int, int]:
-        """The end offset of each partition, as far as acknowledged."""
+        """Return the end offset of each partition, as far as acknowledged."""
         found: dict[int, int] = {}
         for partition, offset in self.records:
             found[partition] = max(found.get(partition, 0), offset + 1)

@@ -38,7 +38,7 @@ class ZooKeeperKafka(ApacheKafka):
         self._zookeeper: subprocess.Popen[bytes] | None = None
 
     def properties(self) -> dict[str, str]:
-        """Properties of a KRaft node, without those that such a node alone has."""
+        """Return properties of a KRaft node, without those that such a node alone has."""
         kraft_only = {"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names"}
         common = {key: value for key, value in super().properties().items() if key not in kraft_only}
         return {
@@ -56,7 +56,7 @@ class ZooKeeperKafka(ApacheKafka):
         self.write_properties()
 
     def start(self) -> Self:
-        """ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
+        """Start ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
         if self._zookeeper is None:
             self._start_zookeeper()
         deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
@@ -72,7 +72,7 @@ class ZooKeeperKafka(ApacheKafka):
         return EPHEMERAL_NODES in nodes and REGISTRATION not in nodes
 
     def _ephemeral_nodes(self) -> bytes:
-        """ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them.
+        """Return ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them.
 
         While ZooKeeper starts it says that it does not serve, or nothing at all to a connection that it took too early.
         """

@@ -33,14 +33,14 @@ Address = tuple[str, int]
 
 
 def raise_for_code(code: int, what: str, message: str | None = None) -> None:
-    """Raises the KafkaError of ``code``, naming ``what``, unless it is 0."""
+    """Raise the KafkaError of ``code``, naming ``what``, unless it is 0."""
     if code:
         kind = error_for_code(code)
         raise kind(f"{what}: {message or kind.default_message}")
 
 
 def version_for(client: Client, request: type[Message], highest: int) -> int:
-    """The newest version of a request that the broker serves up to ``highest``. Raises ClientError."""
+    """Choose the newest version of a request that the broker serves up to ``highest``. Raises ClientError."""
     lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
     version = min(highest, highest_served, request.VERSIONS.highest)
     if version < max(lowest_served, request.VERSIONS.lowest):
@@ -121,8 +121,8 @@ class Cluster:
         self._leaders.clear()
 
     def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
-        """The address of each partition's leader, by partition. With ``create`` a topic that is not there is made where
-        the broker allows that, as for a producer.
+        """Return the address of each partition's leader, by partition. With ``create`` a topic that is not there is
+        made where the broker allows that, as for a producer.
 
         Raises ClientError, KafkaError (retriable while a topic is not there or has no leaders).
         """
@@ -135,14 +135,14 @@ class Cluster:
         return True
 
     def leader(self, topic: str, partition: int) -> Address:
-        """The address of one partition's leader. Raises as ``leaders``."""
+        """Return the address of one partition's leader. Raises as ``leaders``."""
         leaders = self.leaders(topic)
         if partition >= len(leaders):
             raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
         return leaders[partition]
 
     def client_for(self, address: Address) -> Client:
-        """The connection to a broker, a new one where the last was cut off. Raises ClientError, KafkaError."""
+        """Return the connection to a broker, a new one where the last was cut off. Raises ClientError, KafkaError."""
         client = self._clients.get(address)
         if client is not None and client.is_broken:
             client.close()
@@ -153,7 +153,7 @@ class Cluster:
         return client
 
     def coordinator(self, key: str, key_type: int) -> Client:
-        """The connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        """Find the connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
         request = FindCoordinatorRequest(key=key, key_type=key_type)
         answer = self.ask(request, FindCoordinatorResponse, _SINGLE_KEY)
         raise_for_code(answer.error_code, f"coordinator of {key}", answer.error_message)
@@ -169,7 +169,7 @@ class Cluster:
         raise failure
 
     def _connected(self, server: str) -> Client:
-        """A connection to a broker that answers. Raises ClientError, KafkaError."""
+        """Connect to a broker that answers. Raises ClientError, KafkaError."""
         client = self._connect(server)
         try:
             client.api_versions()

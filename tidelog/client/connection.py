@@ -33,7 +33,7 @@ _Response = TypeVar("_Response", bound=Message)
 
 
 def parse_bootstrap(text: str, option: str = "--bootstrap") -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``. Raises ClientError, which names the option."""
+    """Parse host and port of ``HOST:PORT``. Raises ClientError, which names the option."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ClientError(f"{option} {text!r}: expected HOST:PORT with a port from 1 to 65535")
@@ -68,7 +68,7 @@ class Client:
         self._socket.close()
 
     def _connect(self) -> None:
-        """Raises ClientError, KafkaError."""
+        """Open the connection and log in. Raises ClientError, KafkaError."""
         host, port = parse_bootstrap(self.bootstrap)
         try:
             self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
@@ -85,7 +85,7 @@ class Client:
             raise
 
     def _log_in(self) -> None:
-        """Raises ClientError, KafkaError."""
+        """Log in, where the settings have a login. Raises ClientError, KafkaError."""
         if self._security.credentials is None:
             return
         from tidelog.client.sasl.login import log_in
@@ -105,7 +105,7 @@ class Client:
         self.is_broken = False
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """API key -> lowest and highest version served; asked once per connection. Raises ClientError."""
+        """Map each API key to the lowest and highest version served; asked once per connection. Raises ClientError."""
         if self._served is None:
             request = ApiVersionsRequest(client_software_name="tidelog", client_software_version="1")
             response = self.send(request, ApiVersionsResponse, 3)
@@ -147,7 +147,7 @@ class Client:
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """The answer to the oldest request that has none yet. Raises ClientError."""
+        """Read the answer to the oldest request that has none yet. Raises ClientError."""
         try:
             return self._wire.decode(self._read_frame(), response_type)
         except OSError as error:

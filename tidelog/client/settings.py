@@ -33,7 +33,7 @@ class ClientSettings(NamedTuple):
 def load_settings(
     bootstrap: str | None, profile: str | None, timeout_s: float, environment: Mapping[str, str]
 ) -> ClientSettings:
-    """Settings of a command: what it was given wins over the profile. Raises ClientError, OSError."""
+    """Load the settings of a command: what it was given wins over the profile. Raises ClientError, OSError."""
     properties = read_profile(profile, environment)
     chosen = bootstrap or properties.pop(BOOTSTRAP_KEY, None) or DEFAULT_BOOTSTRAP
     properties.pop(BOOTSTRAP_KEY, None)
@@ -64,6 +64,6 @@ def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, 
 
 
 def default_profile(environment: Mapping[str, str]) -> str:
-    """The path of the user's own profile."""
+    """Return the path of the user's own profile."""
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(environment.get("HOME", "/"), ".config")
     return os.path.join(home, PROFILE_PATH)

@@ -60,7 +60,7 @@ class Wire:
         return [LENGTH.pack(size) + header + first, *rest]
 
     def frame_size(self, prefix: bytes) -> int:
-        """The size of the frame that a length begins. Raises ClientError."""
+        """Read the size of the frame that a length begins. Raises ClientError."""
         (size,) = LENGTH.unpack(prefix)
         if not LENGTH.size <= size <= MAX_RESPONSE_BYTES:
             raise ClientError(f"{self._peer} sent a frame of {size} bytes: this is no Kafka broker")

@@ -124,8 +124,9 @@ def _complain(arguments: SimpleNamespace, error: Exception) -> None:
 
 
 def in_flags(message: str) -> str:
-    """The message with the flags that were typed instead of the options they stand for: at its beginning, where an
-    error names the option it is about, and in parentheses."""
+    """Write the message with the flags that were typed instead of the options they stand for: at its beginning, where
+    an error names the option it is about, and in parentheses.
+    """
 
     def flag(found: re.Match[str]) -> str:
         if found["inside"]:
@@ -136,7 +137,7 @@ def in_flags(message: str) -> str:
 
 
 def _source(arguments: SimpleNamespace) -> LogSource:
-    """Raises OptionError, BadRequestError."""
+    """Build the source of the logs that a job reads. Raises OptionError, BadRequestError."""
     from tidelog.client.connection import PLAIN
     from tidelog.pipeline.jobs.source import LogSource, choose
     from tidelog.pipeline.jobs.writing import check_addresses
@@ -154,7 +155,9 @@ def _source(arguments: SimpleNamespace) -> LogSource:
 
 
 def _security(arguments: SimpleNamespace) -> Security:
-    """The security of the profile, as with every command that talks to a broker. Raises BadRequestError, OSError."""
+    """Load the security of the profile, as with every command that talks to a broker. Raises BadRequestError,
+    OSError.
+    """
     from tidelog.client.connection import DEFAULT_TIMEOUT_S, ClientError
     from tidelog.client.settings import load_settings
     from tidelog.pipeline.job_errors import BadRequestError
@@ -200,7 +203,7 @@ def _export(arguments: SimpleNamespace) -> int:
 
 
 def _export_request(arguments: SimpleNamespace) -> ExportRequest:
-    """Raises OptionError, BadRequestError."""
+    """Build the request of an export. Raises OptionError, BadRequestError."""
     from tidelog.pipeline.jobs.exporting.request import ExportRequest
     from tidelog.pipeline.options.options import size_in_bytes
 
@@ -221,7 +224,7 @@ def _export_request(arguments: SimpleNamespace) -> ExportRequest:
 
 
 def _registry(arguments: SimpleNamespace) -> Registry | None:
-    """Raises BadRequestError."""
+    """Build the registry that the options name, if values are decoded by one. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.values.registry import Registry
 
@@ -234,7 +237,7 @@ def _registry(arguments: SimpleNamespace) -> Registry | None:
 
 
 def _check_table_options(arguments: SimpleNamespace) -> None:
-    """Raises BadRequestError where options do not go together."""
+    """Raise BadRequestError where options do not go together."""
     from tidelog.pipeline.job_errors import BadRequestError
 
     has_catalog = arguments.catalog is not None
@@ -325,7 +328,7 @@ def _audit(arguments: SimpleNamespace) -> int:
 
 
 def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
-    """Raises BadRequestError."""
+    """Build the Iceberg table that an audit compares with, None where none is named. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
 
     if arguments.catalog is not None and arguments.table is None:
@@ -334,7 +337,7 @@ def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
 
 
 def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
-    """The Iceberg table that the options name, None where they name none. Raises BadRequestError."""
+    """Build the Iceberg table that the options name, None where they name none. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.partitioning import parse_fields
     from tidelog.pipeline.jobs.iceberg import CATALOG_NAME, IcebergTarget
@@ -351,7 +354,7 @@ def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
 
 
 def _key_and_value(text: str, flag: str) -> tuple[str, str]:
-    """Raises BadRequestError."""
+    """Split ``KEY=VALUE``. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
 
     key, equals, value = text.partition("=")
@@ -373,7 +376,7 @@ def _configuration(arguments: SimpleNamespace) -> Configuration:
 
 
 def check_topic_configs(texts: Mapping[str, str]) -> None:
-    """Raises BadRequestError at a key that no topic has."""
+    """Raise BadRequestError at a key that no topic has."""
     from tidelog.log.config import TOPIC_CONFIG_DEF
     from tidelog.pipeline.job_errors import BadRequestError
 
@@ -384,7 +387,7 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
-    """Topic -> its own configuration, from the metadata log of a data directory that has one. Raises JobError."""
+    """Read each topic's own configuration from the metadata log of a data directory that has one. Raises JobError."""
     import os
 
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
@@ -422,7 +425,7 @@ def _compact(arguments: SimpleNamespace) -> int:
 
 
 def _target(arguments: SimpleNamespace) -> Target:
-    """Raises BadRequestError."""
+    """Build the topic that a job writes to. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.writing import Target
 

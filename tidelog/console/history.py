@@ -83,7 +83,7 @@ class History:
             self._lags[group].append(lag)
 
     def lags(self, group: str) -> list[int]:
-        """The lags of a group, the latest last. Any thread."""
+        """Return the lags of a group, the latest last. Any thread."""
         return list(self._lags.get(group, ()))
 
     def is_partial(self, group: str) -> bool:
@@ -91,25 +91,25 @@ class History:
         return group in self._partial
 
     def rates(self) -> list[Rates]:
-        """The rates between the samples, the latest last. Any thread."""
+        """Compute the rates between the samples, the latest last. Any thread."""
         taken = list(self._totals)
         return [rate_between(before, after) for before, after in pairwise(taken)]
 
 
 def rate_between(before: Totals, after: Totals) -> Rates:
-    """The change by the second."""
+    """Compute the change by the second."""
     seconds = max(after.time_s - before.time_s, 0.001)
     pairs = zip(before[1:], after[1:], strict=True)
     return Rates(*(max(0.0, (new - old) / seconds) for old, new in pairs))
 
 
 def latency_of(api: str, histogram: Histogram) -> Latency:
-    """The bounds of an API's times, by its buckets: each is below twice the time meant."""
+    """Compute the bounds of an API's times, by its buckets: each is below twice the time meant."""
     return Latency(api, histogram.count, quantile_ms(histogram, 0.5), quantile_ms(histogram, 0.99))
 
 
 def quantile_ms(histogram: Histogram, share: float) -> float:
-    """The upper bound of the bucket in which a share of the values ends, in ms; 0 without any."""
+    """Find the upper bound of the bucket in which a share of the values ends, in ms; 0 without any."""
     wanted, seen = histogram.count * share, 0
     for power, count in enumerate(histogram.buckets):
         seen += count
@@ -144,7 +144,7 @@ class Sampler:
         self._watched_until_s = 0.0
 
     def watch(self) -> None:
-        """A page is shown: take samples for some time."""
+        """Take samples for some time: a page is shown."""
         self._watched_until_s = self._now_s() + UNWATCHED_S
         if self._task is None or self._task.done():
             self._task = self._broker.loop.create_task(self._run())

@@ -50,7 +50,7 @@ class Asker:
         self._host = host
 
     def make_context(self) -> RequestContext:
-        """The caller as a connection of the first listener, whose addresses the answers name. Any thread."""
+        """Describe the caller as a connection of the first listener, whose addresses the answers name. Any thread."""
         listener = self.broker.config.listeners[0]
         context = RequestContext(
             client_host=self._host, local_port=listener.port, listener_name=listener.listener_name
@@ -112,7 +112,7 @@ class LocalClient(Client):
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """The answer to the oldest request that has none yet. Raises ClientError."""
+        """Decode the answer to the oldest request that has none yet. Raises ClientError."""
         return self._wire.decode(self._answers.popleft(), response_type)
 
 
@@ -125,7 +125,7 @@ class LocalCluster(Cluster):
         super().__init__(HERE, TIMEOUT_S / 2, connect=partial(self._open, asker))
 
     def brokers(self) -> dict[int, Address]:
-        """This broker's address, by its node id. Raises ClientError."""
+        """Return this broker's address, by its node id. Raises ClientError."""
         return {self._node_id: self._own_address()}
 
     def can_ask_leader(self, topic: str, partition: int) -> bool:
@@ -167,7 +167,7 @@ def _complete(answered: Future[Frame], answer: Frame) -> None:
 
 
 def read_frame(answer: bytes | list[Part]) -> bytes:
-    """The bytes of an answer without its length; files that it promises are read, and let go of."""
+    """Read the bytes of an answer without its length; files that it promises are read, and let go of."""
     if isinstance(answer, bytes):
         return answer[LENGTH.size :]
     try:
@@ -177,7 +177,7 @@ def read_frame(answer: bytes | list[Part]) -> bytes:
 
 
 def read_part(part: Part) -> bytes:
-    """The bytes of a part. Raises ClientError where a file has become shorter."""
+    """Read the bytes of a part. Raises ClientError where a file has become shorter."""
     if not isinstance(part, TransferableRecords):
         return bytes(part)
     found = os.pread(part.file.fileno(), part.size, part.position)

@@ -27,13 +27,13 @@ _UNIT = 1024
 
 
 def render(page: Page) -> str:
-    """The HTML of a page."""
+    """Render the HTML of a page."""
     return environment().get_template(page.template).render(title=page.title, **page.values)
 
 
 @cache
 def environment() -> Environment:
-    """The templates, compiled when they are first used."""
+    """Build the templates, compiled when they are first used."""
     made = Environment(
         loader=FileSystemLoader(PLACE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -46,14 +46,14 @@ def environment() -> Environment:
 
 
 def link(*path: str | int, **parameters: str | int | None) -> str:
-    """The URL of a page: the parts of its path, and the parameters that are not None."""
+    """Build the URL of a page: the parts of its path, and the parameters that are not None."""
     place = "/".join(["/console", *(quote(str(part), safe="") for part in path)])
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{place}?{urlencode(given)}" if given else place
 
 
 def format_size(count: float | None) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Format a number of bytes in the unit that suits it."""
     if count is None or count < 0:
         return "–"
     for unit in _UNITS:
@@ -64,14 +64,14 @@ def format_size(count: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """A number with its thousands apart."""
+    """Format a number with its thousands apart."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
 
 def format_moment(time_ms: int | None) -> str:
-    """A time in ms as UTC; a dash where there is none."""
+    """Format a time in ms as UTC; a dash where there is none."""
     if time_ms is None or time_ms < 0:
         return "–"
     try:
@@ -81,7 +81,7 @@ def format_moment(time_ms: int | None) -> str:
 
 
 def format_duration(milliseconds: float | None) -> str:
-    """A time span in ms, or in s, min or h where that is easier to read."""
+    """Format a time span in ms, or in s, min or h where that is easier to read."""
     if milliseconds is None:
         return "–"
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
@@ -95,7 +95,7 @@ def format_duration(milliseconds: float | None) -> str:
 
 
 def format_name(text: str | None) -> str:
-    """A name that clients chose, cut to what a table has room for."""
+    """Cut a name that clients chose to what a table has room for."""
     if text is None:
         return "–"
     cut = clip(text, NAME_LIMIT)
@@ -103,7 +103,7 @@ def format_name(text: str | None) -> str:
 
 
 def chart_points(values: Sequence[float]) -> str:
-    """The points of a line over the width of a chart; its greatest value touches the top."""
+    """Compute the points of a line over the width of a chart; its greatest value touches the top."""
     if len(values) < 2:
         return ""
     top = max(max(values), 1)

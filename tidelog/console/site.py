@@ -102,7 +102,7 @@ class Site:
         return Asker(self._broker, self._dispatcher, caller.principal, request.remote or "")
 
     def _view(self, request: web.Request) -> Callable[[Asker, tuple[str, ...]], View]:
-        """The maker of the page's view, for its thread. It raises ValueError, ClientError."""
+        """Prepare the maker of the page's view, for its thread. It raises ValueError, ClientError."""
         query, path = list(request.query.items()), dict(request.match_info)
         reads_schemas = may_read(self._broker, request, SCHEMAS_TOPIC)
 
@@ -121,7 +121,7 @@ class Site:
 
 
 def build_page(asker: Asker, path: str, make: Callable[[Asker, tuple[str, ...]], View]) -> tuple[int, str]:
-    """HTTP status and HTML of a page. In its thread."""
+    """Build HTTP status and HTML of a page. In its thread."""
     entry = pages.TABLE[path]
     try:
         return 200, render(entry.build(make(asker, entry.parameters)))

@@ -73,7 +73,7 @@ def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
 
 
 def clip(text: str, limit: int) -> str:
-    """The beginning of a text that takes up to ``limit`` bytes as HTML."""
+    """Return the beginning of a text that takes up to ``limit`` bytes as HTML."""
     used = 0
     for place, character in enumerate(text):
         used += _ESCAPED.get(character) or (1 if character < "\x80" else len(character.encode("utf-8", "replace")))
@@ -109,7 +109,7 @@ def _is_in_part(content: bytes, format_used: str, limit: int) -> bool:
 
 
 def _as_json(content: bytes, indent: int | None, *, only_structures: bool) -> str | None:
-    """JSON written again; None for what is none, or too large."""
+    """Write JSON again; None for what is none, or too large."""
     if len(content) > MAX_JSON_BYTES or (only_structures and content[:1] not in (b"{", b"[")):
         return None
     try:

@@ -55,11 +55,11 @@ class View:
     """Return a value that names a schema of the registry, None for other bytes."""
 
     def text(self, name: str) -> str:
-        """A parameter without the spaces around it; empty where it is not there."""
+        """Read a parameter without the spaces around it; empty where it is not there."""
         return self.parameters.get(name, "").strip()
 
     def number(self, name: str) -> int | None:
-        """A parameter that is a number, None where it is empty. Raises ValueError."""
+        """Parse a parameter that is a number, None where it is empty. Raises ValueError."""
         text = self.text(name)
         return parse_number(name, text) if text else None
 
@@ -80,7 +80,7 @@ def ask_for(question: Callable[[], T]) -> Part[T]:
 
 
 def parse_number(name: str, text: str) -> int:
-    """A number from 0 on. Raises ValueError."""
+    """Parse a number from 0 on. Raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_NUMBER_DIGITS):
         raise ValueError(f"{name} is {text[:20]!r}: expected a number")
     return int(text)

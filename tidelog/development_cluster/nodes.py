@@ -78,7 +78,7 @@ class Node:
             raise self.failure(f"ended with {self.process.returncode} before it was ready")
 
     def stop(self) -> None:
-        """SIGTERM; SIGKILL when that takes too long."""
+        """Stop the process with SIGTERM; SIGKILL when that takes too long."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         try:

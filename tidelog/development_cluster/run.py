@@ -121,7 +121,7 @@ def java_version(output: str) -> int:
 
 
 def check_ports(layout: Layout) -> None:
-    """Raises NodeError where a port is taken."""
+    """Raise NodeError where a port is taken."""
     port = taken_port(layout)
     if port is not None:
         raise NodeError(f"port {port} of {HOST} is taken: --port N begins elsewhere, --port 0 takes free ones")

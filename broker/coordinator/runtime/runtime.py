@@ -396,7 +396,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- loading ------------------------------------------------------------------------------------------------
 
     def _check_open(self, partitions: Iterable[int]) -> None:
-        """Raise NotReadyError, and has threads open them, unless these partitions' logs are open."""
+        """Raise NotReadyError, and have threads open them, unless these partitions' logs are open."""
         openings = [self._opening_of(partition) for partition in partitions if not self._is_known(partition)]
         waits = [opening for opening in openings if opening is not None]
         if waits:

@@ -49,7 +49,7 @@ class TableArea(Protocol):
         """Keep other runs on this file system from committing."""
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
-        """The names of a run's files; none where it was killed before it made any."""
+        """List the names of a run's files; none where it was killed before it made any."""
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
         """Give files their place in the table, and return the addresses."""
@@ -92,7 +92,7 @@ class MountedArea:
         return self._table.locked()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
-        """The names in a folder of a run's staging directory."""
+        """List the names in a folder of a run's staging directory."""
         return LOCAL.names_in(os.path.join(staging, folder))
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
@@ -128,7 +128,7 @@ def name_own_files(staged: StagingRun) -> StagingRun:
 
 
 def _version_in(staging: str) -> int | None:
-    """The version that a run began with, None where it was killed before it had a file."""
+    """Read the version that a run began with, None where it was killed before it had a file."""
     try:
         with open(os.path.join(staging, VERSION), encoding="utf-8") as file:
             return int(file.read() or "0")
@@ -165,7 +165,7 @@ class StoreArea:
         return contextlib.nullcontext()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
-        """The names with a run in them."""
+        """List the names with a run in them."""
         return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
@@ -199,7 +199,9 @@ class StoreArea:
 
 
 def area_of(location: str, properties: Properties, finish: Finish) -> TableArea:
-    """The area of a table at an address. ``properties``: those of the table's file system, as pyiceberg names them."""
+    """Return the area of a table at an address. ``properties``: those of the table's file system, as pyiceberg names
+    them.
+    """
     if location.startswith(("file:", "/")):
         return MountedArea(location, finish)
     return StoreArea(location, CatalogStore(properties), finish)

@@ -113,7 +113,7 @@ def export_into(
 
 
 def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:
-    """The state, which has the request's mode if it is the first. Raises BadRequestError for another mode."""
+    """Return the state, which has the request's mode if it is the first. Raises BadRequestError for another mode."""
     if before.version and before.mode != request.mode:
         raise BadRequestError(f"--mode {request.mode}: the table was made with --mode {before.mode}, expected that")
     return replace(before, mode=request.mode)
@@ -165,7 +165,7 @@ def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> 
 
 
 def _split(files: list[FilePlan], pace: CommitPace, part: list[Planned]) -> tuple[list[FilePlan], list[FilePlan]]:
-    """The files that still fit into a part, and the others."""
+    """Split the files into those that still fit into a part, and the others."""
     count, size = sum(len(some) for _, some in part), _log_bytes(part)
     for number, file in enumerate(files):
         size += file.log_bytes
@@ -175,7 +175,7 @@ def _split(files: list[FilePlan], pace: CommitPace, part: list[Planned]) -> tupl
 
 
 def _continue_plan(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
-    """The plan with the state that an earlier commit of this run gave its partition."""
+    """Continue the plan from the state that an earlier commit of this run gave its partition."""
     directory = plan.partition.directory
     topic = manifest.topics.get(directory.topic)
     if topic is None or topic.topic_id != id_text(directory.topic_id):

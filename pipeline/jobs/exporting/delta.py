@@ -76,7 +76,7 @@ def export_to_delta(
 
 
 def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...]]:
-    """The state that exports left in the table, its newest version, and that version's files.
+    """Read the state that exports left in the table, its newest version, and that version's files.
 
     Raises JobError for a table without exports, RemoteError, MissingPackageError.
     """
@@ -94,7 +94,7 @@ def _store_of(address: DeltaAddress) -> TableStore:
 
 
 def _area_of(address: DeltaAddress, finish: Finish) -> TableArea:
-    """The place of the table's new files. Raises BadRequestError where something else lies there."""
+    """Find the place of the table's new files. Raises BadRequestError where something else lies there."""
     names = _store_of(address).names_in(address.path)
     if names and DIRECTORY not in names:
         raise BadRequestError(f"{address.uri} is not empty and no exported table: expected an empty or new directory")
@@ -111,12 +111,14 @@ class _States:
         self._store = store
 
     def manifest_of(self, table: DeltaTable | None) -> Manifest:
-        """The state whose rows the table has; after a restore too the next one has a new number. Raises JobError."""
+        """Read the state whose rows the table has; after a restore too the next one has a new number. Raises
+        JobError.
+        """
         position = position_of(table)
         return replace(self.read(position.rows, table), version=position.newest)
 
     def read(self, number: int, table: DeltaTable | None) -> Manifest:
-        """The state of a number that was committed. Raises JobError."""
+        """Read the state of a number that was committed. Raises JobError."""
         if not number or table is None:
             return Manifest()
         path = os.path.join(self._folder, self._name_of(number, table))
@@ -137,7 +139,7 @@ class _States:
             self._store.remove(os.path.join(self._folder, name))
 
     def _name_of(self, number: int, table: DeltaTable) -> str:
-        """The name of a committed state's file. Runs that were too late may have left others of its number."""
+        """Find the name of a committed state's file. Runs that were too late may have left others of its number."""
         found = {match["run"] or "": match[0] for match in map(_STATE.fullmatch, self._store.names_in(self._folder))
                  if match is not None and int(match["number"]) == number}  # fmt: skip
         if len(found) < 2:
@@ -281,7 +283,7 @@ class _DeltaCommits:
         return RemoveAction(name, True, time.time_ns() // 1_000_000, self._store.size_of(path), {})
 
     def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
-        """The files of the newest version. Raises JobError where rows in them are deleted by other files."""
+        """List the files of the newest version. Raises JobError where rows in them are deleted by other files."""
         import pyarrow as pa
 
         if table is None:
@@ -317,7 +319,7 @@ class _DeltaCommits:
         return True
 
     def _numbers_of(self, version: int | None, newest: int) -> tuple[int, ...]:
-        """The state that a run has committed, if it has committed one; the newest where it did not say."""
+        """Return the state that a run has committed, if it has committed one; the newest where it did not say."""
         number = newest if version is None else version + 1
         return (number,) if 0 < number <= newest else ()
 
@@ -325,7 +327,7 @@ class _DeltaCommits:
         return self._states.read(number, table).run
 
     def _names_of(self, table: DeltaTable | None, number: int) -> set[str]:
-        """The names of the files of the newest version, and of the one with which a state was committed."""
+        """Collect the names of the files of the newest version, and of the one with which a state was committed."""
         if table is None:
             return set()
         uris = set(table.file_uris())

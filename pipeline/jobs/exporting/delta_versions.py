@@ -38,7 +38,7 @@ class Position(NamedTuple):
 
 
 def position_of(table: DeltaTable | None) -> Position:
-    """The position of a table. Raises JobError after a restore to what its history does not name."""
+    """Find the position of a table. Raises JobError after a restore to what its history does not name."""
     if table is None:
         return Position(0, 0)
     newest = table.transaction_version(APP_ID) or 0
@@ -61,7 +61,7 @@ def commit_of(table: DeltaTable, number: int) -> Commit | None:
 
 
 def _history(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """The metadata of commits, the newest first, asked for in few requests."""
+    """Yield the metadata of commits, the newest first, asked for in few requests."""
     seen, count = 0, FIRST_COMMITS
     while True:
         found = table.history(count)
@@ -72,7 +72,7 @@ def _history(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 
 def _state_at(table: DeltaTable, newest: int) -> int:
-    """The number of the state at the table's version."""
+    """Find the number of the state at the table's version."""
     wanted, was_restored = table.version(), False
     for commit in _history(table):
         if commit["version"] > wanted:
@@ -87,7 +87,7 @@ def _state_at(table: DeltaTable, newest: int) -> int:
 
 
 def _restored_version(table: DeltaTable, commit: dict[str, Any]) -> int:
-    """The version that a RESTORE names, by its number or by a time."""
+    """Find the version that a RESTORE names, by its number or by a time."""
     parameters = commit.get("operationParameters", {})
     if parameters.get("version") is not None:
         return int(parameters["version"])

@@ -76,7 +76,7 @@ class FollowMetrics:
         self.lag_records = result.lag()
 
     def text(self) -> str:
-        """The metrics in Prometheus' text format."""
+        """Write the metrics in Prometheus' text format."""
         lines = []
         for name, about in _HELP.items():
             kind = "counter" if name.endswith("_total") else "gauge"
@@ -152,7 +152,7 @@ class Follower:
 
 
 def _lines(result: ExportResult) -> list[str]:
-    """Lines about a run: its commit, its dead letters, and the offsets that were gone."""
+    """Write lines about a run: its commit, its dead letters, and the offsets that were gone."""
     lost = [
         f"{one.topic}-{one.partition} lost before export: offsets {one.start} to {one.end - 1}" for one in result.lost
     ]

@@ -29,7 +29,7 @@ NO_EPOCH = -1
 
 
 def epochs_of(directory: PartitionDirectory) -> tuple[EpochEntry, ...]:
-    """The leader epochs of a log, none where they are not known.
+    """Read the leader epochs of a log, none where they are not known.
 
     Read it after the log's end: a broker notes an epoch before it appends the first record of it.
     """
@@ -41,7 +41,7 @@ def epochs_of(directory: PartitionDirectory) -> tuple[EpochEntry, ...]:
 
 
 def epoch_at(epochs: tuple[EpochEntry, ...], offset: int) -> int:
-    """The epoch of an offset, NO_EPOCH where no entry reaches it."""
+    """Find the epoch of an offset, NO_EPOCH where no entry reaches it."""
     return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=NO_EPOCH)
 
 
@@ -60,7 +60,7 @@ def require_same_history(directory: PartitionDirectory, state: PartitionState, e
 
 
 def _epoch_of_batch(directory: PartitionDirectory, offset: int) -> int:
-    """The epoch of the batch that has an offset, NO_EPOCH without one."""
+    """Read the epoch of the batch that has an offset, NO_EPOCH without one."""
     try:
         segments = [segment for segment in list_segments(directory.path) if segment.base_offset <= offset]
         with OpenSegment(segments[-1].path) as file:

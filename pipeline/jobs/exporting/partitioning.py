@@ -21,7 +21,7 @@ FIELDS = ("topic", "partition", "hour(timestamp)", "day(timestamp)")
 
 
 def parse_fields(text: str) -> tuple[str, ...]:
-    """The fields of ``--partition-by``, such as ``hour(timestamp),topic``. Raises BadRequestError."""
+    """Parse the fields of ``--partition-by``, such as ``hour(timestamp),topic``. Raises BadRequestError."""
     fields = tuple(field.strip() for field in text.split(","))
     wrong = [field for field in fields if field not in FIELDS]
     if wrong or len(set(fields)) != len(fields) or {"hour(timestamp)", "day(timestamp)"} <= set(fields):

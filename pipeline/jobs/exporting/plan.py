@@ -53,7 +53,7 @@ class PartitionPlan:
         return self.before is None or self.end > self.before.end or self.lost != self.before.lost
 
     def state(self) -> PartitionState:
-        """The partition's state when the results are in the table."""
+        """Build the partition's state when the results are in the table."""
         known = -1 if self.before is None else self.before.complete_timestamp
         largest = max((result.largest_timestamp for result in self.results), default=-1)
         begin = self.start if self.before is None else self.before.start
@@ -104,7 +104,7 @@ def plan_partition(
 
 
 def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:
-    """The partition's last file, where it is small, ends at ``start`` and has a name that says no end."""
+    """Return the partition's last file, where it is small, ends at ``start`` and has a name that says no end."""
     identity = (directory.topic, id_text(directory.topic_id), directory.partition)
     mine = (file for file in before.files if (file.topic, file.topic_id, file.partition) == identity)
     last = max(mine, key=lambda file: file.end, default=None)
@@ -115,7 +115,7 @@ def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_b
 
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
-    """The files of a partition's new range: they cover it without a gap."""
+    """Plan the files of a partition's new range: they cover it without a gap."""
     read = ReadRequest(
         (),
         request.file_bytes,
@@ -149,7 +149,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
 
 
 def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
-    """The version in which the plans' results are in the table."""
+    """Build the version in which the plans' results are in the table."""
     topics: dict[str, TopicState] = dict(before.topics)
     earlier = list(before.earlier)
     for plan in plans:
@@ -178,5 +178,5 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
 
 
 def _ranges_of(name: str, topic: TopicState) -> list[EarlierRange]:
-    """The ranges of a topic that was created again."""
+    """List the ranges of a topic that was created again."""
     return [EarlierRange(name, topic.topic_id, number, s.start, s.end) for number, s in topic.partitions.items()]

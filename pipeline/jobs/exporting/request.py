@@ -68,7 +68,9 @@ class ExportResult:
     lost: tuple[LostRange, ...] = ()
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """(Topic, partition) -> offsets that the log had and the table has not: of open transactions, or none."""
+        """Map (topic, partition) to the offsets that the log had and the table has not: of open transactions, or
+        none.
+        """
         exported = self.manifest.offsets()
         return {
             (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))
@@ -76,15 +78,17 @@ class ExportResult:
         }
 
     def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Topic -> partition -> (largest record time in ms, offset): every committed record below is in the table."""
+        """Map topic and partition to (largest record time in ms, offset): every committed record below is in the
+        table.
+        """
         return {
             name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}
             for name, topic in self.manifest.topics.items()
         }
 
     def incomplete(self, before_ms: int) -> list[str]:
-        """The partitions of the table that may still get a record with a time before ``before_ms``: none once the day
-        is complete that ends then.
+        """List the partitions of the table that may still get a record with a time before ``before_ms``: none once the
+        day is complete that ends then.
 
         A partition is complete when this run read it to its end at that time or later. A record of that time or later
         in the table also makes it complete. With LogAppendTime no earlier record can follow; with CreateTime producers
@@ -112,13 +116,13 @@ class Look:
         return cls(source.partitions(), now)
 
     def unchanged(self, manifest: Manifest) -> ExportResult:
-        """The result of a run that found nothing new."""
+        """Build the result of a run that found nothing new."""
         return ExportResult(
             manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted(), ends=self._ends()
         )
 
     def result(self, before: Manifest, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
-        """The result of a run that committed ``after`` to a table with the state ``before``."""
+        """Build the result of a run that committed ``after`` to a table with the state ``before``."""
         results = list(results)
         files = [file for result in results for file in result.files]
         letters = sum(result.dead_letters.rows for result in results if result.dead_letters is not None)
@@ -143,7 +147,7 @@ class Look:
 
 
 def _newly_lost(before: Manifest, after: Manifest) -> Iterator[LostRange]:
-    """The ranges that ``after`` notes as lost and ``before`` does not."""
+    """Yield the ranges that ``after`` notes as lost and ``before`` does not."""
     for name, topic in after.topics.items():
         earlier = before.topics.get(name)
         known = earlier.partitions if earlier is not None and earlier.topic_id == topic.topic_id else {}

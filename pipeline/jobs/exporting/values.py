@@ -30,7 +30,9 @@ SAMPLE = 1000
 
 
 def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
-    """The request with the table's value columns, and the state that has them. Raises BadRequestError, JobError."""
+    """Return the request with the table's value columns, and the state that has them. Raises BadRequestError,
+    JobError.
+    """
     has, wants = bool(before.values), bool(request.values)
     if before.version and has != wants:
         how = "with" if has else "without"
@@ -64,7 +66,7 @@ def _inferred(request: ExportRequest) -> pa.StructType | None:
 
 
 def _sample(request: ExportRequest) -> Iterator[bytes]:
-    """The first values of each partition, without deletes and without what is damaged."""
+    """Yield the first values of each partition, without deletes and without what is damaged."""
     isolation = Isolation.READ_COMMITTED if request.source.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, fail_on_data_loss=False)
     for partition in request.source.partitions():

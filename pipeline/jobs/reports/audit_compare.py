@@ -74,7 +74,9 @@ class AuditedTable(Protocol):
 
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
-    """The table at a path, or of a catalog. Raises BadRequestError when no export has committed to it, JobError."""
+    """Open the table at a path, or of a catalog. Raises BadRequestError when no export has committed to it,
+    JobError.
+    """
     table = _opened(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
@@ -89,7 +91,7 @@ def _opened(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
 
 
 def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) -> list[ComparePlan]:
-    """The ranges of one partition to compare; none when the table does not have it. Raises TopicRecreatedError."""
+    """Plan the ranges of one partition to compare; none when the table does not have it. Raises TopicRecreatedError."""
     directory = partition.directory
     topic = table.manifest.topics.get(directory.topic)
     state = None if topic is None else topic.partitions.get(directory.partition)
@@ -172,7 +174,7 @@ class _SnapshotTable:
 
     @classmethod
     def of_iceberg(cls, target: IcebergTarget) -> _SnapshotTable:
-        """The newest snapshot. Raises what ``look_at`` raises."""
+        """Load the newest snapshot. Raises what ``look_at`` raises."""
         from tidelog.pipeline.jobs.iceberg import look_at
 
         found = look_at(target)
@@ -182,7 +184,7 @@ class _SnapshotTable:
 
     @classmethod
     def of_delta(cls, path: str) -> _SnapshotTable:
-        """The newest version. Raises JobError, MissingPackageError."""
+        """Load the newest version. Raises JobError, MissingPackageError."""
         from tidelog.pipeline.jobs.exporting.delta import look_at
 
         manifest, version, files = look_at(path)
@@ -215,6 +217,6 @@ class _SnapshotTable:
 
 
 def _match_names(files: Iterable[str], topic: str) -> list[re.Match[str]]:
-    """The files of a topic that have the name an export gave them."""
+    """Match the files of a topic that have the name an export gave them."""
     matches = (_FILE.fullmatch(os.path.basename(file)) for file in files)
     return [match for match in matches if match is not None and match["topic"] == topic]

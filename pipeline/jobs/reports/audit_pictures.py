@@ -142,8 +142,9 @@ class Stretch:
 
 
 def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
-    """A partition's offsets in order. What compaction took inside batches is known by segment alone, so it is spread
-    over the segment's batches."""
+    """Yield a partition's offsets in order. What compaction took inside batches is known by segment alone, so it is
+    spread over the segment's batches.
+    """
     for gap in partition.gaps:
         yield Stretch(gap.start, gap.end, 0.0, gap.kind)
     for segment in partition.segments:
@@ -163,7 +164,7 @@ def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
 
 
 def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray]:
-    """Kind -> its share of the offsets between each two edges."""
+    """Compute each kind's share of the offsets between each two edges."""
     found = {kind: np.zeros(len(edges) - 1) for kind in _COLOURS}
     width = np.maximum(np.diff(edges), 1e-9)
     for stretch in stretches(partition):

@@ -59,7 +59,7 @@ LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
 def summary(result: AuditResult) -> list[str]:
-    """Lines for a terminal: totals, then every partition with a fault."""
+    """Write lines for a terminal: totals, then every partition with a fault."""
     rate = result.total("bytes_read") / max(result.seconds, 1e-6) / 1e9
     lines = [f"audited {len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes, {rate:.2f} GB/s"]
     lines += [f"  {LABELS[name]}: {result.total(name):,}" for name in LABELS if name != "bytes_read"]
@@ -124,7 +124,7 @@ def difference(comparison: Comparison) -> str:
 
 
 def as_json(result: AuditResult) -> dict[str, Any]:
-    """Everything of the report, ready for JSON. Checksums are in hex."""
+    """Convert everything of the report to what JSON has. Checksums are in hex."""
     return {
         "format": "tidelog-audit 2",
         "checksum": f"tidelog-record-hash {CHECKSUM_VERSION}",
@@ -168,7 +168,9 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
 
 
 def make_report_directory(directory: str) -> None:
-    """The directory of a report, made if missing. Raises BadRequestError or OptionError where it cannot be written."""
+    """Make the directory of a report if it is missing. Raises BadRequestError or OptionError where it cannot be
+    written.
+    """
     directory = mounted(directory, "--report")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -231,7 +233,7 @@ def _describe(result: AuditResult) -> list[str]:
 
 
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:
-    """The report as Markdown; pictures are linked."""
+    """Write the report as Markdown; pictures are linked."""
     lines = [f"# Audit of {_moment(result.created_ms)}"]
     lines += [line for told in _describe(result) for line in ("", told)]
     lines += ["", *_markdown_table(_rows(result)), ""]
@@ -256,7 +258,7 @@ def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
-    """The report as one page, pictures inside."""
+    """Write the report as one page, pictures inside."""
     title = f"Audit of {_moment(result.created_ms)}"
     parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _describe(result))]
     parts.append(_html_table(_rows(result)))

@@ -9,7 +9,7 @@ from tidelog.pipeline.jobs.export import ExportResult
 
 
 def report(result: ExportResult, table: str) -> list[str]:
-    """Lines: what was added, then per partition how far the table is complete, and what was lost before."""
+    """Write lines: what was added, then per partition how far the table is complete, and what was lost before."""
     if result.committed:
         first = (
             f"{table} version {result.manifest.version}: {result.rows:,} rows in {result.files} files, "

@@ -54,7 +54,7 @@ class ScanResult:
 
 
 def recorded_ranges(manifest: Manifest) -> Recorded:
-    """The ranges that a table's state names, those of earlier topics of the same name too."""
+    """Collect the ranges that a table's state names, those of earlier topics of the same name too."""
     found: dict[Place, list[tuple[int, int]]] = {}
     for earlier in manifest.earlier:
         found.setdefault((earlier.topic, earlier.partition), []).append((earlier.start, earlier.end))

@@ -171,7 +171,7 @@ class Pairs(Worker):
         self.check()
 
     def _work(self) -> None:
-        """One transaction. Raises KafkaException where it can neither be committed nor aborted."""
+        """Do one transaction. Raises KafkaException where it can neither be committed nor aborted."""
         value = f"{self._name}-{self._number}".encode()
         self._number += 1
         self._producer.begin_transaction()
@@ -223,7 +223,7 @@ def position_of(message: Message) -> Position:
 
 
 def consumer_of(bootstrap: str, topics: dict[str, int], **more: object) -> Consumer:
-    """A consumer that is given all partitions, from their beginning."""
+    """Make a consumer that is given all partitions, from their beginning."""
     consumer = Consumer(
         {
             **QUICK,

@@ -77,7 +77,7 @@ class FaultyCluster:
         """What was done to brokers, with the time of the logs."""
 
     def _processes(self) -> dict[int, str]:
-        """Process id -> name of the nodes that run."""
+        """Map process ids to the names of the nodes that run."""
         nodes: dict[str, BrokerProcess] = {"c": self.controller, **{str(one): two for one, two in self.brokers.items()}}
         return {node.process.pid: name for name, node in nodes.items() if node.process is not None}
 
@@ -125,7 +125,7 @@ class FaultyCluster:
         return member
 
     def _listeners(self, node_id: int, port: int) -> dict[str, str]:
-        """Settings of a broker whose peers reach it over a proxy."""
+        """Return settings of a broker whose peers reach it over a proxy."""
         inner = free_port()
         proxy = self.links.add(str(node_id), inner)
         plain = f"PLAINTEXT://{HOST}:{port}"
@@ -145,11 +145,11 @@ class FaultyCluster:
         return self.others()
 
     def others(self, *without: int) -> str:
-        """Addresses of the brokers but these."""
+        """Join addresses of the brokers but these."""
         return ",".join(node.bootstrap for node_id, node in self.brokers.items() if node_id not in without)
 
     def leader(self, topic: str, *without: int) -> int:
-        """The leader of partition 0, as brokers but these tell it."""
+        """Ask for the leader of partition 0, as brokers but these tell it."""
         return leader(self.others(*without), topic)
 
     def wait_leader(self, topic: str, *without: int) -> int:
@@ -169,7 +169,7 @@ class FaultyCluster:
             )
 
     def files(self, topic: str) -> list[dict[str, str]]:
-        """Digests of the segments of partition 0 at each broker."""
+        """Digest the segments of partition 0 at each broker."""
         return [digests(Path(node.data_directory) / f"{topic}-0") for node in self.brokers.values()]
 
     def wait_equal_files(self, *topics: str) -> None:
@@ -184,7 +184,7 @@ class FaultyCluster:
         self.events.append(f"{datetime.now().astimezone():%H:%M:%S.%f} {event}")
 
     def create(self, topic: str, replicas: Iterable[int] = IDS, partitions: int = 1, **configs: str) -> None:
-        """A topic with these replicas for each partition, min.insync.replicas 2 unless told otherwise."""
+        """Create a topic with these replicas for each partition, min.insync.replicas 2 unless told otherwise."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = {"min.insync.replicas": "2", **{key.replace("_", "."): value for key, value in configs.items()}}
         assignment = [list(replicas)] * partitions
@@ -203,25 +203,25 @@ class FaultyCluster:
         self.note(f"started {nodes}")
 
     def kill(self, *nodes: int) -> None:
-        """kill -9."""
+        """Kill with -9."""
         for node_id in nodes:
             self.note(f"kill {node_id}")
             self.brokers[node_id].kill()
 
     def stop(self, *nodes: int) -> None:
-        """SIGTERM, one after the other."""
+        """Stop with SIGTERM, one after the other."""
         for node_id in nodes:
             self.note(f"stop {node_id}")
             self.brokers[node_id].terminate()
 
     def freeze(self, node_id: int) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self.note(f"freeze {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGSTOP)
         self.frozen.add(node_id)
 
     def thaw(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.note(f"thaw {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGCONT)
         self.frozen.discard(node_id)
@@ -229,17 +229,17 @@ class FaultyCluster:
     # ---- cuts
 
     def both(self, node_id: int, *others: str) -> list[Pair]:
-        """Both directions between a broker and other nodes."""
+        """Return both directions between a broker and other nodes."""
         return [*self.to(node_id, *others), *self.of(node_id, *others)]
 
     def of(self, node_id: int, *others: str) -> list[Pair]:
-        """From a broker to other nodes."""
+        """Return the ways from a broker to other nodes."""
         return [(str(node_id), other) for other in others]
 
     def to(self, node_id: int, *others: str) -> list[Pair]:
-        """From other nodes to a broker."""
+        """Return the ways from other nodes to a broker."""
         return [(other, str(node_id)) for other in others]
 
     def peers(self, node_id: int) -> list[str]:
-        """The names of the other brokers."""
+        """Return the names of the other brokers."""
         return [str(other) for other in IDS if other != node_id]

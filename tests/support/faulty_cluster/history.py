@@ -54,17 +54,17 @@ class History:
         """By reader, in its order."""
 
     def acknowledge(self, position: Position) -> None:
-        """A writer was told that a value is written."""
+        """Note that a writer was told that a value is written."""
         with self._lock:
             self.acknowledged.append(position)
 
     def abort(self, value: bytes) -> None:
-        """A writer was told that the transaction of a value is aborted."""
+        """Note that a writer was told that the transaction of a value is aborted."""
         with self._lock:
             self.aborted.add(value)
 
     def read(self, reader: str, position: Position) -> None:
-        """A reader was given a value."""
+        """Note that a reader was given a value."""
         with self._lock:
             self.reads[reader].append(position)
 

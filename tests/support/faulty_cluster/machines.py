@@ -125,7 +125,7 @@ class Controller(BrokerProcess):
         self._command = machines.command(machine, [*words, str(config)])
 
     def command(self) -> list[str]:
-        """``kafka-server-start.sh``, by its class."""
+        """Return the command line of ``kafka-server-start.sh``, by its class."""
         return self._command
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -133,7 +133,7 @@ class Controller(BrokerProcess):
         self.answer_or_fail(deadline, 0.05)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """A JVM's exit code on SIGTERM."""
+        """Return a JVM's exit code on SIGTERM."""
         return (0, SIGTERM_EXIT)
 
 
@@ -150,11 +150,11 @@ class Member(BrokerProcess):
         self._command = machines.command(machine, [*tidelog, "serve", "--config", str(config)])
 
     def command(self) -> list[str]:
-        """``tidelog serve``."""
+        """Return the command line of ``tidelog serve``."""
         return self._command
 
     def stdout(self) -> int:
-        """A pipe: the ready line comes on it."""
+        """Return a pipe: the ready line comes on it."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:

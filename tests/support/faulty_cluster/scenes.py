@@ -30,7 +30,7 @@ Scene = Callable[[FaultyCluster, Writer], float]
 
 
 def kill_leader(cluster: FaultyCluster, writer: Writer) -> float:
-    """kill -9."""
+    """Kill the leader with -9; return how long writes stood still."""
     lost = cluster.leader(writer.topic)
     since = time.monotonic()
     cluster.kill(lost)
@@ -41,7 +41,7 @@ def kill_leader(cluster: FaultyCluster, writer: Writer) -> float:
 
 
 def freeze_leader(cluster: FaultyCluster, writer: Writer) -> float:
-    """SIGSTOP, until another leader has acknowledged a write."""
+    """Stop the leader with SIGSTOP, until another leader has acknowledged a write."""
     lost = cluster.leader(writer.topic)
     since = time.monotonic()
     cluster.freeze(lost)

@@ -61,7 +61,7 @@ class Crash:
 
 
 def image_of(content: Content, loss: Loss | None) -> bytes:
-    """The file as the disk has it."""
+    """Build the file as the disk has it."""
     new = bytearray(content.durable)
     sizes = [len(new)]
     for position, data in content.pending:
@@ -84,7 +84,7 @@ def image_of(content: Content, loss: Loss | None) -> bytes:
 
 
 def _first(content: Content, chance: random.Random) -> bytes:
-    """Some of the changes, in order; of the last one only the first sectors."""
+    """Apply some of the changes, in order; of the last one only the first sectors."""
     image = bytearray(content.durable)
     count = chance.randrange(len(content.pending))
     for position, data in content.pending[:count]:
@@ -105,8 +105,9 @@ def _mixed(old: bytearray, new: bytearray, block: int, chance: random.Random) ->
 
 
 def draw(disk: Disk, step: int, chance: random.Random, *, loose: bool) -> Crash:
-    """Any power loss at this point; ``disk`` is the model there. With ``loose`` half of them do not keep the order of
-    names."""
+    """Draw any power loss at this point; ``disk`` is the model there. With ``loose`` half of them do not keep the order
+    of names.
+    """
     ordered = not loose or chance.random() < 0.5
     names = disk.pending_names(ordered=ordered)
     if ordered:
@@ -126,7 +127,7 @@ def draw(disk: Disk, step: int, chance: random.Random, *, loose: bool) -> Crash:
 
 
 def smaller(crash: Crash, fails: Callable[[Crash], bool]) -> Crash:
-    """The same failure with as few losses as can be found: halves are taken away first, then one after another."""
+    """Find the same failure with as few losses as can be: halves are taken away first, then one after another."""
     size = len(crash.losses)
     while size:
         size = (size + 1) // 2 if size > 1 else 1

@@ -34,7 +34,7 @@ class Content:
     """Number of changes made durable so far."""
 
     def settle(self, changes: int) -> None:
-        """The first ``changes`` ever made are durable."""
+        """Settle the first ``changes`` ever made: they are durable."""
         count = max(changes - self.settled, 0)
         for position, data in self.pending[:count]:
             apply(self.durable, position, data)
@@ -152,11 +152,11 @@ class Disk:
     # ---- the state at a power loss
 
     def pending_contents(self) -> list[int]:
-        """The files that have changes which are not durable and that a name may lead to."""
+        """List the files that have changes which are not durable and that a name may lead to."""
         return [number for number, content in self.contents.items() if content.pending]
 
     def pending_names(self, *, ordered: bool) -> list[int]:
-        """The changes of names that may be lost, in order: with ``ordered`` none before a durable one."""
+        """List the changes of names that may be lost, in order: with ``ordered`` none before a durable one."""
         pending = [index for index, change in enumerate(self.names) if not change.durable]
         if ordered:
             last = max((index for index, change in enumerate(self.names) if change.durable), default=-1)
@@ -165,7 +165,7 @@ class Disk:
         return [index for index in pending if index not in kept]
 
     def _kept_with(self, kept: set[int]) -> set[int]:
-        """``kept`` and what cannot be missing then: earlier changes of the same files and names."""
+        """Return ``kept`` and what cannot be missing then: earlier changes of the same files and names."""
         kept, touched = set(kept), set[object]()
         for index in reversed(range(len(self.names))):
             change = self.names[index]
@@ -175,8 +175,9 @@ class Disk:
         return kept
 
     def without(self, lost: Iterable[int], *, ordered: bool) -> set[int]:
-        """The changes of names that stay when ``lost`` do not: with them go all later ones, or where the order is loose
-        those of the same files and names."""
+        """Return the changes of names that stay when ``lost`` do not: with them go all later ones, or where the order
+        is loose those of the same files and names.
+        """
         gone, touched = set(lost), set[object]()
         if ordered:
             return set(range(min(gone, default=len(self.names))))
@@ -212,7 +213,7 @@ class Disk:
                 (target / name).write_bytes(self.contents[number].durable if image is None else image)
 
     def name_of(self, number: int) -> str:
-        """The file's path now, for messages."""
+        """Return the file's path now, for messages."""
         for (parent, name), found in self._seen.items():
             if found == number:
                 return name if parent == ROOT else f"{self.name_of(parent)}/{name}"

@@ -205,7 +205,7 @@ class Follower:
         self._note("was cut", start=self._log.log_start_offset, end=self._log.log_end_offset)
 
     def start_elsewhere(self) -> None:
-        """The leader's log begins later than this one ends, or ends before this one begins."""
+        """Start elsewhere: the leader's log begins later than this one ends, or ends before this one begins."""
         start, end = self._log.log_start_offset, self._log.log_end_offset
         offset = self._chance.choice([end + 20, end, max(start - 20, 0), start, (start + end) // 2])
         self._note("cut", offset=0)
@@ -286,7 +286,7 @@ class FollowerStory:
 
 
 def examine(directory: Path, story: FollowerStory, *, durable: bool) -> None:
-    """A start over the disk, an append, a clean stop. Raises AssertionError."""
+    """Examine the disk: a start over it, an append, a clean stop. Raises AssertionError."""
     manager = new_manager(directory, config_of(durable=durable))
     assert not manager.refused, manager.refused
     log = manager.get_or_create_log(PARTITION, TOPIC_ID, manager.default_config)
@@ -331,7 +331,7 @@ def record(directory: Path, seed: int, *, durable: bool) -> list[Step]:
 
 
 def story_of(steps: Iterable[Step]) -> FollowerStory:
-    """The story of the notes among these records."""
+    """Read the story of the notes among these records."""
     story = FollowerStory()
     for step in steps:
         if step.operation == "N":

@@ -34,7 +34,7 @@ class InProcessClient:
         coordinators_of(data.broker).start()
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """The answer. Raises AssertionError where none comes."""
+        """Send a request and return the answer. Raises AssertionError where none comes."""
         sent: list[Any] = []
         answer = self._wire.send(request, version)
         if isinstance(answer, Pending):
@@ -46,7 +46,7 @@ class InProcessClient:
         return self._wire.decoded(sent[0], response_type, version)
 
     def _turn(self, is_enough: Callable[[], bool]) -> None:
-        """At least one turn: what the broker does meanwhile goes on."""
+        """Do one turn at least: what the broker does meanwhile goes on."""
         for _ in range(MOST_TURNS):
             self._data.loop.run_soon()
             if is_enough():
@@ -54,7 +54,7 @@ class InProcessClient:
             self._data.loop.advance(TURN_MS)
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing: there is no connection."""
 
 
 class InProcessAsker(Asker):
@@ -72,5 +72,5 @@ class InProcessAsker(Asker):
 
 
 def story_in(trace: Path) -> Story:
-    """The story of the notes so far."""
+    """Read the story of the notes so far."""
     return story_of(read_trace(trace, trace.parent))

@@ -84,7 +84,7 @@ _Response = TypeVar("_Response", bound=Message)
 
 @cache
 def recorder() -> Path:
-    """The recorder, compiled once for each content of its source."""
+    """Compile the recorder, once for each content of its source."""
     gcc = require_tool("gcc", "apt-get install gcc libc6-dev")
     directory = BUILD / "power"
     library, built_from = directory / "recorder.so", directory / "recorder.c"
@@ -141,7 +141,7 @@ class Asker:
         append_note(self._trace, {"acknowledged": number, **result})
 
     def ask(self, request: Message, response: type[_Response], version: int) -> _Response:
-        """A request without a note."""
+        """Send a request without a note."""
         return self._client.send(request, response, version)
 
     # ---- topics and configs
@@ -158,7 +158,7 @@ class Asker:
         return bytes(result.topic_id)
 
     def widen(self, topic: str, count: int) -> None:
-        """CreatePartitions."""
+        """Send CreatePartitions."""
         number = self.begin("widen", topic=topic, partitions=count)
         wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
         answer = self.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=9000), CreatePartitionsResponse, 1)
@@ -166,7 +166,7 @@ class Asker:
         self.acknowledged(number)
 
     def delete(self, topic: str) -> None:
-        """DeleteTopics."""
+        """Send DeleteTopics."""
         number = self.begin("delete", topic=topic)
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=9000)
         answer = self.ask(request, DeleteTopicsResponse, 3)
@@ -183,7 +183,7 @@ class Asker:
         self.acknowledged(number)
 
     def set_quota(self, client_id: str, value: float) -> None:
-        """A client's producer_byte_rate."""
+        """Set a client's producer_byte_rate."""
         number = self.begin("quota", client=client_id, value=value)
         entity = EntityData(entity_type="client-id", entity_name=client_id)
         entry = EntryData(entity=[entity], ops=[OpData(key="producer_byte_rate", value=value, remove=False)])
@@ -192,7 +192,7 @@ class Asker:
         self.acknowledged(number)
 
     def set_credential(self, user: str, iterations: int) -> None:
-        """A SCRAM-SHA-256 credential."""
+        """Set a SCRAM-SHA-256 credential."""
         number = self.begin("credential", user=user, iterations=iterations)
         credential = ScramCredentialUpsertion(
             name=user, mechanism=1, iterations=iterations, salt=b"salt" * 4, salted_password=b"p" * 32
@@ -207,7 +207,7 @@ class Asker:
         self, topic: str, records: Iterable[tuple[bytes | None, bytes]], partition: int = 0,
         options: BatchOptions | None = None, transaction: int = -1,
     ) -> int:  # fmt: skip
-        """A batch of (key, value), acks=all; its first offset."""
+        """Produce a batch of (key, value), acks=all; return its first offset."""
         pairs = list(records)
         noted = [[None if key is None else key.decode(), value.decode()] for key, value in pairs]
         options = options or BatchOptions()
@@ -234,7 +234,7 @@ class Asker:
         return answer.base_offset
 
     def delete_records(self, topic: str, before: int) -> None:
-        """DeleteRecords of partition 0."""
+        """Send DeleteRecords for partition 0."""
         number = self.begin("delete records", topic=topic, before=before)
         wanted = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=before)])
         answer = self.ask(DeleteRecordsRequest(topics=[wanted], timeout_ms=9000), DeleteRecordsResponse, 1)
@@ -270,7 +270,7 @@ class Asker:
         self.acknowledged(number)
 
     def init_producer(self, transactional_id: str | None = None) -> tuple[int, int]:
-        """A producer's id and epoch."""
+        """Ask for a producer's id and epoch."""
         number = self.begin("producer", transactional_id=transactional_id)
         answer = InitProducerIdResponse()
 
@@ -285,7 +285,7 @@ class Asker:
         return answer.producer_id, answer.producer_epoch
 
     def add_to_transaction(self, name: str, producer: tuple[int, int], topic: str, partitions: list[int]) -> None:
-        """AddPartitionsToTxn."""
+        """Send AddPartitionsToTxn."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=name, v3_and_below_producer_id=producer[0],
             v3_and_below_producer_epoch=producer[1],
@@ -300,7 +300,7 @@ class Asker:
         )
 
     def end_transaction(self, name: str, producer: tuple[int, int], transaction: int, *, commit: bool) -> None:
-        """EndTxn of the transaction with this number in the notes."""
+        """Send EndTxn for the transaction with this number in the notes."""
         number = self.begin("end", transaction=transaction, commit=commit)
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit

@@ -79,7 +79,7 @@ class Story:
     _open: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, note: dict[str, Any]) -> None:
-        """The next note of the trace."""
+        """Take the next note of the trace."""
         if "number" in note:
             self._open[note["number"]] = note
             getattr(self, "_ask_" + note["what"].replace(" ", "_"))(note)
@@ -119,7 +119,7 @@ class Story:
         self.topics[note["topic"]].deleted_before = note["before"]
 
     def _ack_delete_records(self, note: dict[str, Any], _: dict[str, Any]) -> None:
-        """The start may fall back to the last checkpoint, as in Apache Kafka: nothing is promised."""
+        """Promise nothing: the start may fall back to the last checkpoint, as in Apache Kafka."""
 
     def _ask_configure(self, note: dict[str, Any]) -> None:
         self.configs.setdefault((note["topic"], note["name"]), Setting()).ask(note["value"])
@@ -170,7 +170,7 @@ class Story:
 
 
 def story_of(steps: Iterable[Step]) -> Story:
-    """The story of the notes among these records."""
+    """Read the story of the notes among these records."""
     story = Story()
     for step in steps:
         if step.operation == "N":

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def read_trace(path: Path, root: Path) -> list[Step]:
-    """All records of a trace of what happened below ``root``."""
+    """Read all records of a trace of what happened below ``root``."""
     return list(_steps(path.read_bytes(), os.path.realpath(root)))
 
 

@@ -73,7 +73,7 @@ class ServerHere:
             self._started.set()
 
     def find(self, topic: str, key: bytes | None, tag: bytes | None) -> list[int]:
-        """The offsets that the indices give, once they have caught up."""
+        """Find the offsets that the indices give, once they have caught up."""
 
         async def ask() -> list[int]:
             request = FindRequest(topic=topic, query=Query(key=key, tag=tag), wait=True)
@@ -93,7 +93,7 @@ class Recorded:
     scratch: Path
 
     def disks(self, points: list[int]) -> Iterator[tuple[int, Disk, Story]]:
-        """The model and the story at each of these points, which ascend; valid until the next."""
+        """Yield the model and the story at each of these points, which ascend; valid until the next."""
         disk, story, position = Disk(), Story(), 0
         for point in points:
             for step in self.steps[position:point]:
@@ -105,14 +105,16 @@ class Recorded:
             yield point, disk, story
 
     def draw(self, count: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
-        """``count`` crashes at random points."""
+        """Yield ``count`` crashes at random points."""
         chance = random.Random(f"{self.workload.name}/{seed}")
         points = sorted(chance.randrange(1, len(self.steps) + 1) for _ in range(count))
         for point, disk, story in self.disks(points):
             yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
     def killed(self, writes: Callable[[Step], bool], most: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
-        """The disks that a kill of the process leaves just after a step that ``writes`` names; ``most`` of them."""
+        """Yield the disks that a kill of the process leaves just after a step that ``writes`` names; ``most`` of
+        them.
+        """
         points = [number for number, step in enumerate(self.steps, 1) if step.operation != "N" and writes(step)]
         assert points, "there is no such step"
         chosen = sorted(random.Random(seed).sample(points, min(most, len(points))))
@@ -127,7 +129,7 @@ class Recorded:
         return None
 
     def forgetting(self, forgets: Callable[[Step], bool]) -> Recorded:
-        """The same, had the broker not made the syncs that ``forgets`` names: for tests of these tests."""
+        """Return the trial as if the broker had not made the syncs that ``forgets`` names: for tests of these tests."""
         steps = [step for step in self.steps if not (step.operation in "SD" and forgets(step))]
         assert len(steps) < len(self.steps), "there is no such sync"
         return replace(self, steps=steps)
@@ -153,7 +155,7 @@ class Recorded:
         return None
 
     def explain(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str:
-        """The failure with as few losses as can be, in words."""
+        """Explain the failure in words, with as few losses as can be."""
 
         def fails(candidate: Crash) -> bool:
             return self.failure(candidate, disk, story, in_process=in_process) is not None

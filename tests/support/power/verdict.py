@@ -90,7 +90,7 @@ class Verdict:
     # ---- metadata
 
     def check_topics(self) -> None:
-        """Topics by name, id and number of partitions."""
+        """Check topics by name, id and number of partitions."""
         answer = self.client.send(MetadataRequest(topics=None), MetadataResponse, 10)
         self.shown = {topic.name: (bytes(topic.topic_id), len(topic.partitions)) for topic in answer.topics}
         for topic in self.story.topics.values():
@@ -101,7 +101,7 @@ class Verdict:
                 assert shown[1] in topic.partitions, f"{topic.name} has {shown[1]} partitions of {topic.partitions}"
 
     def check_settings(self) -> None:
-        """Configs, quotas, credentials."""
+        """Check configs, quotas, credentials."""
         for topic in self.story.topics.values():
             for name, value in topic.configs.items() if topic.name in self.shown else ():
                 assert (topic.name, name) in self.story.configs or self.config(topic.name, name) == value, name
@@ -131,7 +131,7 @@ class Verdict:
         return next((found.credential_infos[0].iterations for found in results if found.user == user), None)
 
     def check_producer_ids(self) -> None:
-        """An id is never given twice."""
+        """Check that an id is never given twice."""
         if self.story.producer_ids:
             given = self.init_producer(None)
             assert given not in self.story.producer_ids, f"producer id {given} was given before"
@@ -157,7 +157,7 @@ class Verdict:
     # ---- records
 
     def check_partition(self, topic: TopicStory, partition: int) -> None:
-        """Everything a consumer sees, then one record more."""
+        """Check everything a consumer sees, then one record more."""
         where = f"{topic.name}-{partition}"
         batches = topic.batches.get(partition, [])
         found = self.read(topic.name, partition, committed=False)
@@ -187,7 +187,9 @@ class Verdict:
         assert len(values) == len(set(values)), f"{where}: a record is there twice"
 
     def check_batch(self, where: str, found: Found, batch: Batch, written: list[Pair] | None) -> None:
-        """An acknowledged batch is at its offsets; with ``written`` (a compacted topic) its latest keys are."""
+        """Check that an acknowledged batch is at its offsets; with ``written`` (a compacted topic) that its latest keys
+        are.
+        """
         if batch.offset is None:
             return
         for number, pair in enumerate(batch.records, batch.offset):
@@ -199,7 +201,7 @@ class Verdict:
             assert superseded, f"{where}: offset {number} was acknowledged and is not there (ends at {found.end})"
 
     def check_transactions(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
-        """read_committed shows what was committed, wholly, and nothing that was aborted."""
+        """Check that read_committed shows what was committed, wholly, and nothing that was aborted."""
         if all(batch.transaction < 0 for batch in batches):
             return
         wait_until(lambda: self.has_settled(topic.name, partition))
@@ -220,7 +222,7 @@ class Verdict:
         return data.last_stable_offset == data.high_watermark
 
     def check_duplicate(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
-        """An idempotent producer repeats its last batch: it is taken, and gets the offset it had."""
+        """Check that the last batch of an idempotent producer, repeated, is taken and gets the offset it had."""
         last: dict[int, Batch] = {}
         for batch in batches:
             if batch.producer[0] >= 0 and batch.transaction < 0:
@@ -233,7 +235,7 @@ class Verdict:
             assert batch.offset in (None, offset), f"a retry got offset {offset}, not {batch.offset}"
 
     def check_indices(self, topic: TopicStory, found: Found) -> None:
-        """Look-ups give what a scan gives."""
+        """Check that look-ups give what a scan gives."""
         assert self.find is not None
         if topic.configs.get("index.keys") == "true":
             for key in ("k3", "missing"):
@@ -244,7 +246,7 @@ class Verdict:
     def produce(
         self, topic: str, partition: int, pairs: list[tuple[bytes | None, bytes]], options: BatchOptions
     ) -> int:
-        """The first offset."""
+        """Produce a batch; return its first offset."""
         batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
         data = [PartitionProduceData(index=partition, records=memoryview(batch))]
         topics = [TopicProduceData(name=topic, partition_data=data)]
@@ -254,7 +256,7 @@ class Verdict:
         return answer.base_offset
 
     def offset(self, topic: str, partition: int, timestamp: int) -> int:
-        """ListOffsets."""
+        """Send ListOffsets."""
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
         answer = self.client.send(request, ListOffsetsResponse, 2).topics[0].partitions[0]
@@ -262,7 +264,7 @@ class Verdict:
         return answer.offset
 
     def fetch(self, topic: str, partition: int, offset: int, *, committed: bool) -> PartitionData:
-        """One Fetch."""
+        """Send one Fetch."""
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(
             replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=int(committed),
@@ -273,7 +275,7 @@ class Verdict:
         return data
 
     def read(self, topic: str, partition: int, *, committed: bool) -> Found:
-        """All records of a partition as a consumer gets them."""
+        """Read all records of a partition as a consumer gets them."""
         start = next_offset = self.offset(topic, partition, -2)
         found = Found(start, start, {}, has_gaps=False)
         while True:
@@ -311,7 +313,7 @@ class Verdict:
             assert not lost, f"{group}: {sorted(lost)} are not delivered"
 
     def check_offsets(self) -> None:
-        """Committed offsets of groups."""
+        """Check committed offsets of groups."""
         for (group, topic), setting in self.story.offsets.items():
             found = self.committed_offset(group, topic)
             if self.durable:
@@ -321,7 +323,7 @@ class Verdict:
                 assert found < 0 or found in setting.ever, f"{group}: {found} was never committed"
 
     def committed_offset(self, group: str, topic: str) -> int:
-        """-1 where there is none."""
+        """Ask for a group's committed offset; -1 where there is none."""
         request = OffsetFetchRequest(
             group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
         )
@@ -358,7 +360,7 @@ def take_batches(found: Found, records: bytes | memoryview, aborted: list[tuple[
 
 
 def pair_of(record: Record) -> Pair:
-    """Key and value as text."""
+    """Decode key and value as text."""
     return None if record.key is None else bytes(record.key).decode(), bytes(record.value or b"").decode()
 
 

@@ -52,7 +52,7 @@ class Workload:
 
 
 def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[bytes | None, bytes]]:
-    """Records no two of which are alike."""
+    """Make records no two of which are alike."""
     return [
         (b"k%d" % (number % 7), (f"{topic}:{number}:").encode().ljust(size, b"."))
         for number in range(begin, begin + count)
@@ -60,14 +60,14 @@ def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[byt
 
 
 def earliest(asker: Asker, topic: str) -> int:
-    """The log start offset of partition 0."""
+    """Ask for the log start offset of partition 0."""
     wanted = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)])
     answer = asker.ask(ListOffsetsRequest(replica_id=-1, topics=[wanted]), ListOffsetsResponse, 2)
     return answer.topics[0].partitions[0].offset
 
 
 def start_and_stop(broker: RecordedBroker) -> None:
-    """First start, clean stop, start again: what the data directory is made of."""
+    """Start for the first time, stop cleanly and start again: what the data directory is made of."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders", 2)
@@ -80,7 +80,7 @@ def start_and_stop(broker: RecordedBroker) -> None:
 
 
 def topics(broker: RecordedBroker) -> None:
-    """Topics made, widened, deleted, made again; records in each."""
+    """Make topics, widen, delete and make them again; records in each."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("kept", 2)
@@ -101,7 +101,7 @@ def topics(broker: RecordedBroker) -> None:
 
 
 def append_and_roll(broker: RecordedBroker) -> None:
-    """Small and large batches over many segments, a clean stop in between, then a kill and a recovery."""
+    """Append small and large batches over many segments, stop cleanly in between, then kill and recover."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders")
@@ -121,7 +121,7 @@ def append_and_roll(broker: RecordedBroker) -> None:
 
 
 def group_commit(broker: RecordedBroker) -> None:
-    """Idempotent producers beside each other, whose acknowledgements share syncs."""
+    """Run idempotent producers beside each other, whose acknowledgements share syncs."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders")
@@ -138,7 +138,7 @@ def group_commit(broker: RecordedBroker) -> None:
 
 
 def run_beside(*works: Callable[[], None]) -> None:
-    """Each in a thread of its own. Raises the first failure."""
+    """Run each in a thread of its own. Raises the first failure."""
     failures: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ def run_beside(*works: Callable[[], None]) -> None:
 
 
 def transactions(broker: RecordedBroker) -> None:
-    """Committed and aborted transactions over three partitions, segments rolling under them; then a clean stop."""
+    """Commit and abort transactions over three partitions, segments rolling under them; then stop cleanly."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders", 3)
@@ -183,7 +183,7 @@ def transactions(broker: RecordedBroker) -> None:
 
 
 def configs(broker: RecordedBroker) -> None:
-    """Configs, quotas and credentials, changed again and again."""
+    """Change configs, quotas and credentials again and again."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders")
@@ -196,7 +196,7 @@ def configs(broker: RecordedBroker) -> None:
 
 
 def groups(broker: RecordedBroker) -> None:
-    """Offsets of several groups, until the offsets topic has rolled; a stop in between."""
+    """Commit offsets of several groups, until the offsets topic has rolled; with a stop in between."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders")
@@ -212,7 +212,7 @@ def groups(broker: RecordedBroker) -> None:
 
 
 def retention(broker: RecordedBroker) -> None:
-    """Segments that go by size, and records that are deleted, up to the very end of the log.
+    """Have segments go by size, and delete records, up to the very end of the log.
 
     None goes by its age: the records are years old.
     """
@@ -232,7 +232,7 @@ def retention(broker: RecordedBroker) -> None:
 
 
 def cleaning(broker: RecordedBroker) -> None:
-    """A compacted topic whose segments the cleaner swaps, round after round."""
+    """Have the cleaner swap segments of a compacted topic, round after round."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("table", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_bytes="3000")
@@ -251,7 +251,7 @@ def is_cleaned(broker: RecordedBroker, rounds: int) -> bool:
 
 
 def indexing(broker: RecordedBroker) -> None:
-    """Records found by key and by tag, with small index files; a stop in between."""
+    """Find records by key and by tag, with small index files; with a stop in between."""
     broker.start()
     with Asker(broker) as asker:
         asker.create(
@@ -270,8 +270,9 @@ def indexing(broker: RecordedBroker) -> None:
 
 
 def shares(broker: RecordedBroker) -> None:
-    """Members of a share group accept, release and reject, until the state topic has rolled, with snapshots between
-    updates; a stop and a kill in between."""
+    """Accept, release and reject as members of a share group, until the state topic has rolled, with snapshots between
+    updates; with a stop and a kill in between.
+    """
     broker.start()
     with Asker(broker) as asker:
         topic_id = asker.create("jobs")

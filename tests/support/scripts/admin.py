@@ -75,7 +75,7 @@ def list_partition_reassignments(broker: Broker, version: int) -> None:
 
 
 def quota(entity: list[tuple[str, str | None]], *changes: tuple[str, float, bool]) -> dict[str, object]:
-    """One entry of AlterClientQuotas."""
+    """Build one entry of AlterClientQuotas."""
     parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
     ops = [{"key": key, "value": value, "remove": remove} for key, value, remove in changes]
     return {"entity": parts, "ops": ops}
@@ -193,13 +193,13 @@ def unregister_broker(broker: Broker, version: int) -> None:
 
 @script("sasl_handshake")
 def sasl_handshake(broker: Broker, version: int) -> None:
-    """On a listener without SASL."""
+    """Send SaslHandshake on a listener without SASL."""
     broker.ask("sasl_handshake", version, mechanism="PLAIN")
 
 
 @script("sasl_authenticate")
 def sasl_authenticate(broker: Broker, version: int) -> None:
-    """On a listener without SASL."""
+    """Send SaslAuthenticate on a listener without SASL."""
     broker.ask("sasl_authenticate", version, auth_bytes=b"\0name\0password")
 
 

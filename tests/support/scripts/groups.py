@@ -13,18 +13,18 @@ UUID = "q3e4T7XlSDuJCEtQDxVJ8g"
 
 
 def subscription(*topics: str) -> bytes:
-    """ConsumerProtocolSubscription v0."""
+    """Encode ConsumerProtocolSubscription v0."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 def protocols(*topics: str) -> list[dict[str, object]]:
-    """Protocols that a consumer with the range assignor offers."""
+    """Return protocols that a consumer with the range assignor offers."""
     return [{"name": "range", "metadata": subscription(*topics)}]
 
 
 def joined(broker: Broker, group: str, topic: str, *, instance: str | None = None) -> Any:
-    """A classic group with one member, in its first generation, stable."""
+    """Make a classic group with one member, in its first generation, stable."""
     fields = {
         "group_id": group,
         "session_timeout_ms": 30_000,
@@ -229,7 +229,7 @@ def delete_groups(broker: Broker, version: int) -> None:
 
 
 def committed(broker: Broker, group: str, topic: str, offset: int = 1) -> None:
-    """A group that only has an offset."""
+    """Make a group that only has an offset."""
     partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
     topics = [{"name": topic, "partitions": partitions}]
     broker.ask_quietly("offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)

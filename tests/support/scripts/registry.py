@@ -42,7 +42,7 @@ def script(api: str) -> Callable[[Script], Script]:
 
 
 def create(broker: Broker, name: str, partitions: int = 1, **configs: str) -> None:
-    """A topic whose partitions answer."""
+    """Create a topic whose partitions answer."""
     pairs = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
     topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": pairs}
     created = broker.ask_quietly("create_topics", 5, topics=[topic], timeout_ms=30_000).topics[0]
@@ -71,13 +71,13 @@ def until_error(broker: Broker, code: int, api: str, version: int, **fields: obj
 
 
 def topic_id(broker: Broker, name: str) -> bytes:
-    """The id of a topic."""
+    """Ask for the id of a topic."""
     found: bytes = broker.ask_quietly("metadata", 12, topics=[{"name": name}]).topics[0].topic_id
     return found
 
 
 def batch(*values: bytes | None, key: bytes | None = None, **options: int | bool) -> memoryview:
-    """A batch of these values; ``options`` are the producer's."""
+    """Build a batch of these values; ``options`` are the producer's."""
     records = [Record(offset, TIMESTAMP + offset, key, value, []) for offset, value in enumerate(values)]
     return memoryview(build_batch(records, BatchOptions(**options)))  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ def configured(broker: Broker, group: str, **configs: str) -> None:
 
 
 def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
-    """A member with an assignment; returns its epoch."""
+    """Join a member until it has an assignment; return its epoch."""
     deadline = time.monotonic() + WAIT_S
     epoch = 0
     while True:
@@ -67,7 +67,7 @@ def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
 
 
 def left(broker: Broker, group: str, member_id: str = "m") -> None:
-    """The member leaves and closes its connection."""
+    """Let the member leave and close its connection."""
     fields = {"group_id": group, "member_id": member_id, "member_epoch": -1}
     answer = broker.ask_quietly("share_group_heartbeat", 1, **fields)
     assert answer.error_code == 0, answer
@@ -87,14 +87,14 @@ class Reader:
     def fetch(
         self, version: int, *acknowledgements: tuple[int, int, list[int]], quiet: bool = False, **fields: Any
     ) -> Any:
-        """One ShareFetch of partition 0."""
+        """Send one ShareFetch of partition 0."""
         ask = self.broker.ask_quietly if quiet else self.broker.ask
         answer = ask("share_fetch", version, **self.request(*acknowledgements, **fields))
         self.epoch += 1
         return answer
 
     def acknowledge(self, version: int, *acknowledgements: tuple[int, int, list[int]], **fields: Any) -> Any:
-        """One ShareAcknowledge of partition 0."""
+        """Send one ShareAcknowledge of partition 0."""
         values = {**self.who, "share_session_epoch": self.epoch, "topics": self.topics(*acknowledgements), **fields}
         answer = self.broker.ask("share_acknowledge", version, **values)
         self.epoch += 1
@@ -123,7 +123,9 @@ class Reader:
 
 
 def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
-    """A topic with batches of ten records, and a group of the same name with one member that has read nothing yet."""
+    """Make a topic with batches of ten records, and a group of the same name with one member that has read nothing
+    yet.
+    """
     create(broker, name)
     for number in range(batches):
         write(broker, name, *(f"{number}-{record}".encode() for record in range(10)))
@@ -340,7 +342,7 @@ def renewing_where_it_is_off(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def limit(broker: Broker, version: int) -> None:
-    """A record that is released again and again."""
+    """Release a record again and again."""
     reader = prepared(broker, f"li{version}", 1, share_delivery_count_limit="4")
     for _ in range(2):
         reader.fetch(version)
@@ -354,7 +356,7 @@ def limit(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def committed(broker: Broker, version: int) -> None:
-    """read_committed: records of open and aborted transactions."""
+    """Read records of open and aborted transactions with read_committed."""
     name = f"tx{version}"
     create(broker, name)
     configured(broker, name, share_isolation_level="read_committed")
@@ -369,7 +371,7 @@ def committed(broker: Broker, version: int) -> None:
 
 
 def transact(broker: Broker, topic: str, transactional_id: str, *, commit: bool | None) -> None:
-    """Two records in a transaction that is ended so, or left open."""
+    """Write two records in a transaction that is ended so, or left open."""
     producer = broker.ask_quietly(
         "init_producer_id", 3, transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
@@ -467,18 +469,18 @@ class States:
         self.broker, self.group, self.topic_id = broker, f"{name}-states", reader.topic_id
 
     def ask(self, what: str, version: int, topic_id: bytes | None = None, **fields: Any) -> Any:
-        """One call about partition 0."""
+        """Send one call about partition 0."""
         partitions = [{"partition": 0, **fields}]
         topics = [{"topic_id": self.topic_id if topic_id is None else topic_id, "partitions": partitions}]
         return self.broker.ask(what, version, group_id=self.group, topics=topics)
 
     def initialize(self, state_epoch: int, start_offset: int, **fields: Any) -> Any:
-        """InitializeShareGroupState."""
+        """Send InitializeShareGroupState."""
         named = {"state_epoch": state_epoch, "start_offset": start_offset, **fields}
         return self.ask("initialize_share_group_state", 0, **named)
 
     def read(self, leader_epoch: int, **fields: Any) -> Any:
-        """ReadShareGroupState."""
+        """Send ReadShareGroupState."""
         return self.ask("read_share_group_state", 0, leader_epoch=leader_epoch, **fields)
 
     def write(
@@ -489,7 +491,7 @@ class States:
         *batches: tuple[int, int, int, int],
         **fields: Any,
     ) -> Any:
-        """WriteShareGroupState by a leader of these state and leader epochs."""
+        """Send WriteShareGroupState as a leader of these state and leader epochs."""
         names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
         named = {
             "state_epoch": epochs[0],
@@ -501,7 +503,7 @@ class States:
         return self.ask("write_share_group_state", version, **named)
 
     def summary(self, version: int = 1, **fields: Any) -> Any:
-        """ReadShareGroupStateSummary."""
+        """Send ReadShareGroupStateSummary."""
         return self.ask("read_share_group_state_summary", version, leader_epoch=-1, **fields)
 
 

@@ -26,7 +26,7 @@ MARKER = "KILLED_MARKER"
 
 
 def where(number: int) -> str:
-    """The directory a task runs in: each executor has one of its own."""
+    """Return the directory a task runs in: each executor has one of its own."""
     return os.getcwd()
 
 

@@ -50,11 +50,11 @@ class KillOnceSource(DefaultSource):
 
     @classmethod
     def name(cls) -> str:
-        """Not the name of the real one."""
+        """Return another name than the real one."""
         return "tidelog_kill_once"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """The sink; the marker's path comes as an option of its own."""
+        """Build the sink; the marker's path comes as an option of its own."""
         options = dict(self.options)
         marker = options.pop("killmarker")
         writer = KillOnceWriter(options, schema, overwrite)

@@ -27,25 +27,25 @@ def streams_script(api: str) -> Callable[[Script], Script]:
 
 
 def topology(topic: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:
-    """One subtopology that reads one topic."""
+    """Describe one subtopology that reads one topic."""
     return {"epoch": epoch, "subtopologies": [{"subtopology_id": "0", "source_topics": [topic], **fields}]}
 
 
 def beat(broker: Broker, group: str, member: str, epoch: int, *, quiet: bool = False, **fields: Any) -> Any:
-    """One heartbeat."""
+    """Send one heartbeat."""
     ask = broker.ask_quietly if quiet else broker.ask
     return ask("streams_group_heartbeat", 0, group_id=group, member_id=member, member_epoch=epoch, **fields)
 
 
 def join(broker: Broker, group: str, member: str, topic: str, *, quiet: bool = False, **fields: Any) -> Any:
-    """The first heartbeat of a member."""
+    """Send the first heartbeat of a member."""
     values = {"rebalance_timeout_ms": 60_000, "process_id": f"p-{member}", "topology": topology(topic), **EMPTY}
     return beat(broker, group, member, 0, quiet=quiet, **{**values, **fields})
 
 
 @streams_script("streams_group_heartbeat")
 def members(broker: Broker, version: int) -> None:
-    """A member joins and gets all; another joins, and gets its part once the first has given it back."""
+    """Join a member that gets all, and another that gets its part once the first has given it back."""
     create(broker, "streams-two", 4)
     first = join(broker, "streams-g", "a", "streams-two")
     tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}
@@ -92,7 +92,7 @@ def statuses(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def refused(broker: Broker, version: int) -> None:
-    """Requests that cannot be."""
+    """Send requests that cannot be."""
     each: tuple[dict[str, Any], ...] = (
         {"instance_id": "i"},
         {"rack_id": ""},

@@ -39,20 +39,20 @@ def configure(broker: Broker, group: str, **configs: str | None) -> None:
 
 
 def end(broker: Broker, group: str, *members: str) -> None:
-    """All members leave, and the group is deleted."""
+    """Let all members leave, and delete the group."""
     for member in members:
         beat(broker, group, member, -1, quiet=True)
     broker.ask_quietly("delete_groups", 2, groups_names=[group])
 
 
 def tasks(*partitions: int) -> dict[str, Any]:
-    """Tasks that a member reports as its own."""
+    """Return tasks that a member reports as its own."""
     return {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": list(partitions)}]}
 
 
 @streams_script("streams_group_heartbeat")
 def initial_delay(broker: Broker, version: int) -> None:
-    """No member has tasks while a new group waits for more members; a group that was left starts again."""
+    """Show that no member has tasks while a new group waits for more members; a group that was left starts again."""
     create(broker, "streams-delayed", 4)
     configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
@@ -69,7 +69,7 @@ def initial_delay(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def delay_ends(broker: Broker, version: int) -> None:
-    """The members have their tasks after the delay, and another waits no more."""
+    """Show that the members have their tasks after the delay, and another waits no more."""
     create(broker, "streams-waited", 4)
     configure(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
     epoch = join(broker, "streams-w", "a", "streams-waited", quiet=True).member_epoch
@@ -87,7 +87,7 @@ def delay_ends(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def interval(broker: Broker, version: int) -> None:
-    """Members that come before the assignment is as old as the interval get nothing yet, and are told so."""
+    """Show that members that come before the assignment is as old as the interval get nothing yet, and are told so."""
     create(broker, "streams-interval", 4)
     configure(broker, "streams-i", streams_assignment_interval_ms="15000")
     first = join(broker, "streams-i", "a", "streams-interval")
@@ -104,7 +104,7 @@ def interval(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def endpoints(broker: Broker, version: int) -> None:
-    """Members hear which partitions are at which endpoint, when that has changed since they heard."""
+    """Show that members hear which partitions are at which endpoint, when that has changed since they heard."""
     create(broker, "streams-ends", 2)
 
     def at(port: int) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def endpoints(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def kinds(broker: Broker, version: int) -> None:
-    """A group that has no members may become one of another kind, or not; one that has may not."""
+    """Show that a group without members may become one of another kind, or not; one that has members may not."""
     create(broker, "streams-kinds", 2)
     classic = joined(broker, "streams-k", "streams-kinds")
     join(broker, "streams-k", "a", "streams-kinds")
@@ -159,7 +159,9 @@ def kinds(broker: Broker, version: int) -> None:
 
 
 def others(broker: Broker, *, has_members: bool = True) -> None:
-    """Members of each other kind try to join, and tools ask what it is; a classic one may where there are none."""
+    """Try to join with members of each other kind, and ask with tools what it is; a classic one may where there are
+    none.
+    """
     wanted = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["streams-kinds"], "topic_partitions": []}
     broker.ask("consumer_group_heartbeat", 1, group_id="streams-k", member_id="x", member_epoch=0, **wanted)
     broker.ask(
@@ -187,7 +189,7 @@ def others(broker: Broker, *, has_members: bool = True) -> None:
 
 @streams_script("streams_group_heartbeat")
 def full(broker: Broker, version: int) -> None:
-    """A group of as many members as it may have takes no more."""
+    """Show that a group of as many members as it may have takes no more."""
     create(broker, "streams-many", 3)
     epochs = {name: join(broker, "streams-f", name, "streams-many").member_epoch for name in "abc"}
     join(broker, "streams-f", "d", "streams-many")
@@ -200,7 +202,9 @@ def full(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def standbys(broker: Broker, version: int) -> None:
-    """Copies of states are on other processes, from when the group's config asks for them; changelogs are made."""
+    """Show that copies of states are on other processes, from when the group's config asks for them; changelogs are
+    made.
+    """
     create(broker, "streams-states", 2)
     changelog = topology("streams-states", state_changelog_topics=[{"name": "streams-states-log"}])
     create(broker, "streams-states-log", 2)

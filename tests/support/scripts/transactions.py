@@ -13,20 +13,20 @@ TIMEOUT_MS = 60_000
 
 
 def begun(broker: Broker, transactional_id: str) -> Any:
-    """A producer that is initialized, and whose last transaction is over."""
+    """Initialize a producer whose last transaction is over."""
     asked = {"transactional_id": transactional_id, "transaction_timeout_ms": TIMEOUT_MS}
     until_error(broker, 0, "init_producer_id", 4, **asked)
     return broker.ask_quietly("init_producer_id", 4, **asked)
 
 
 def state(broker: Broker, transactional_id: str) -> str:
-    """The name of the state of a transaction."""
+    """Ask for the name of the state of a transaction."""
     described = broker.ask_quietly("describe_transactions", 0, transactional_ids=[transactional_id])
     return str(described.transaction_states[0].transaction_state)
 
 
 def add(broker: Broker, transactional_id: str, producer: Any, *topics: str) -> None:
-    """Partition 0 of each topic is in the transaction."""
+    """Add partition 0 of each topic to the transaction."""
     fields = {
         "v3_and_below_transactional_id": transactional_id,
         "v3_and_below_producer_id": producer.producer_id,

@@ -43,7 +43,7 @@ class LibrdkafkaMember:
         self.consumer.subscribe([topic])
 
     def poll(self) -> list[Place]:
-        """The places of the records that came."""
+        """Poll for records; return the places of those that came."""
         messages = self.consumer.consume(200, timeout=POLL_S)
         return [(each.partition(), each.offset()) for each in messages if each.error() is None]
 
@@ -79,7 +79,7 @@ class KafkaPythonMember:
         )
 
     def poll(self) -> list[Place]:
-        """The places of the records that came."""
+        """Poll for records; return the places of those that came."""
         found = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=200)
         take_up_join(self.consumer)
         return [(each.partition, each.offset) for records in found.values() for each in records]

@@ -24,11 +24,11 @@ class Ledger:
         return None
 
     def at(self, place: Place) -> str:
-        """A place for people."""
+        """Write a place for people."""
         return f"{self.topic}-{place[0]}@{place[1]}"
 
     def missing(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Acknowledged records that are not read at their offset."""
+        """Yield acknowledged records that are not read at their offset."""
         for place, number in self.acknowledged.items():
             read = found.get(place)
             if read is None:
@@ -37,7 +37,7 @@ class Ledger:
                 yield f"{self.at(place)}: {number} was acknowledged, {read.value!r:.40} is read there"
 
     def gaps(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Offsets without a record, in a topic that has no markers and is not compacted."""
+        """Yield offsets without a record, in a topic that has no markers and is not compacted."""
         counts = Counter(partition for partition, _ in found)
         for partition, count in sorted(counts.items()):
             offsets = {offset for number, offset in found if number == partition}
@@ -46,7 +46,7 @@ class Ledger:
                 yield f"{self.topic}-{partition}: offsets {left_out[:10]} are left out"
 
     def repetitions(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Numbers that an idempotent producer sent once and that are read more often, or were not sent."""
+        """Yield numbers that an idempotent producer sent once and that are read more often, or were not sent."""
         for number, count in Counter(numbers_of(read.value for read in found.values())).items():
             if count > 1:
                 places = [self.at(place) for place, read in found.items() if read.value == value_of(number)]

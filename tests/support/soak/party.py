@@ -51,7 +51,7 @@ class Party(threading.Thread):
             self.faults.append(traceback.format_exc())
 
     def work(self) -> None:
-        """Turns until the soak is stopped, then what is left."""
+        """Take turns until the soak is stopped, then do what is left."""
         while not self.world.stopped.wait(self.pause_s):
             self.turn()
         self.finish()
@@ -73,12 +73,12 @@ class Party(threading.Thread):
             self.faults.append(traceback.format_exc())
 
     def stack(self) -> str:
-        """The lines the thread is at, for a fault."""
+        """Write the lines the thread is at, for a fault."""
         frame = sys._current_frames().get(self.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-6:])
 
     def told(self) -> list[str]:
-        """The faults, shortened."""
+        """Return the faults, shortened."""
         more = len(self.faults) - KNOWN_LINES
         return [f"{self.name}: {fault}" for fault in self.faults[:KNOWN_LINES]] + (
             [f"{self.name}: and {more} more"] if more > 0 else []

@@ -35,7 +35,7 @@ class Patience:
 
 
 def patience_for(directory: Path) -> float:
-    """Seconds that a command may take which reads all of a data directory."""
+    """Return the seconds that a command may take which reads all of a data directory."""
     size = 0
     for root, _, names in os.walk(directory):  # which goes on where the broker removes a directory meanwhile
         for name in names:

@@ -24,8 +24,8 @@ class NotReadError(AssertionError):
 
 
 def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Place, Found]:
-    """Every record up to the end of all partitions (with ``committed`` up to the high watermark: no transaction may be
-    open). Raises NotReadError, KafkaException.
+    """Read every record up to the end of all partitions (with ``committed`` up to the high watermark: no transaction
+    may be open). Raises NotReadError, KafkaException.
     """
     partitions = Admin(bootstrap).topics()[topic]
     consumer = Consumer(
@@ -69,7 +69,7 @@ def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """The group's committed offset of each partition, 0 where it has none. Raises KafkaException."""
+    """Ask for the group's committed offset of each partition, 0 where it has none. Raises KafkaException."""
     admin = Admin(bootstrap)
     parts = [TopicPartition(topic, number) for number in range(admin.topics()[topic])]
     asked = ConsumerGroupTopicPartitions(group, parts)
@@ -78,10 +78,10 @@ def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
 
 
 def numbers_of(values: Iterable[bytes | None]) -> list[int]:
-    """The number each value begins with."""
+    """Return the number each value begins with."""
     return [int(value.partition(b"/")[0]) for value in values if value is not None]
 
 
 def value_of(number: int) -> bytes:
-    """The value of a number: the number, and up to 400 bytes more that follow from it."""
+    """Make the value of a number: the number, and up to 400 bytes more that follow from it."""
     return b"%d/" % number + b"x" * (number * 7919 % 400)

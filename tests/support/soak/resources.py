@@ -47,7 +47,7 @@ def sample(pid: int, data_directory: Path) -> Sample:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Growth per second by Theil and Sen: the median over all pairs, which single peaks do not move."""
+    """Compute the growth per second by Theil and Sen: the median over all pairs, which single peaks do not move."""
     step = max(1, len(points) // POINTS)
     pairs = combinations(points[::step], 2)
     return statistics.median((b - a) / (end - begin) for (begin, a), (end, b) in pairs if end > begin)
@@ -63,13 +63,13 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 
 def growth(samples: Sequence[Sample], field: str) -> float:
-    """Growth of a figure over all the time looked at."""
+    """Compute the growth of a figure over all the time looked at."""
     points = [(each.at_s, float(getattr(each, field))) for each in samples]
     return slope(points) * (points[-1][0] - points[0][0])
 
 
 def growing(samples: Sequence[Sample]) -> list[str]:
-    """Figures that grow by more than their limit."""
+    """List the figures that grow by more than their limit."""
     found = []
     for field, (most, part) in LIMITS.items():
         grown, median = growth(samples, field), statistics.median(getattr(each, field) for each in samples)
@@ -79,7 +79,7 @@ def growing(samples: Sequence[Sample]) -> list[str]:
 
 
 def summary(samples: Sequence[Sample]) -> str:
-    """Medians and growth of all figures, for people."""
+    """Write medians and growth of all figures, for people."""
     seconds = samples[-1].at_s - samples[0].at_s
     parts = [
         f"{field} {statistics.median(getattr(each, field) for each in samples):,.0f} ({growth(samples, field):+,.0f})"

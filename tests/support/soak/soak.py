@@ -72,7 +72,7 @@ SHORTEST_JUDGED_S = 30.0
 
 
 def parties_of(world: World) -> list[Party]:
-    """All parties, not yet started."""
+    """Make all parties, not yet started."""
     plain = PlainWriter(world, "plain", KEPT)
     shared = PlainWriter(world, "shared", KEPT)
     finder = Finder(world, "found", KEPT)
@@ -96,7 +96,7 @@ def parties_of(world: World) -> list[Party]:
 
 
 def amount_of(parties: list[Party]) -> int:
-    """The number of things that parties did so far, those that ended counted too. They go on meanwhile, as threads."""
+    """Count the things that parties did so far, those that ended counted too. They go on meanwhile, as threads."""
     return sum(sum(list(party.counts.values())) + (not party.is_alive()) for party in parties)
 
 
@@ -127,7 +127,7 @@ class Soak:
         self.faults: list[str] = []
 
     def run(self) -> list[str]:
-        """The faults, none at best."""
+        """Run the soak; return the faults, none at best."""
         with self.broker, silenced("kafka", "aiokafka"):  # they say at length that the broker is away
             world = World(self.broker.port, self.broker.data_directory, self.broker.directory, self.seed)
             parties = parties_of(world)
@@ -138,7 +138,7 @@ class Soak:
             return self.faults + self._flatness() + self._checked(parties) + self._printed()
 
     def _live(self) -> None:
-        """Lives that end by a kill, and a last one that does not."""
+        """Live lives that end by a kill, and a last one that does not."""
         last = time.monotonic() + self.seconds * (1 - LAST_LIFE)
         while (left := last - time.monotonic()) > 1:
             self._look_until(

@@ -26,7 +26,7 @@ class Raw(Party):
         self.asker: Asker | None = None
 
     def connected(self) -> Asker:
-        """The connection. Raises OSError."""
+        """Return the connection. Raises OSError."""
         self.asker = self.asker or Asker(self.world.port, self.chance)
         return self.asker
 

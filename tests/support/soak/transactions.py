@@ -21,7 +21,7 @@ WAIT_S = 30.0
 
 
 def transactional(world: World, transactional_id: str, timeout_ms: int) -> Any:
-    """A producer whose last incarnation was fenced and its open transaction aborted. Raises KafkaException."""
+    """Make a producer whose last incarnation was fenced and its open transaction aborted. Raises KafkaException."""
     producer = Producer(
         {
             **QUICK,
@@ -129,7 +129,7 @@ class Copier(Party):
                 patience = Patience()
 
     async def _incarnation(self) -> bool:
-        """One producer and one member, for a while; whether all is copied."""
+        """Run one producer and one member, for a while; tell whether all is copied."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self.world.bootstrap,
             auto_offset_reset="none",

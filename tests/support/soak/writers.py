@@ -73,7 +73,7 @@ class PlainWriter(Party):
         self.put(number, self.key_of(number), value_of(number))
 
     def key_of(self, number: int) -> bytes:
-        """A number's key."""
+        """Return a number's key."""
         return b"k%d" % (number * 7919 % self.keys)
 
     def put(self, number: int, key: bytes, value: bytes | None, headers: list[Any] | None = None) -> None:

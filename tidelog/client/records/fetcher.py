@@ -82,7 +82,7 @@ class Fetcher:
             raise failures[0]
 
     def _ask(self, address: Address, request: FetchRequest) -> FetchResponse:
-        """Raises ClientError, KafkaError."""
+        """Ask a leader for records. Raises ClientError, KafkaError."""
         answer = ask(self._cluster.client_for(address), request, FetchResponse, _FETCH)
         raise_for_code(answer.error_code, "fetch")
         return answer

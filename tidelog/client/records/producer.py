@@ -93,7 +93,7 @@ class Producer:
         self._turn += 1
 
     def _partition_of(self, record: OutgoingRecord) -> int:
-        """The partition of a record; records without key go to one after the other, a batch each."""
+        """Choose the partition of a record; records without key go to one after the other, a batch each."""
         if record.partition is not None:
             self._cluster.leader(self._topic, record.partition)
             return record.partition

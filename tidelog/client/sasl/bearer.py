@@ -63,14 +63,14 @@ class BearerCredentials:
         return text
 
     def _read_file(self) -> str:
-        """Raises OSError, ValueError."""
+        """Read the token from a file. Raises OSError, ValueError."""
         from urllib.parse import unquote, urlsplit
 
         with open(unquote(urlsplit(self.url).path), encoding="ascii") as file:
             return file.read(MAX_BYTES).strip()
 
     def _ask(self) -> str:
-        """Raises OSError, ValueError."""
+        """Ask the token's endpoint. Raises OSError, ValueError."""
         from http.client import HTTPException
         from urllib.error import HTTPError
 
@@ -94,7 +94,7 @@ class BearerCredentials:
         return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
 
     def _opener(self) -> OpenerDirector:
-        """One that sends the secret nowhere else: by a proxy only inside TLS."""
+        """Build an opener that sends the secret nowhere else: by a proxy only inside TLS."""
         import ssl
         from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
 
@@ -110,7 +110,7 @@ class BearerCredentials:
 
 
 def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:
-    """The source that a profile and its JAAS text name. Raises ClientError, which shows no secret."""
+    """Read the source that a profile and its JAAS text name. Raises ClientError, which shows no secret."""
     handler = properties.get(HANDLER_KEY, HANDLER)
     if handler != HANDLER:
         raise ClientError(f"{HANDLER_KEY}={handler}: expected {HANDLER}")

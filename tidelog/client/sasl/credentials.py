@@ -37,7 +37,7 @@ def read_credentials(properties: Mapping[str, str]) -> Credentials | BearerCrede
 
 
 def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | None) -> Credentials:
-    """A user and a password. Raises ClientError."""
+    """Read a user and a password. Raises ClientError."""
     if jaas is None:
         given, user_key, password_key = properties, USER_KEY, PASSWORD_KEY
     elif USER_KEY in properties or PASSWORD_KEY in properties:
@@ -55,7 +55,7 @@ def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | No
 
 
 def _options_of(text: str, mechanism: str) -> Mapping[str, str]:
-    """The options of a JAAS text for the mechanism. Raises ClientError."""
+    """Parse the options of a JAAS text for the mechanism. Raises ClientError."""
     from tidelog.broker.security.sasl.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
     from tidelog.protocol.config_def import ConfigError
 

@@ -37,14 +37,14 @@ def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
 
 
 def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, bytes, None]:
-    """The tokens of one login. Raises ClientError where there is none to show."""
+    """Begin the tokens of one login. Raises ClientError where there is none to show."""
     if isinstance(credentials, BearerCredentials):
         return exchange_bearer(credentials.token())
     return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
 
 
 def _choose_mechanism(client: Client, mechanism: str) -> None:
-    """Raises ClientError, KafkaError."""
+    """Choose the mechanism with SaslHandshake. Raises ClientError, KafkaError."""
     answer = client.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
     if answer.error_code == UnsupportedSaslMechanismError.code:
         offered = ", ".join(answer.mechanisms)
@@ -57,5 +57,5 @@ def _choose_mechanism(client: Client, mechanism: str) -> None:
 
 
 def _refusal(client: Client, credentials: Credentials | BearerCredentials, reason: str) -> str:
-    """One line, whatever the broker sends."""
+    """Write the reason in one line, whatever the broker sends."""
     return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"

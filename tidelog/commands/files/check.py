@@ -84,13 +84,15 @@ def print_document(found: Iterable[tuple[str, list[Finding]]]) -> int:
 
 
 def lock_files(paths: Sequence[str]) -> list[str]:
-    """The lock files of a running broker: in a log directory its own, for a partition directory the one beside it."""
+    """Find the lock files of a running broker: in a log directory its own, for a partition directory the one beside
+    it.
+    """
     places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
     return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
 
 
 def partition_directories(paths: Sequence[str]) -> list[str]:
-    """The partition directories below each log directory, and each other path itself."""
+    """List the partition directories below each log directory, and each other path itself."""
     found = []
     for path in paths:
         inside = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else []

@@ -106,7 +106,7 @@ def tell(formatted: Sequence[str], node: str, users: Sequence[FirstUser]) -> Non
 
 
 def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
-    """Raises FormatError unless this is a cluster's id, and the configured one where there is one."""
+    """Raise FormatError unless this is a cluster's id, and the configured one where there is one."""
     from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
     try:
@@ -124,7 +124,7 @@ def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
 
 
 def check_node_id(path: str, config: BrokerConfig) -> None:
-    """Raises FormatError where the configuration does not say which node this is."""
+    """Raise FormatError where the configuration does not say which node this is."""
     if not {"node.id", "broker.id"} & config.static_texts.keys():
         raise FormatError(f"{path} does not set node.id, which has to be unique in the cluster")
 
@@ -229,8 +229,9 @@ def write_first_records(file_system: FileSystem, directory: str, first: FirstRec
 
 
 def check_formatted(directory: str, found: MetaProperties, wanted: MetaProperties, ignore_formatted: bool) -> None:
-    """Raises FormatError for a directory of another cluster or node, and for any where ``ignore_formatted`` is not
-    set."""
+    """Raise FormatError for a directory of another cluster or node, and for any where ``ignore_formatted`` is not
+    set.
+    """
     from tidelog.log.files.checkpoints import META_PROPERTIES_FILE
 
     path = os.path.join(directory, META_PROPERTIES_FILE)

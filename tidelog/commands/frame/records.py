@@ -49,7 +49,7 @@ def json_line_of(record: FoundRecord, value: Any) -> str:
 
 
 def json_fields(record: FoundRecord) -> dict[str, Any]:
-    """The fields of a record's JSON object."""
+    """Build the fields of a record's JSON object."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,

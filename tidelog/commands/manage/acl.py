@@ -45,7 +45,7 @@ def resource_options(function: _Function) -> _Function:
 
 
 def resource_of(named: dict[str, Any]) -> tuple[str, str] | None:
-    """Type and name of the resource that options name; None without any. Raises UsageError."""
+    """Return type and name of the resource that options name; None without any. Raises UsageError."""
     found = [(kind, named[kind.replace("-", "_")]) for kind in NAMED_TYPES if named[kind.replace("-", "_")] is not None]
     found += [("cluster", CLUSTER_NAME)] if named["cluster"] else []
     if len(found) > 1:

@@ -115,7 +115,7 @@ def change(
 
 
 def resource_of(kind: str, name: str) -> Resource:
-    """The resource of a type and a name."""
+    """Return the resource of a type and a name."""
     from tidelog.client.admin.configs import Resource
 
     return Resource(kind, "" if kind == "broker" and name == ALL_BROKERS else name)

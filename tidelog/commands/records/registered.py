@@ -55,7 +55,7 @@ class RegisteredValues:
             self._form_of(self.schema)
 
     def read(self, value: bytes) -> Any:
-        """The value as JSON has it. Raises ClientError."""
+        """Decode the value to what JSON has. Raises ClientError."""
         from tidelog.pipeline.values.registry import split_header
 
         with told_as_client_error():
@@ -63,7 +63,7 @@ class RegisteredValues:
             return self._form_of(self._registry.by_id(number)).read(payload)
 
     def write(self, text: bytes) -> bytes:
-        """The bytes of a value that is given as JSON. Raises ClientError."""
+        """Encode a value that is given as JSON. Raises ClientError."""
         from tidelog.pipeline.values.json_form import with_header
 
         assert self.schema is not None, "choose comes before write"

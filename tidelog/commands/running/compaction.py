@@ -66,7 +66,7 @@ def admin_address(bootstrap: str, security: Security = PLAIN) -> tuple[str, int]
 
 
 def ask(settings: ClientSettings, method: str, path: str) -> tuple[int, Any]:
-    """One HTTP request to the admin interface: (status, JSON). Raises ClientError, OSError."""
+    """Send one HTTP request to the admin interface; return (status, JSON). Raises ClientError, OSError."""
     found = find_admin(settings.bootstrap, settings.security)
     return found.ask(settings.security, method, path, WAIT_S)
 

@@ -153,7 +153,7 @@ def run(options: ServeWords) -> int:
 
 
 def refuse_weaknesses(config: BrokerConfig) -> None:
-    """Raises ConfigError for the first weakness of the listeners."""
+    """Raise ConfigError for the first weakness of the listeners."""
     from tidelog.broker.security.policy import find_weaknesses
     from tidelog.protocol.config_def import ConfigError
 
@@ -270,7 +270,7 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
 
 
 def laboratory_overrides(options: ServeWords) -> list[str]:
-    """The keys of a broker for tests, where the tests cannot give them by ``tidelog.Broker``."""
+    """List the keys of a broker for tests, where the tests cannot give them by ``tidelog.Broker``."""
     if options.laboratory_listener is None:
         return []
     from tidelog.broker_process import TEST_DEFAULTS

@@ -36,7 +36,7 @@ def client_page(view: View) -> Page:
 
 
 def connected(view: View) -> list[ConnectedClient]:
-    """The connections there are, by client id and address."""
+    """List the connections there are, by client id and address."""
     found = view.asker.in_loop(lambda: view.asker.broker.clients.list(MOST_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
@@ -50,7 +50,7 @@ def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) ->
 
 
 def api_name(key: int) -> str:
-    """The name of an API as Kafka writes it; a dash before a first request."""
+    """Write the name of an API as Kafka does; a dash before a first request."""
     try:
         return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
     except ValueError:

@@ -100,7 +100,7 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
 
 
 def first_offset(view: View, place: tuple[str, int], end: int) -> int:
-    """The offset from which on is read. Raises ValueError, ClientError, KafkaError."""
+    """Find the offset from which on is read. Raises ValueError, ClientError, KafkaError."""
     if view.text("offset"):
         return parse_number("offset", view.text("offset"))
     if not view.text("time"):
@@ -142,7 +142,7 @@ def find_records(view: View, topic: str, wanted: str) -> Found:
 
 
 def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
-    """The question that a form asks; empty fields ask nothing. Raises ValueError."""
+    """Parse the question that a form asks; empty fields ask nothing. Raises ValueError."""
     given = {name: text.strip() for name, text in parameters.items() if text.strip()}
     query = Query(
         key=given["key"].encode() if "key" in given else None,
@@ -157,7 +157,7 @@ def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Find
 
 
 def row_of(partition: int, record: Record, wanted: str, decode: Decode = as_bytes) -> RecordRow:
-    """A record as a row."""
+    """Convert a record to a row."""
     return RecordRow(
         partition, record.offset, record.timestamp, show(record.key, wanted, KEY_LIMIT, indent=None),
         show_value(decode, record.value, wanted, VALUE_LIMIT, indent=None), len(record.headers),
@@ -196,7 +196,7 @@ def one_record(view: View) -> Page:
 
 
 def record_at(view: View, place: tuple[str, int], offset: int) -> Record | None:
-    """The record at an offset; None where none is there (any more). Raises ClientError, KafkaError."""
+    """Fetch the record at an offset; None where none is there (any more). Raises ClientError, KafkaError."""
     try:
         for found in Fetcher(view.cluster, {place: offset}, 0, READ_BYTES).fetch(0):
             return found.record if found.record.offset == offset else None

@@ -60,7 +60,7 @@ def list_page(view: View) -> Page:
 
 
 def all_names(view: View) -> list[str]:
-    """The names of all topics, sorted."""
+    """List the names of all topics, sorted."""
     return sorted(view.asker.in_loop(lambda: list(view.asker.broker.metadata.topics)))
 
 
@@ -72,13 +72,13 @@ def known_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
 
 
 def sizes_of(view: View, topics: list[str]) -> dict[tuple[str, int], int]:
-    """The bytes of each partition's log. Raises ClientError, KafkaError."""
+    """Read the bytes of each partition's log. Raises ClientError, KafkaError."""
     directories = describe_log_dirs(view.cluster, topics)
     return {(one.topic, one.partition): one.size for each in directories for one in each.partitions if not one.future}
 
 
 def sum_sizes(topic: Topic, sizes: dict[tuple[str, int], int]) -> int | None:
-    """The bytes of a topic's logs here; None where none is known."""
+    """Sum the bytes of a topic's logs here; None where none is known."""
     found = [sizes[topic.name, one.partition] for one in topic.partitions if (topic.name, one.partition) in sizes]
     return sum(found) if found else None
 
@@ -119,7 +119,7 @@ def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> l
 
 
 def index_lags(view: View, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The records that are not in the indices yet, of partitions that have any."""
+    """Count the records that are not in the indices yet, of partitions that have any."""
     indexing = view.asker.in_loop(lambda: view.asker.broker.services.indexing.made)
     if indexing is None:
         return {}
