@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -23,6 +24,11 @@ class Example(NamedTuple):
     def title(self) -> str:
         """Its first line."""
         return self.text.partition("\n")[0]
+
+    @property
+    def digest(self) -> str:
+        """Four digits of its SHA-256: another text has others."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:4]
 
     @property
     def commands(self) -> list[str]:
