@@ -68,6 +68,6 @@ class Broker:
     imports: LateImports
     """Modules that come with the first request for them."""
     authorizer: Authorizer | None = None
+    """Decides what clients may do; None: every client may do everything."""
     peers: Peers | None = None
     """Other brokers of the cluster; None on a lone node."""
-    """Decides what clients may do; None: every client may do everything."""

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.fetch import FetchRequest
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
+from tidelog.protocol.schema.fields import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.txn_markers import Marker
     from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+
+LeaderRequest = FetchRequest | ListOffsetsRequest
+"""What a consumer asks of a partition's leader."""
+Response = TypeVar("Response", bound=Message)
 
 
 class Peers(Protocol):
@@ -45,4 +52,11 @@ class Peers(Protocol):
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
         """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
+        ...
+
+    def ask_leader(
+        self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
+    ) -> Deferred[Response]:
+        """Ask another broker under this one's name, in a version up to ``highest``; who wants to know must have been
+        checked. Fails with LeaderNotAvailableError where it does not answer."""
         ...

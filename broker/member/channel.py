@@ -30,6 +30,7 @@ from tidelog.protocol.schema.fields import Message
 CLIENT_ID = b"tidelog-member"
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 API_VERSIONS_VERSION = 4
+NEWEST = 2**15 - 1
 SASL_HANDSHAKE_VERSION = 1
 SASL_AUTHENTICATE_VERSION = 2
 SESSION_SHARE = 0.9
@@ -70,11 +71,13 @@ class Channel:
             self._connection.writer.close()
         self._connection = self._address = None
 
-    async def ask(self, address: Address, request: Message, response_type: type[Response]) -> Response:
-        """Ask a node in the newest version that both sides know. Raises ChannelError."""
+    async def ask(
+        self, address: Address, request: Message, response_type: type[Response], highest: int = NEWEST
+    ) -> Response:
+        """Ask a node in the newest version up to ``highest`` that both sides know. Raises ChannelError."""
         with self._failures(address):
             connection = await self._in_time(self._connect(address))
-            version = self._version(address, request, connection.served)
+            version = self._version(address, request, connection.served, highest)
             return await self._in_time(self._exchange(connection, request, response_type, version))
 
     async def served(self, address: Address) -> dict[int, tuple[int, int]]:
@@ -151,11 +154,13 @@ class Channel:
                 raise ChannelError(f"{address}, login of {credentials.user}: {error.message}") from error
         return lifetime_ms
 
-    def _version(self, address: Address, request: Message, served: dict[int, tuple[int, int]]) -> int:
+    def _version(
+        self, address: Address, request: Message, served: dict[int, tuple[int, int]], wanted: int = NEWEST
+    ) -> int:
         lowest, highest = served.get(request.API_KEY, (0, -1))
-        version = min(highest, request.VERSIONS.highest)
+        version = min(highest, request.VERSIONS.highest, wanted)
         if version < max(lowest, request.VERSIONS.lowest):
-            raise ChannelError(f"{address} does not serve {ApiKey(request.API_KEY).name} as a controller does")
+            raise ChannelError(f"{address} does not serve {ApiKey(request.API_KEY).name} as this node asks it")
         return version
 
     async def _exchange(

@@ -21,11 +21,13 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.connections.latest_offsets import PeerOffsets
+from tidelog.broker.member.connections.leaders import Leaders
 from tidelog.broker.member.connections.share_states import MemberShareStates
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
 from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
+from tidelog.broker.peers import LeaderRequest
 from tidelog.protocol.errors import (
     NONE,
     ConcurrentTransactionsError,
@@ -77,12 +79,19 @@ class MemberPeers:
         self.share_states = MemberShareStates(broker, controller, security, start)
         """States of share partitions, by whichever broker keeps them."""
         self._offsets = PeerOffsets(controller, security, start)
+        self._leaders = Leaders(controller, security, start)
 
     # ---- where partitions of others end
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
         """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
         return self._offsets.find(asked)
+
+    def ask_leader(
+        self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
+    ) -> Deferred[Response]:
+        """Ask another broker as a consumer does, in a version up to ``highest``. Fails with LeaderNotAvailableError."""
+        return self._leaders.ask(node_id, request, response_type, highest)
 
     # ---- leave to write
 

@@ -140,7 +140,9 @@ def test_reading_begins_and_ends_where_it_is_told(shell: Shell, tmp_path: Path) 
     assert values(consume(shell, *zero)) == ["0", "2", "4", "6", "8"]
     assert values(consume(shell, *zero, "-o", "3")) == ["6", "8"]
     assert values(consume(shell, *zero, "-o", "-1")) == ["8"]
-    assert values(consume(shell, *zero, "-o", "end")) == []
+    for start, end in (("start", "end"), ("beginning", "latest"), ("earliest", "latest")):
+        assert values(consume(shell, *zero, "-o", start)) == ["0", "2", "4", "6", "8"]
+        assert values(consume(shell, *zero, "-o", end)) == []
     assert values(consume(shell, *zero, "-o", "99")) == []
     assert values(consume(shell, *zero, "--from", str(base + 3), "--to", str(base + 6))) == ["4", "6"]
     assert sorted(values(consume(shell, "ranges", "--from", str(base + 7)))) == ["7", "8", "9"]

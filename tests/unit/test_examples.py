@@ -30,7 +30,7 @@ def test_every_example_is_run_or_has_a_reason(page: str) -> None:
     told = " ".join(entry.get("run", {}).values()).split()
     run = {each.digest: each.title for each in examples if each not in left_out}
     untold = {digest: title for digest, title in run.items() if digest not in told}
-    assert told == ["all"] or not untold, f"new or changed: give each its test, with these digits, or a reason: {untold}"
+    assert told == ["all"] or not untold, f"new or changed: give each a test, by its digits, or a reason: {untold}"
     assert told == ["all"] or sorted(told) == sorted(run), "a block is named that is not there, or twice"
 
 

@@ -3,6 +3,9 @@
     page's thread   Cluster -> LocalClient: encodes, waits, decodes, as over the network
     loop thread     Dispatcher: the same handlers, the same checks of the caller's ACLs, long requests in steps
 
+Records and offsets of partitions that another broker leads are asked of that one under the broker's own name, once
+its own authorizer has found that the caller may know them (``LeaderClient``).
+
 So the functions of ``tidelog.client.admin`` serve the console and the command line alike. A request that takes longer
 than the time-out is given up, and the next one has a connection of its own.
 """
@@ -19,6 +22,8 @@ from typing import TypeVar
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred, failed
+from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.route import Answer, Pending
@@ -26,7 +31,15 @@ from tidelog.broker.security.principal import Principal
 from tidelog.client.cluster import Address, Cluster
 from tidelog.client.connection import Client, ClientError
 from tidelog.client.wire import LENGTH, Wire
-from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.acl import AclOperation, ResourceType
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import (
+    InvalidRequestError,
+    KafkaError,
+    LeaderNotAvailableError,
+    TopicAuthorizationFailedError,
+)
+from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords, release_slices
@@ -34,6 +47,8 @@ from tidelog.protocol.types import Part
 
 TIMEOUT_S = 10.0
 HERE = "this broker"
+ELSEWHERE = "the broker at {} knows this: ask its console"
+NEWEST = 2**15 - 1
 
 _Response = TypeVar("_Response", bound=Message)
 T = TypeVar("T")
@@ -70,6 +85,40 @@ class Asker:
     def in_loop(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns in the loop thread, where it must be short. Raises what it raises."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._work(work), self.broker.loop))
+
+    def ask_leader(
+        self, node_id: int, request: LeaderRequest, response_type: type[_Response], highest: int
+    ) -> _Response:
+        """Ask another broker what the caller may know. Raises ClientError, TopicAuthorizationFailedError."""
+        answered: Future[_Response] = Future()
+
+        def ask() -> None:
+            peers = self.broker.peers
+            try:
+                self._check_topics(request)
+                if peers is None:
+                    raise LeaderNotAvailableError("there is no other broker")
+                peers.ask_leader(node_id, request, response_type, highest).on_done(partial(_settle, answered))
+            except KafkaError as error:
+                _settle(answered, failed(error))
+
+        self.broker.loop.call_soon_threadsafe(ask)
+        try:
+            return wait_for(answered)
+        except LeaderNotAvailableError as error:  # not tried again: the page says so
+            raise ClientError(str(error)) from None
+
+    def _check_topics(self, request: LeaderRequest) -> None:
+        """Raises TopicAuthorizationFailedError unless the caller may know what the request asks. Loop thread."""
+        authorizer = self.broker.authorizer
+        if authorizer is None:
+            return
+        context = self.make_context()
+        is_fetch = isinstance(request, FetchRequest)
+        operation = AclOperation.READ if is_fetch else AclOperation.DESCRIBE
+        names = [one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics]
+        if not all(authorizer.authorize(context, operation, ResourceType.TOPIC, name) for name in names):
+            raise TopicAuthorizationFailedError
 
     async def _work(self, work: Callable[[], T]) -> T:
         found: list[T] = []
@@ -116,11 +165,34 @@ class LocalClient(Client):
         return self._wire.decode(self._answers.popleft(), response_type)
 
 
+class LeaderClient(Client):
+    """Another broker as the leader of partitions; what it coordinates is shown on its own console."""
+
+    def __init__(self, asker: Asker, server: str, node_id: int) -> None:
+        self.bootstrap = server
+        self.is_broken = False
+        self._asker = asker
+        self._node_id = node_id
+
+    def close(self) -> None:
+        """Do nothing: the connection is the broker's."""
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Any version of any API: the broker's connection knows what the other side serves."""
+        return dict.fromkeys(ApiKey, (0, NEWEST))
+
+    def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
+        """Ask for records or offsets, in this version or an older one. Raises ClientError, KafkaError."""
+        if not isinstance(request, LeaderRequest):
+            raise ClientError(ELSEWHERE.format(self.bootstrap))
+        return self._asker.ask_leader(self._node_id, request, response_type, version)
+
+
 class LocalCluster(Cluster):
-    """The broker of this process alone: groups and transactions that others coordinate are shown there."""
+    """The broker of this process, and others as leaders: groups that they coordinate are shown on their consoles."""
 
     def __init__(self, asker: Asker) -> None:
-        self._own: Address | None = None
+        self._nodes: dict[Address, int] = {}
         self._node_id = asker.broker.node_id
         super().__init__(HERE, TIMEOUT_S / 2, connect=partial(self._open, asker))
 
@@ -132,21 +204,32 @@ class LocalCluster(Cluster):
         """Return whether this broker leads the partition."""
         return self.leader(topic, partition) == self._own_address()
 
+    def coordinator(self, key: str, key_type: int) -> Client:
+        """This broker, where it is the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        client = super().coordinator(key, key_type)
+        if isinstance(client, LeaderClient):
+            raise ClientError(ELSEWHERE.format(client.bootstrap))
+        return client
+
     def _own_address(self) -> Address:
-        if self._own is None:
+        for address, node_id in self._all_nodes().items():
+            if node_id == self._node_id:
+                return address
+        raise ClientError("this broker is not registered in its cluster yet")
+
+    def _all_nodes(self) -> dict[Address, int]:
+        if not self._nodes:
             answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)
-            found = [(one.host, one.port) for one in answer.brokers if one.node_id == self._node_id]
-            if not found:
-                raise ClientError("this broker is not registered in its cluster yet")
-            (self._own,) = found
-        return self._own
+            self._nodes = {(one.host, one.port): one.node_id for one in answer.brokers}
+        return self._nodes
 
     def _open(self, asker: Asker, server: str) -> Client:
-        if server != HERE:
-            host, port = self._own_address()
-            if server not in (f"{host}:{port}", f"[{host}]:{port}"):
-                raise ClientError(f"the broker at {server} knows this: ask its console")
-        return LocalClient(asker)
+        if server == HERE:
+            return LocalClient(asker)
+        for (host, port), node_id in self._all_nodes().items():
+            if server in (f"{host}:{port}", f"[{host}]:{port}"):
+                return LocalClient(asker) if node_id == self._node_id else LeaderClient(asker, server, node_id)
+        raise ClientError(f"there is no broker at {server} any more: try again")
 
 
 def wait_for(done: Future[T], drop: Callable[[T], object] | None = None) -> T:
@@ -157,6 +240,15 @@ def wait_for(done: Future[T], drop: Callable[[T], object] | None = None) -> T:
         if not done.cancel() and drop is not None:
             drop(done.result())
         raise ClientError(f"the broker has not answered within {TIMEOUT_S:.0f} s") from None
+
+
+def _settle(answered: Future[_Response], deferred: Deferred[_Response]) -> None:
+    if not answered.set_running_or_notify_cancel():
+        return
+    try:
+        answered.set_result(deferred.result())
+    except KafkaError as error:
+        answered.set_exception(error)
 
 
 def _complete(answered: Future[Frame], answer: Frame) -> None:

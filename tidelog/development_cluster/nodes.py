@@ -30,6 +30,9 @@ STOP_LIMIT_S = 60.0
 FORMAT_LIMIT_S = 120.0
 TAIL_BYTES = 1500
 READY = b"tidelog ready on "
+CONSOLE = b"console "
+CONSOLE_LIMIT_S = 2.0
+"""Time for the line after the ready line; a member without a console prints none."""
 HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
 
 
@@ -45,12 +48,15 @@ class Node:
     ) -> None:
         self.name = name
         self.log = log
+        self.console: str | None = None
+        """Address of a member's console, once it is ready; None where it has none."""
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
+                bufsize=0,  # poll tells of all that was not read
                 start_new_session=True,  # Ctrl-C is for the command, which stops the nodes in their order
                 preexec_fn=ends_with_us,
             )
@@ -67,15 +73,28 @@ class Node:
 
     def wait_ready(self, deadline: float) -> None:
         """Wait for the line that says so. Raises NodeError."""
+        line = self._read_line(deadline)
+        if line is None:
+            raise self.failure(f"is not ready after {START_LIMIT_S:.0f} s")
+        if not line.startswith(READY):
+            self.process.wait()
+            raise self.failure(f"ended with {self.process.returncode} before it was ready")
+
+    def find_console(self, deadline: float) -> None:
+        """Take the address of the console from the next line, where one comes in time."""
+        line = self._read_line(deadline)
+        if line is not None and line.startswith(CONSOLE):
+            self.console = line.removeprefix(CONSOLE).decode().strip()
+
+    def _read_line(self, deadline: float) -> bytes | None:
+        """Return the next line of standard output, None if there is none in time."""
         output = self.process.stdout
         assert output is not None
         poll = select.poll()
         poll.register(output, select.POLLIN)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise self.failure(f"is not ready after {START_LIMIT_S:.0f} s")
-        if not output.readline().startswith(READY):
-            self.process.wait()
-            raise self.failure(f"ended with {self.process.returncode} before it was ready")
+            return None
+        return output.readline()
 
     def stop(self) -> None:
         """Stop the process with SIGTERM; SIGKILL when that takes too long."""
@@ -113,6 +132,8 @@ class Nodes:
         deadline = time.monotonic() + START_LIMIT_S
         for member in members:
             self._wait(member, deadline)
+        for member in members if layout.overrides.get("admin.listener", "default") else ():
+            member.find_console(time.monotonic() + CONSOLE_LIMIT_S)
 
     def _start_controller(self, cluster_id: str) -> None:
         directory = self._layout.controller

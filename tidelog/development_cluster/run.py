@@ -142,7 +142,13 @@ def class_path(wish: Wish) -> str:
 def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
     """Print where the cluster is, once it serves."""
     members = [
-        {"id": node_id, "address": layout.address(node_id), "pid": node.process.pid, "log": str(node.log)}
+        {
+            "id": node_id,
+            "address": layout.address(node_id),
+            "console": node.console,
+            "pid": node.process.pid,
+            "log": str(node.log),
+        }
         for node_id, node in zip(layout.node_ids, nodes.running[1:], strict=True)
     ]
     controller = nodes.running[0]
@@ -154,7 +160,7 @@ def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
         }
         print_json({"bootstrap": layout.bootstrap, "brokers": members, "controller": found})
     else:
-        print_rows(["id", "address", "pid", "log"], members)
+        print_rows(["id", "address", "console", "pid", "log"], members)
         print(f"cluster ready on {layout.bootstrap}; Ctrl-C stops it")
     sys.stdout.flush()
 

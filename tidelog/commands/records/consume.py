@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_line, "json": json_line}
+PLACES = {"start": "start", "beginning": "start", "earliest": "start", "end": "end", "latest": "end"}
+"""What --offset calls the ends of a log, also in the words of kcat and of Kafka's consumers."""
 
 
 @click.command(cls=Command)
@@ -104,10 +106,12 @@ def command(
 
 
 def checked_offset(text: str | None) -> str | None:
-    """Return the text. Raises UsageError when it is no offset."""
-    if text is not None and text not in ("start", "end") and not text.removeprefix("-").isdecimal():
+    """Return start, end or the number. Raises UsageError when it is no offset."""
+    if text is None or text.removeprefix("-").isdecimal():
+        return text
+    if text not in PLACES:
         raise click.UsageError(f"--offset {text!r}: expected start, end, an offset, or -N for the last N")
-    return text
+    return PLACES[text]
 
 
 def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRecord], bytes]:

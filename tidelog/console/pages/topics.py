@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
 from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.admin.offsets import log_ends, log_starts
@@ -17,6 +18,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Offsets = dict[tuple[str, int], int]
 CHECKED_PER_TURN = 200
 """Topics whose ACLs are looked at in one turn of the loop."""
 
@@ -104,18 +106,31 @@ def topic_page(view: View) -> Page:
 
 
 def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> list[PartitionRow]:
-    """Ask for sizes of the partitions that are shown, and for the offsets of those that this broker leads."""
-    node_id = view.asker.broker.node_id
+    """Ask for sizes of the logs that are here, and for the offsets of the partitions that are shown."""
     places = [(topic, one.partition) for one in partitions]
-    led = [(topic, one.partition) for one in partitions if one.leader == node_id]
     sizes = ask_for(lambda: sizes_of(view, [topic])).value or {}
-    starts = ask_for(lambda: log_starts(view.cluster, led)).value or {}
-    ends = ask_for(lambda: log_ends(view.cluster, led)).value or {}
+    starts, ends = offsets_of(view, topic, partitions)
     lags = index_lags(view, places)
     return [
         PartitionRow(one, sizes.get(place), starts.get(place), ends.get(place), lags.get(place))
         for one, place in zip(partitions, places, strict=True)
     ]
+
+
+def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
+    """Ask each leader where its logs start and end; what a leader does not tell is left out."""
+    by_leader: dict[int, list[tuple[str, int]]] = {}
+    for one in partitions:
+        if one.leader != NO_LEADER:
+            by_leader.setdefault(one.leader, []).append((topic, one.partition))
+    starts: Offsets = {}
+    ends: Offsets = {}
+    for led in by_leader.values():
+        found = ask_for(lambda led=led: (log_starts(view.cluster, led), log_ends(view.cluster, led))).value  # type: ignore[misc]
+        if found is not None:
+            starts.update(found[0])
+            ends.update(found[1])
+    return starts, ends
 
 
 def index_lags(view: View, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:

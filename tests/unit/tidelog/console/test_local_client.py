@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.loop.deferred import Deferred, completed, failed
 from tidelog.broker.loop.log_openings import opening_expected
+from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.client.admin.groups import _ends_that_are_there as ends_that_are_there
 from tidelog.client.admin.offsets import log_ends
 from tidelog.client.admin.topics import list_topics
+from tidelog.client.cluster import ask
 from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console import local_client
-from tidelog.console.local_client import Asker, LocalCluster, read_part, wait_for
+from tidelog.console.local_client import Asker, LeaderClient, LocalCluster, read_part, wait_for
+from tidelog.protocol.acl import AclOperation
+from tidelog.protocol.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
+from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.transferable import RetainedFile, TransferableRecords
 
 
@@ -40,7 +49,7 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
         found = Fetcher(cluster, {("orders", 0): 0}).fetch(0)
         assert [one.record.value for one in found] == [b"first", b"second"]
         assert asker.in_loop(lambda: 5) == 5
-        with pytest.raises(ClientError, match="ask its console"):
+        with pytest.raises(ClientError, match="no broker at"):
             cluster.client_for(("10.0.0.9", 9092))
         cluster._leaders["elsewhere"] = [("10.0.0.9", 9092), cluster.leader("orders", 0)]
         assert ends_that_are_there(cluster, [("orders", 0), ("orders", 7), ("gone", 0)]) == {("orders", 0): 2}
@@ -66,3 +75,58 @@ def test_a_file_that_was_cut_is_no_answer(tmp_path: Path) -> None:
         assert read_part(TransferableRecords(cast(RetainedFile, file), 2, 3)) == b"234"
         with pytest.raises(ClientError, match="cut"):
             read_part(TransferableRecords(cast(RetainedFile, file), 8, 5))
+
+
+class OtherBroker:
+    """Another broker as the member asks it, and the rights of the page's caller."""
+
+    def __init__(self, *rights: tuple[AclOperation, str]) -> None:
+        self.answer: Deferred[Any] = completed(ListOffsetsResponse(topics=[]))
+        self.asked: list[int] = []
+        self._rights = rights
+
+    def ask_leader(self, node_id: int, *_: object) -> Deferred[Any]:
+        self.asked.append(node_id)
+        return self.answer
+
+    def authorize(self, _: object, operation: AclOperation, __: object, name: str) -> bool:
+        return (operation, name) in self._rights
+
+
+@pytest.mark.parametrize(
+    ("request_", "right"),
+    [
+        (FetchRequest(topics=[FetchTopic(topic="orders", partitions=[])]), AclOperation.READ),
+        (ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=[])]), AclOperation.DESCRIBE),
+    ],
+    ids=["records", "offsets"],
+)
+async def test_another_broker_is_asked_what_the_caller_may_know(
+    tmp_path: Path, request_: LeaderRequest, right: AclOperation
+) -> None:
+    parts = DataBroker(tmp_path)
+    loop = asyncio.get_running_loop()
+    for other, error in (
+        (OtherBroker((right, "orders")), None),
+        (OtherBroker(), TopicAuthorizationFailedError),
+        (OtherBroker((right, "other")), TopicAuthorizationFailedError),
+    ):
+        broker = replace(parts.broker, loop=loop, peers=cast(Any, other), authorizer=cast(Any, other))
+        client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+        with pytest.raises(error) if error is not None else nullcontext():
+            await asyncio.to_thread(ask, client, request_, ListOffsetsResponse, 5)
+        assert other.asked == ([] if error else [2])
+    with pytest.raises(ClientError, match="the broker at other:9092 knows this: ask its console"):
+        client.send(MetadataRequest(), MetadataResponse, 1)
+    parts.close()
+
+
+async def test_a_leader_that_does_not_answer_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    parts = DataBroker(tmp_path)
+    other = OtherBroker()
+    other.answer = failed(LeaderNotAvailableError("broker 2 does not answer"))
+    broker = replace(parts.broker, loop=asyncio.get_running_loop(), peers=cast(Any, other))
+    client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+    with pytest.raises(ClientError, match="broker 2 does not answer"):
+        await asyncio.to_thread(client.send, ListOffsetsRequest(topics=[]), ListOffsetsResponse, 5)
+    parts.close()

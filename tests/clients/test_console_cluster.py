@@ -1,0 +1,77 @@
+"""The console of members of a cluster: what other members lead is shown too, with the caller's own rights."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.clients.test_cluster_start import NODES, cluster
+from tests.support.admin import Admin
+from tests.support.cluster_clients import WAIT_S
+from tidelog.console.rendering import link
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+PARTITIONS, RECORDS = 4, 10
+TOPIC = "spread"
+GROUP = "readers"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A cluster of two members with a topic whose partitions have one replica each, and a group that has read it."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as (_, found):
+        Admin(found["bootstrap"]).create(TOPIC, PARTITIONS, {"min.insync.replicas": "1"})
+        producer = Producer({"bootstrap.servers": found["bootstrap"]})
+        for number in range(RECORDS):
+            for partition in range(PARTITIONS):
+                producer.produce(TOPIC, f"value {partition}.{number}", partition=partition)
+        assert producer.flush(WAIT_S) == 0
+        consumer = Consumer(
+            {"bootstrap.servers": found["bootstrap"], "group.id": GROUP, "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([TOPIC])
+        read = 0
+        while read < PARTITIONS * RECORDS:
+            read += consumer.poll(WAIT_S) is not None
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        yield found
+
+
+def get(console: str, path: str) -> tuple[int, str]:
+    """Status and text of a page."""
+    try:
+        with urllib.request.urlopen(console + path, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def leaders(text: str) -> set[str]:
+    """The leaders that a topic's page names."""
+    return set(re.findall(r'</a></th><td class="number">(\d+)</td>', text))
+
+
+def test_records_of_each_partition_are_shown_on_each_member(found: dict[str, Any]) -> None:
+    for member in found["brokers"]:
+        for partition in range(PARTITIONS):
+            status, text = get(member["console"], link("topics", TOPIC, "records", partition=partition))
+            assert status == 200, text[-800:]
+            assert [f"value {partition}.{number}" in text for number in range(RECORDS)] == [True] * RECORDS
+            status, text = get(member["console"], link("topics", TOPIC, "records", partition, 7))
+            assert status == 200, text[-800:]
+            assert f"value {partition}.7" in text
+
+
+def test_a_topic_has_the_offsets_of_all_partitions(found: dict[str, Any]) -> None:
+    for member in found["brokers"]:
+        status, text = get(member["console"], link("topics", TOPIC))
+        assert status == 200
+        assert len(leaders(text)) == NODES
+        assert text.count(f'<td class="number">{RECORDS}</td><td class="number">{RECORDS}</td>') == PARTITIONS
