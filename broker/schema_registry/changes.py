@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tidelog.broker.schema_registry import errors
+from tidelog.broker.schema_registry.contexts import context_in
 from tidelog.broker.schema_registry.formats.schema import Source
 from tidelog.broker.schema_registry.records import (
     AVRO,
@@ -115,8 +116,11 @@ def _with_references(state: State, kind: str, text: str, references: tuple[Refer
     return Source(kind, text, tuple((reference.name, schema.text) for reference, schema in found))
 
 
-def check_references(state: State, submission: Submission) -> None:
-    """Raise RegistryError for a reference to a softly deleted version, which may go for good at any time."""
+def check_references(state: State, subject: str, submission: Submission) -> None:
+    """Raise RegistryError for a reference to a softly deleted version, which may go for good at any time; an import is
+    of schemas that were registered, whatever has become of them."""
+    if state.mode_of(subject) == "IMPORT":
+        return
     for one in submission.references:
         schema = state.version(one.subject, one.version)
         if schema is None or schema.deleted:
@@ -159,7 +163,9 @@ def version_of(state: State, subject: str, number: int, *, deleted: bool = False
 
 
 def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
-    """Raise RegistryError where the mode forbids to change a subject, or to register with a given id."""
+    """Raise RegistryError where the mode forbids the change or the id that is given, and for a context alone."""
+    if submission is not None and subject == context_in(subject):
+        raise errors.invalid_subject(subject)
     mode = state.mode_of(subject)
     if mode.startswith("READONLY"):
         raise errors.not_permitted(f"Subject {subject} is in read-only mode")

@@ -18,6 +18,11 @@ def context_in(subject: str) -> str:
     return subject[: end + 1] if subject.startswith(":.") and end > 0 else ""
 
 
+def written_in(subject: str, context: str) -> str:
+    """Return a subject as a reference of a context's schema names it: one of the default context with ``:.:``."""
+    return f":{DEFAULT}:{subject}" if context and not context_in(subject) else subject
+
+
 def qualified(subject: str, prefix: str) -> str:
     """Return a subject with its context: the one that it names, else that of ``prefix``."""
     own = context_in(subject)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tidelog.broker.schema_registry.contexts import context_in, qualified, written_in
+
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
 """In the order in which Confluent's registry tells them."""
@@ -133,8 +135,9 @@ _KNOWN = frozenset({"subject", "version", "id", "schema", "schemaType", "referen
 def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
     """Return the schema of a SCHEMA record. Raises MalformedRecordError."""
     try:
+        context = context_in(str(value["subject"]))
         references = tuple(
-            Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
+            Reference(str(one["name"]), qualified(str(one["subject"]), context), int(one["version"]))
             for one in value.get("references") or ()
         )
         return RegisteredSchema(
@@ -167,7 +170,9 @@ def described(schema: RegisteredSchema) -> dict[str, Any]:
     if schema.schema_type != AVRO:
         found["schemaType"] = schema.schema_type
     if schema.references:
-        found["references"] = [one._asdict() for one in schema.references]
+        context = context_in(schema.subject)
+        named = (one._replace(subject=written_in(one.subject, context)) for one in schema.references)
+        found["references"] = [one._asdict() for one in named]
     return found
 
 

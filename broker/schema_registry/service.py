@@ -113,7 +113,7 @@ class Registry:
                 known = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
                 if known is not None and submission.id in (None, known.id):
                     return known
-                changes.check_references(state, submission)
+                changes.check_references(state, subject, submission)
                 if state.mode_of(subject) != "IMPORT":
                     await self._check_compatible(state, subject, parsed)
                 before = state.changes

@@ -118,7 +118,11 @@ def _checked(fields: list[Any]) -> list[Any]:
 
 
 class Writer:
-    """A schema in Avro's own order; attributes that Avro does not know in theirs, or in that of the alphabet."""
+    """A schema in Avro's own order; attributes that Avro does not know in theirs, or in that of the alphabet.
+
+    Where that is asked for, orders inside such attributes and defaults mean nothing either, nor does that of aliases,
+    an empty ``doc`` of a named type, or a decimal's scale of 0: Confluent's registry writes one text for them, too.
+    """
 
     def __init__(self, *, is_sorted: bool = False) -> None:
         self._is_sorted = is_sorted
@@ -126,7 +130,14 @@ class Writer:
     def _foreign(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
         """Select the attributes that are not known."""
         names = [name for name in node if name not in known]
-        return {name: node[name] for name in (sorted(names) if self._is_sorted else names)}
+        if not self._is_sorted:
+            return {name: node[name] for name in names}
+        if node.get("logicalType") == "decimal" and node.get("scale") == 0:
+            names.remove("scale")
+        return {name: in_order(node[name]) for name in sorted(names)}
+
+    def _aliases(self, names: list[str]) -> list[str]:
+        return sorted(set(names)) if self._is_sorted else names
 
     def write(self, node: Any, space: str) -> Any:
         """Return the node as it is written within a namespace."""
@@ -153,22 +164,31 @@ class Writer:
         for attribute in _ORDERS[kind]:
             if attribute == "fields":
                 found["fields"] = [self._write_field(one, inside) for one in node["fields"]]
-            elif attribute in node:
+            elif attribute in node and not (self._is_sorted and attribute == "doc" and not node["doc"]):
                 found[attribute] = node[attribute]
-        found |= self._foreign(node, found.keys() | _OWN)
+        found |= self._foreign(node, _OWN.union(_ORDERS[kind]))
         if node.get("aliases"):
-            found["aliases"] = [_relative(full_name(one, inside), inside) for one in node["aliases"]]
+            found["aliases"] = self._aliases([_relative(full_name(one, inside), inside) for one in node["aliases"]])
         return found
 
     def _write_field(self, field: dict[str, Any], space: str) -> dict[str, Any]:
         found = {each: field[each] for each in _FIELD_ORDER if each in field}
         found["type"] = self.write(field["type"], space)
+        if self._is_sorted and "default" in found:
+            found["default"] = in_order(found["default"])
         if found.get("order") == "ascending":
             del found["order"]
         found |= self._foreign(field, (*_FIELD_ORDER, "aliases"))
         if field.get("aliases"):
-            found["aliases"] = field["aliases"]
+            found["aliases"] = self._aliases(field["aliases"])
         return found
+
+
+def in_order(value: Any) -> Any:
+    """Return JSON whose objects have their names in the order of the alphabet."""
+    if isinstance(value, dict):
+        return {name: in_order(value[name]) for name in sorted(value)}
+    return [in_order(one) for one in value] if isinstance(value, list) else value
 
 
 def _relative(name: str, space: str) -> str:

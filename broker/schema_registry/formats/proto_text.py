@@ -1,15 +1,17 @@
 """A Protobuf file descriptor as ``.proto`` text: the opposite of protoc, for descriptors that clients send.
 
-Compiling the text gives the descriptor again, but for custom options, which stay in no descriptor readably, and
-comments. Names of types are whole and begin with a dot. Any thread.
+Compiling the text gives the descriptor again, but for comments. Names of types and of custom options are whole and
+begin with a dot. Custom options are bytes to a descriptor as it is decoded: ``know_options`` makes them readable where
+their definitions are at hand, and others are left out. Any thread.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
+from google.protobuf import text_encoding, text_format
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -17,6 +19,8 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     ServiceDescriptorProto,
 )
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 MAX_FIELD = 2**29
 MAX_ENUM = 2**31 - 1
@@ -24,6 +28,22 @@ _KINDS = FieldDescriptorProto.Type.items()
 SCALARS = {number: name.removeprefix("TYPE_").lower() for name, number in _KINDS}
 _NAMED = (FieldDescriptorProto.TYPE_MESSAGE, FieldDescriptorProto.TYPE_ENUM, FieldDescriptorProto.TYPE_GROUP)
 _QUOTED = (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
+
+
+def know_options(file: FileDescriptorProto, imports: Iterable[FileDescriptorProto]) -> FileDescriptorProto:
+    """Return the file with the custom options that it and its imports define as fields.
+
+    ``imports`` come in an order in which each is after those that it imports. Raises TypeError for a file that these do
+    not complete.
+    """
+    pool = DescriptorPool()
+    for one in (*imports, file):
+        pool.AddSerializedFile(one.SerializeToString())
+    try:
+        kind = pool.FindMessageTypeByName(FileDescriptorProto.DESCRIPTOR.full_name)
+    except KeyError:  # without an import of descriptor.proto there are no custom options
+        return file
+    return cast(FileDescriptorProto, GetMessageClass(kind).FromString(file.SerializeToString()))
 
 
 def text_of(file: FileDescriptorProto) -> str:
@@ -164,20 +184,26 @@ def camel_case(name: str) -> str:
 
 
 def _options(options: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the options that are set, but for custom ones."""
+    """Yield the options that are set and known."""
     for field, value in options.ListFields():
-        if field.is_extension or field.name in ("map_entry", "uninterpreted_option"):
+        if field.name in ("map_entry", "uninterpreted_option") and not field.is_extension:
             continue
+        name = f"{prefix}(.{field.full_name})" if field.is_extension else f"{prefix}{field.name}"
         for one in value if field.is_repeated else (value,):
-            if field.message_type is not None:
-                yield from _options(one, f"{prefix}{field.name}.")
+            if field.message_type is None:
+                yield f"{name} = {_constant(field, one)}"
+            elif field.is_extension:
+                yield f"{name} = {{ {text_format.MessageToString(one, as_one_line=True, as_utf8=True)} }}"
             else:
-                yield f"{prefix}{field.name} = {_constant(field, one)}"
+                yield from _options(one, f"{name}.")
 
 
 def _constant(field: Any, value: Any) -> str:
     if field.enum_type is not None:
-        return str(field.enum_type.values_by_number[value].name)
+        known = field.enum_type.values_by_number.get(value)
+        return str(value) if known is None else str(known.name)
+    if isinstance(value, bytes):
+        return f'"{text_encoding.CEscape(value, as_utf8=False)}"'
     if isinstance(value, bool):
         return "true" if value else "false"
     return _quoted(value) if isinstance(value, str) else str(value)

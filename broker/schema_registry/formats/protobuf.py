@@ -16,14 +16,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from tidelog.broker.schema_registry.formats.proto_text import text_of
+from tidelog.broker.schema_registry.formats.proto_text import know_options, text_of
 from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
 
 MAIN = "tidelog_schema.proto"
@@ -35,16 +35,33 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
 def parse(source: Source) -> ParsedSchema:
     """Read a schema. Raises InvalidSchemaError."""
-    text = source.text.strip()
-    if _BASE64.fullmatch(text):
-        text = text_of(decode_descriptor(text))
-    found = compile_files({**dict(source.references), MAIN: text})
-    own = next(one for one in found.file if one.name == MAIN)
-    imports = tuple(one for one in found.file if one.name != MAIN)
+    text, imported = source.text.strip(), dict(source.references)
+    sent = decode_descriptor(text) if _BASE64.fullmatch(text) else None
+    own, imports = compile_main(imported, text if sent is None else text_of(sent))
+    if sent is not None:
+        sent.name = MAIN
+        text = text_with_options(sent, imports)
+        own, imports = compile_main(imported, text)  # a second time, as custom options need what the first one brought
+    written, normalized = (text_with_options(one, imports) for one in (own, sort_imports(own)))
     own.ClearField("name")
     serialized = base64.b64encode(own.SerializeToString(deterministic=True)).decode()
     model = {"file": own, "imports": imports, "serialized": serialized}
-    return ParsedSchema(source, text, text_of(own), model, text_of(sort_imports(own)))
+    return ParsedSchema(source, text, written, model, normalized)
+
+
+def compile_main(imported: Mapping[str, str], text: str) -> tuple[FileDescriptorProto, tuple[FileDescriptorProto, ...]]:
+    """Compile a schema; the result has its imports, too, each after those that it needs. Raises InvalidSchemaError."""
+    found = compile_files({**imported, MAIN: text})
+    own = next(one for one in found.file if one.name == MAIN)
+    return own, tuple(one for one in found.file if one.name != MAIN)
+
+
+def text_with_options(file: FileDescriptorProto, imports: Sequence[FileDescriptorProto]) -> str:
+    """Return the text of a file with its custom options. Raises InvalidSchemaError."""
+    try:
+        return text_of(know_options(file, imports))
+    except (TypeError, DecodeError) as error:
+        raise InvalidSchemaError(f"the descriptor is not whole: {error}") from None
 
 
 def sort_imports(file: FileDescriptorProto) -> FileDescriptorProto:

@@ -222,6 +222,23 @@ async def test_modes_hold(tmp_path: Path) -> None:
         assert await client.get("/mode/s?defaultToGlobal=true") == {"mode": "IMPORT"}
 
 
+async def test_an_import_may_refer_to_a_deleted_version(tmp_path: Path) -> None:
+    """An exporter sends versions first, and their deletions after them or before what refers to them."""
+    async with registry(tmp_path) as client:
+        await client.register("inner", A)
+        await client.ask("DELETE", "/subjects/inner/versions/1")
+        await client.ask("PUT", "/mode/outer", {"mode": "IMPORT"})
+        assert await client.register("outer", U, references=to_a(1), id=9, version=3) == 9
+        assert (await client.get("/subjects/outer/versions/3"))["references"] == to_a(1)
+        assert (await client.ask("DELETE", "/subjects/inner/versions/1?permanent=true"))[1]["error_code"] == 42206
+
+
+async def test_a_context_is_no_subject(tmp_path: Path) -> None:
+    async with registry(tmp_path) as client:
+        assert await client.register(":.shop:", A) == 42208
+        assert await client.get("/contexts") == ["."]
+
+
 async def test_deletions_are_soft_and_then_for_good(tmp_path: Path) -> None:
     async with registry(tmp_path) as client:
         await client.register("s", A)
@@ -385,6 +402,25 @@ async def test_another_registrys_records_are_ours(tmp_path: Path) -> None:
         client.append((key, None))
         assert await client.get("/subjects/s/versions") == [2]
         assert [decode_key(b"{}"), decode_value(None)] == [None, None]
+
+
+async def test_references_of_another_registrys_records_are_to_their_own_context(tmp_path: Path) -> None:
+    """Confluent's registry writes a reference as it was sent."""
+    inner, other = A, '{"type":"enum","name":"A","symbols":[]}'
+    schemas = [("inner", 1, other, []), (":.shop:inner", 2, inner, []), (":.shop:near", 3, U, to_a(1)),
+               (":.shop:far", 4, U, [{**to_a(1)[0], "subject": ":.:inner"}])]  # fmt: skip
+    async with registry(tmp_path) as client:
+        for subject, number, text, references in schemas:
+            key = {"keytype": "SCHEMA", "subject": subject, "version": 1, "magic": 1}
+            value = {"subject": subject, "version": 1, "id": number, "schema": text, "references": references}
+            client.append((json.dumps(key).encode(), json.dumps(value).encode()))
+        assert await client.get("/subjects/:.shop:inner/versions/1/referencedby") == [3]
+        assert await client.get("/subjects/inner/versions/1/referencedby") == [4]
+        far = (await client.get("/subjects/:.shop:far/versions/1"))["references"]
+        assert await client.register(":.shop:again", U, references=far) == 4
+        await client.ask("DELETE", "/subjects/:.shop:far/versions/1")
+    async with registry(tmp_path) as client:
+        assert await client.get("/subjects/inner/versions/1/referencedby") == [4]
 
 
 async def test_no_success_before_the_record_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified
+from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified, written_in
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,9 @@ def test_a_subject_keeps_the_context_that_it_names(subject: str, prefix: str, wh
 def test_the_context_of_a_subject_is_read() -> None:
     names = ("orders", ":.shop:a:b", ":", ":.")
     assert [context_in(name) for name in names] == ["", ":.shop:", "", ""]
+
+
+@pytest.mark.parametrize("context", ["", ":.shop:"])
+@pytest.mark.parametrize("subject", ["orders", ":.shop:orders", ":.other:orders"])
+def test_what_a_reference_is_written_as_names_the_same_subject(subject: str, context: str) -> None:
+    assert qualified(written_in(subject, context), context) == subject

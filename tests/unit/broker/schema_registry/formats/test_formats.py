@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -64,6 +65,36 @@ def test_avro_is_written_in_its_own_order(given: Any, written: str) -> None:
     found = avro(given)
     assert found.canonical == written
     assert parse(Source("AVRO", written)).canonical == written
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            {"type": "string", "x": {"b": [{"d": 1, "c": 2}], "a": 0}},
+            {"type": "string", "x": {"a": 0, "b": [{"c": 2, "d": 1}]}},
+        ),
+        ({"type": "int", "b": 1, "a": 2}, {"type": "int", "a": 2, "b": 1}),
+        (
+            record("R", {"name": "m", "type": {"type": "map", "values": "int"}, "default": {"b": 1, "a": 2}}),
+            record("R", {"name": "m", "type": {"type": "map", "values": "int"}, "default": {"a": 2, "b": 1}}),
+        ),
+        (record("R", aliases=["B", "A", "B"]), record("R", aliases=["A", "B"], doc="")),
+        (
+            record("R", {"name": "a", "type": "int", "aliases": ["z", "y"]}),
+            record("R", {"name": "a", "type": "int", "aliases": ["y", "z"]}),
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0},
+            {"type": "bytes", "precision": 4, "logicalType": "decimal"},
+        ),
+    ],
+)  # fmt: skip
+def test_orders_that_mean_nothing_make_one_normalized_avro_schema(one: Any, other: Any) -> None:
+    found, equal = avro(one), avro(other)
+    assert found.canonical != equal.canonical
+    assert found.normalized == equal.normalized
+    assert parse(Source("AVRO", found.normalized)).normalized == found.normalized
 
 
 @pytest.mark.parametrize(
@@ -197,6 +228,57 @@ def test_imports_of_a_protobuf_schema_are_its_references() -> None:
     assert [one.name for one in found.model["imports"]] == ["sub/inner.proto"]
     with pytest.raises(InvalidSchemaError, match=r"sub/inner\.proto"):
         parse(Source("PROTOBUF", outer))
+
+
+OPTIONS = """syntax = "proto3"; package x; import "google/protobuf/descriptor.proto"; import "tags.proto";
+enum Level { LOW = 0; HIGH = 1; }
+message Rule { string text = 1; repeated int32 numbers = 2; bytes raw = 3; }
+extend google.protobuf.FieldOptions { Rule rule = 50001; repeated Level levels = 50002; double weight = 50003; }
+extend google.protobuf.MessageOptions { bool audited = 50004; bytes mark = 50005; }
+option (other.owner) = "billing";
+message A {
+  option (audited) = true; option (mark) = "\\001\\"x";
+  string a = 1 [
+    (rule) = { text: "say \\"ä\\"" numbers: [1, 2] raw: "\\377" }, (levels) = LOW, (levels) = HIGH, (weight) = -1.5];
+  oneof choice { option (other.tag) = "one"; int32 b = 2 [deprecated = true, (x.weight) = inf]; }
+}
+enum E { option (other.kind) = 7; ZERO = 0 [(other.label) = "none"]; }
+service S { option (other.kept) = true; rpc Get(A) returns (A) { option (other.cost) = 12; } }
+"""
+TAGS = """syntax = "proto2"; package other; import "google/protobuf/descriptor.proto";
+extend google.protobuf.FileOptions { optional string owner = 50001; }
+extend google.protobuf.OneofOptions { optional string tag = 50001; }
+extend google.protobuf.EnumOptions { optional sint32 kind = 50001; }
+extend google.protobuf.EnumValueOptions { optional string label = 50001; }
+extend google.protobuf.ServiceOptions { optional bool kept = 50001; }
+extend google.protobuf.MethodOptions { optional fixed64 cost = 50001; }
+"""
+
+
+def test_custom_options_are_written() -> None:
+    references = (("tags.proto", TAGS),)
+    found = parse(Source("PROTOBUF", OPTIONS, references))
+    sent = parse(Source("PROTOBUF", found.model["serialized"], references))
+    assert sent.model["file"] == found.model["file"]
+    assert sent.identity == found.identity
+    assert parse(Source("PROTOBUF", found.normalized, references)).identity == found.identity
+    without = parse(Source("PROTOBUF", OPTIONS.replace("(x.weight) = inf", "(x.weight) = 0"), references))
+    assert without.identity != found.identity
+
+
+def test_custom_options_without_their_definition_are_left_out() -> None:
+    options = descriptor_pb2.FieldOptions.FromString(b"\x8a\xb5\x18\x01x")
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
+    file.message_type.add(name="A").field.add(name="a", number=1, type=9, label=1, options=options)
+    found = parse(Source("PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
+    assert "string a = 1;" in found.canonical
+
+
+def test_a_descriptor_that_is_not_whole_is_refused() -> None:
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
+    file.message_type.add(name="A").field.add(name="a", number=1, type=11, label=1, type_name=".B")
+    with pytest.raises(InvalidSchemaError):
+        parse(Source("PROTOBUF", base64.b64encode(file.SerializeToString()).decode()))
 
 
 @pytest.mark.parametrize("text", ["message A {", "AAAA", 'syntax = "proto3"; message A { B b = 1; }'])
