@@ -3,8 +3,8 @@
     page's thread   Cluster -> LocalClient: encodes, waits, decodes, as over the network
     loop thread     Dispatcher: the same handlers, the same checks of the caller's ACLs, long requests in steps
 
-Records and offsets of partitions that another broker leads are asked of that one under the broker's own name, once
-its own authorizer has found that the caller may know them (``LeaderClient``).
+Records and offsets of partitions that another broker leads are asked of that one, under this broker's name
+(``LeaderClient``). Before, this broker's authorizer has to find that the caller may know them.
 
 So the functions of ``tidelog.client.admin`` serve the console and the command line alike. A request that takes longer
 than the time-out is given up, and the next one has a connection of its own.

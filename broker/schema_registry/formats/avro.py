@@ -120,8 +120,8 @@ def _checked(fields: list[Any]) -> list[Any]:
 class Writer:
     """A schema in Avro's own order; attributes that Avro does not know in theirs, or in that of the alphabet.
 
-    Where that is asked for, orders inside such attributes and defaults mean nothing either, nor does that of aliases,
-    an empty ``doc`` of a named type, or a decimal's scale of 0: Confluent's registry writes one text for them, too.
+    In that of the alphabet are then what such attributes and defaults hold, and aliases. An empty ``doc`` of a named
+    type and a decimal's scale of 0 are left out, as Confluent's registry does.
     """
 
     def __init__(self, *, is_sorted: bool = False) -> None:
