@@ -109,7 +109,7 @@ class Asker:
             raise ClientError(str(error)) from None
 
     def _check_topics(self, request: LeaderRequest) -> None:
-        """Raises TopicAuthorizationFailedError unless the caller may know what the request asks. Loop thread."""
+        """Raise TopicAuthorizationFailedError unless the caller may know what the request asks. Loop thread."""
         authorizer = self.broker.authorizer
         if authorizer is None:
             return
@@ -178,7 +178,7 @@ class LeaderClient(Client):
         """Do nothing: the connection is the broker's."""
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Any version of any API: the broker's connection knows what the other side serves."""
+        """Return any version of any API: the broker's connection knows what the other side serves."""
         return dict.fromkeys(ApiKey, (0, NEWEST))
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
@@ -205,7 +205,7 @@ class LocalCluster(Cluster):
         return self.leader(topic, partition) == self._own_address()
 
     def coordinator(self, key: str, key_type: int) -> Client:
-        """This broker, where it is the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        """Return this broker, where it is the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
         client = super().coordinator(key, key_type)
         if isinstance(client, LeaderClient):
             raise ClientError(ELSEWHERE.format(client.bootstrap))
