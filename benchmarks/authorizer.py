@@ -53,7 +53,7 @@ class Side:
         self._context.principal = Principal("User", "ann")
 
     def microseconds(self, frame: bytes) -> float:
-        """CPU of one of REQUESTS such requests."""
+        """Measure the CPU of one of REQUESTS such requests."""
         dispatch, context = self._dispatcher.dispatch, self._context
         began = time.process_time()
         for _ in range(REQUESTS):

@@ -115,7 +115,7 @@ class Bystander:
             raise self.failure
 
     def take_longest_s(self) -> float:
-        """The longest wait since the last call; one that is under way counts as long as it has lasted."""
+        """Return the longest wait since the last call; one that is under way counts as long as it has lasted."""
         with self._lock:
             longest, self._longest_s = self._longest_s, 0.0
             waiting = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
@@ -142,20 +142,20 @@ class Bystander:
 
 
 def connect(port: int) -> socket.socket:
-    """A connection whose every wait ends."""
+    """Open a connection whose every wait ends."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One response without its length. Raises EOFError when the broker closes."""
+    """Receive one response without its length. Raises EOFError when the broker closes."""
     (size,) = struct.unpack(">i", receive_exactly(connection, 4))
     return receive_exactly(connection, size)
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """``size`` bytes. Raises EOFError."""
+    """Receive ``size`` bytes. Raises EOFError."""
     received = bytearray(size)
     view = memoryview(received)
     while view:
@@ -167,7 +167,7 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def ask(port: int, hostile: Hostile) -> bytes:
-    """The response to a request on a connection of its own. Raises EOFError, ConnectionError."""
+    """Send a request on a connection of its own; return the response. Raises EOFError, ConnectionError."""
     with connect(port) as connection:
         connection.sendall(hostile.frame())
         return receive(connection)
@@ -230,12 +230,12 @@ def answer_to(port: int, frame: bytes) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """The broker's resident memory."""
+    """Read the broker's resident memory."""
     return parse_rss_bytes(Path(f"/proc/{pid}/status").read_text())
 
 
 def longest_turn_ms(bootstrap: str) -> float:
-    """The broker's longest turn since this was last asked, in milliseconds of CPU time."""
+    """Read the broker's longest turn since this was last asked, in milliseconds of CPU time."""
     host, port = admin_address(bootstrap)
     with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=ANSWER_S) as page:
         found = LONGEST_TURN.search(page.read().decode())
@@ -244,7 +244,7 @@ def longest_turn_ms(bootstrap: str) -> float:
 
 
 def end_offset(port: int, topic: str) -> int:
-    """The end of a topic's first partition; -1 where there is none yet."""
+    """Ask for the end of a topic's first partition; -1 where there is none yet."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
     response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, lambda: request)))[4:], 1)
@@ -253,7 +253,7 @@ def end_offset(port: int, topic: str) -> int:
 
 
 def check_records(port: int, expected: int) -> None:
-    """Raises RuntimeError unless the bystander's records are all there."""
+    """Raise RuntimeError unless the bystander's records are all there."""
     end = end_offset(port, TOPIC)
     if end != expected:
         raise RuntimeError(f"{expected} records were acknowledged, the log ends at {end}")
@@ -278,12 +278,12 @@ class DataRequest:
             answer_to(port, frame)
 
     def frame(self) -> bytes:
-        """The request as it is sent."""
+        """Encode the request as it is sent."""
         return self._row.frame(self._topic)
 
 
 def requests(only: str, first: str) -> list[Request]:
-    """The rows whose name has ``only`` in it, from the first one on that has ``first`` in it."""
+    """Select the rows whose name has ``only`` in it, from the first one on that has ``first`` in it."""
     data = [DataRequest(row, f"data-{number}") for number, row in enumerate(DATA_ROWS)]
     found: list[Request] = [*hostile_requests(node_id=1), *data]
     begin = next(number for number, request in enumerate(found) if first.lower() in request.name.lower())
@@ -302,7 +302,7 @@ def row_range(text: str) -> slice:
 def rows(
     new_broker: Callable[[], BrokerProcess], turn_ms: Callable[[BrokerProcess], float | None], left: list[Request]
 ) -> Iterator[Row]:
-    """All requests, one after the other, beside a bystander; on a new broker after one that did not serve them."""
+    """Send all requests, one after the other, beside a bystander; on a new broker after one that did not serve them."""
     while left:
         broker = new_broker().start()
         is_whole = True
@@ -321,7 +321,7 @@ def rows(
 
 
 def format_row(row: Row) -> str:
-    """One line of the table."""
+    """Write one line of the table."""
     turn = "-" if row.turn_ms is None else f"{row.turn_ms:.1f}"
     return (
         f"| {row.name} | {row.request_bytes / 1e6:.2f} | {row.cpu_s:.2f} | {turn} | {row.wait_ms:.0f} "

@@ -56,7 +56,7 @@ _CLEANED = re.compile(r"([\d.,]+) MB of log processed in [\d.,]+ seconds \(([\d.
 
 
 def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
-    """One round of Tidelog's cleaner; seconds, bytes and records per second, CPU seconds."""
+    """Run one round of Tidelog's cleaner; return seconds, bytes and records per second, CPU seconds."""
     partition = TopicPartition(data.name, 0)
     shutil.rmtree(directory, ignore_errors=True)
     size = place(made, directory / partition.directory_name)
@@ -107,7 +107,9 @@ class LoggingKafka(ApacheKafka):
 
 
 def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str, float]]:
-    """Kafka's rounds over copies of the data set, in the order they were done. Raises MissingToolError."""
+    """Run Kafka's rounds over copies of the data set; return them in the order they were done. Raises
+    MissingToolError.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     shutil.rmtree(directory, ignore_errors=True)
@@ -135,7 +137,9 @@ def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str,
 
 
 def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
-    """Seconds of each round as Kafka logs them, and the node's processor time from the end of one to the next's."""
+    """Watch the rounds: seconds of each as Kafka logs them, and the node's processor time from the end of one to the
+    next's.
+    """
     used: list[CpuTime] = []
     last = cpu_time(node.pid)
     deadline = time.monotonic() + KAFKA_TIMEOUT_S
@@ -149,13 +153,13 @@ def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
 
 
 def cleaned(log: Path) -> list[float]:
-    """Seconds of each round that Kafka's log tells of."""
+    """Read the seconds of each round that Kafka's log tells of."""
     found = _CLEANED.findall(log.read_text(errors="replace").replace(",", ""))
     return [float(size) / float(rate) for size, rate in found if float(size) > 1]
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cleaner", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="DATA SET", help=f"of {', '.join(DATA_SETS)}; default: {', '.join(DEFAULT)}"
@@ -169,7 +173,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measure(data: DataSet, options: argparse.Namespace) -> Comparison:
-    """Both cleaners over one data set; prints as it goes."""
+    """Measure both cleaners over one data set; prints as it goes."""
     made = make(data, options.directory / "data")
     ours = [clean_here(data, made, options.directory / "tidelog") for _ in range(options.rounds)]
     theirs: list[dict[str, float]] = []

@@ -39,7 +39,7 @@ class DataSet:
     in_turn: bool = False
 
     def key_numbers(self, first: int, count: int) -> Numbers:
-        """The keys of records ``first`` and following."""
+        """Return the keys of records ``first`` and following."""
         if self.in_turn:
             turns = np.arange(first, first + count, dtype=np.uint64) % np.uint64(self.keys)
             # A permutation: multiplication by an odd number modulo a power of two.
@@ -83,7 +83,7 @@ class Template:
             position = raw.find(b"#" * KEY_DIGITS, position + len(payload))
 
     def fill(self, base_offset: int, keys: Numbers) -> Iterator[bytes]:
-        """Batches with these keys, whole batches only."""
+        """Yield batches with these keys, whole batches only."""
         count = len(keys) // self.records
         batches = np.tile(self.bytes, (count, 1))
         digits = digits_of(keys[: count * self.records]).reshape(count, self.records, KEY_DIGITS)
@@ -103,13 +103,13 @@ class Template:
 
 
 def digits_of(numbers: Numbers) -> Digits:
-    """Decimal digits, one row per number."""
+    """Compute decimal digits, one row per number."""
     powers = 10 ** np.arange(KEY_DIGITS - 1, -1, -1)
     return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
 
 
 def make(data: DataSet, directory: Path) -> Path:
-    """The data set's closed segments and its empty active one in ``directory``/name; made once. Returns that path."""
+    """Make the data set's closed segments and its empty active one in ``directory``/name, once. Returns that path."""
     path = directory / data.name
     if (path / "done").exists():
         return path
@@ -134,7 +134,7 @@ def make(data: DataSet, directory: Path) -> Path:
 
 
 def segment_name(base_offset: int) -> str:
-    """The record file of a segment."""
+    """Name the record file of a segment."""
     return f"{base_offset:020d}.log"
 
 

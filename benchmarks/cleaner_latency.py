@@ -36,7 +36,7 @@ ASIDE = "aside"
 
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
-    """``tidelog compaction run TOPIC --wait``, in this process."""
+    """Run ``tidelog compaction run TOPIC --wait``, in this process."""
     status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}")
     if status != HTTPStatus.OK or any("error" in entry for entry in answer):
         raise RuntimeError(f"cleaning {topic}: {status} {answer}")
@@ -77,8 +77,9 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
 
 
 def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
-    """Round trips in µs: alone, beside busy processes, beside the first round, beside rounds, and into the very
-    partitions they clean."""
+    """Measure round trips in µs: alone, beside busy processes, beside the first round, beside rounds, and into the very
+    partitions they clean.
+    """
     first = DATA_SETS["first"]
     make(first, directory / "data")
     logs = [replace(first, name=f"first-{number}") for number in range(2 * rounds)]
@@ -97,7 +98,7 @@ def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
 
 
 def measure_rounds(bootstrap: str, aside: Producer, topics: list[str]) -> dict[str, list[float]]:
-    """Round trips beside a round over each topic in turn: every other one into the topic itself."""
+    """Measure round trips beside a round over each topic in turn: every other one into the topic itself."""
     again, beside, inside = aside.run_for(2.0), [], []
     for number, topic in enumerate(topics):
         clean = partial(clean_and_wait, bootstrap, topic)
@@ -135,7 +136,7 @@ class Producer:
         self._socket.close()
 
     def once(self) -> float:
-        """One round trip in µs."""
+        """Measure one round trip in µs."""
         begin = time.perf_counter()
         self._socket.sendall(self._frame)
         (size,) = _LENGTH.unpack(self._socket.recv(4, socket.MSG_WAITALL))
@@ -143,7 +144,7 @@ class Producer:
         return (time.perf_counter() - begin) * 1e6
 
     def run_for(self, seconds: float) -> list[float]:
-        """Round trips for so long."""
+        """Measure round trips for so long."""
         end = time.perf_counter() + seconds
         times = []
         while time.perf_counter() < end:
@@ -151,7 +152,7 @@ class Producer:
         return times
 
     def run_while(self, work: Callable[[], None]) -> list[float]:
-        """Round trips for as long as ``work`` takes in a thread of its own."""
+        """Measure round trips for as long as ``work`` takes in a thread of its own."""
         thread = threading.Thread(target=work)
         thread.start()
         times = []

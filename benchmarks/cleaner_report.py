@@ -20,12 +20,12 @@ class Comparison:
     kafka: Sequence[Mapping[str, float]]
 
     def median(self, figure: str) -> float:
-        """Tidelog's median."""
+        """Compute Tidelog's median."""
         return statistics.median(found[figure] for found in self.tidelog)
 
 
 def cleaner_table(comparisons: Sequence[Comparison]) -> str:
-    """Medians of Tidelog beside Kafka's first (cold) round and its best."""
+    """Write medians of Tidelog beside Kafka's first (cold) round and its best."""
     lines = [
         "| data | Tidelog MB/s | CPU s (user + system) | Kafka cold MB/s | its best | its CPU s | ratio to best "
         "| CPU | read | written | peak RSS MB |",
@@ -49,7 +49,7 @@ def _row(found: Comparison) -> str:
 
 
 def latency_table(phases: Mapping[str, Sequence[float]]) -> str:
-    """Quantiles of round trips in µs for each phase."""
+    """Write quantiles of round trips in µs for each phase."""
     lines = ["| produce, one record | requests | p50 µs | p99 µs | p99.9 µs | max ms | over 10 ms |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|")
     for name, times in phases.items():

@@ -76,7 +76,7 @@ class Amounts(NamedTuple):
 
 
 def measure(kind: str, amounts: Amounts) -> Row:
-    """All rows of one kind."""
+    """Measure all rows of one kind."""
     with tempfile.TemporaryDirectory() as directory, BrokerCluster(Path(directory), KINDS[kind]) as cluster:
         parts: tuple[Callable[[], Row], ...] = (
             lambda: throughput(cluster, amounts.megabytes),

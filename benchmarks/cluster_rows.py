@@ -37,12 +37,12 @@ Row = dict[str, float]
 
 @cache
 def admin(bootstrap: str) -> AdminClient:
-    """A client for each list of addresses: a new one for each question would compete with the brokers."""
+    """Return a client for each list of addresses: a new one for each question would compete with the brokers."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def create(cluster: BrokerCluster, name: str, replicas: list[int], partitions: int = 1) -> None:
-    """A topic whose partitions all have these replicas."""
+    """Create a topic whose partitions all have these replicas."""
     topic = NewTopic(name, partitions, replica_assignment=[replicas] * partitions)
     (done,) = admin(cluster.bootstrap).create_topics([topic], operation_timeout=WAIT_S).values()
     done.result()
@@ -58,7 +58,7 @@ def are_in_sync(cluster: BrokerCluster, name: str, replicas: list[int], partitio
 
 
 def isr(cluster: BrokerCluster, name: str) -> list[int]:
-    """The in-sync replicas of partition 0, asked from the brokers that run."""
+    """Ask the brokers that run for the in-sync replicas of partition 0."""
     living = ",".join(broker.bootstrap for broker in cluster.brokers.values() if broker.process is not None)
     partition = admin(living).list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
     return [] if partition is None else list(partition.isrs)
@@ -74,7 +74,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def processor_time(cluster: BrokerCluster) -> CpuTime:
-    """Processor time of all brokers so far."""
+    """Sum the processor time of all brokers so far."""
     times = [cpu_time(broker.pid) for broker in cluster.brokers.values() if broker.process is not None]
     return CpuTime(sum(one.user_s for one in times), sum(one.system_s for one in times))
 
@@ -98,7 +98,7 @@ def write(cluster: BrokerCluster, topic: str, megabytes: int) -> None:
 
 
 def throughput(cluster: BrokerCluster, megabytes: int) -> Row:
-    """acks=all with replication factor 3."""
+    """Measure writes with acks=all and replication factor 3."""
     create(cluster, "bulk", [1, 2, 3])
     write(cluster, "bulk", 20)
     before, begin = processor_time(cluster), time.monotonic()
@@ -113,7 +113,7 @@ def throughput(cluster: BrokerCluster, megabytes: int) -> Row:
 
 
 def round_trips(cluster: BrokerCluster, count: int) -> Row:
-    """One record after the other, acknowledged by all."""
+    """Measure one record after the other, acknowledged by all."""
     create(cluster, "single", [1, 2, 3])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
     times = []
@@ -135,7 +135,7 @@ def round_trips(cluster: BrokerCluster, count: int) -> Row:
 
 
 def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
-    """A follower that was away; single records go to its leader all the time."""
+    """Measure how a follower that was away catches up; single records go to its leader all the time."""
     create(cluster, "missed", [1, 2, 3])
     create(cluster, "beside", [1, 2])
     follower = cluster.brokers[3]
@@ -224,7 +224,9 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
-    """A steady rate with acks=all: a record is acknowledged when both followers have it, so this bounds their lag."""
+    """Measure a steady rate with acks=all: a record is acknowledged when both followers have it, so this bounds their
+    lag.
+    """
     create(cluster, "steady", [1, 2, 3])
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 1, "batch.size": BATCH_BYTES, **QUICK}
@@ -258,7 +260,7 @@ def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
 
 
 def fail_over(cluster: BrokerCluster) -> Row:
-    """The leader is killed under a writer; session 3 s, heartbeats each 0.5 s."""
+    """Kill the leader under a writer; session 3 s, heartbeats each 0.5 s."""
     create(cluster, "turns", [2, 1, 3])
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, "request.timeout.ms": 1000, **QUICK}
@@ -286,7 +288,7 @@ def fail_over(cluster: BrokerCluster) -> Row:
 
 
 def start_and_idle(cluster: BrokerCluster) -> Row:
-    """A clean restart with few partitions; then nothing happens."""
+    """Restart cleanly with few partitions; then nothing happens."""
     broker = cluster.brokers[1]
     wait_until(lambda: all(1 in isr(cluster, name) for name in ("bulk", "single", "missed", "turns")))
     broker.terminate()
@@ -306,7 +308,7 @@ def idle_percent(cluster: BrokerCluster) -> float:
 
 
 def many_partitions(cluster: BrokerCluster, count: int) -> Row:
-    """A broker that leads many partitions stops in an orderly way under writers, and starts again."""
+    """Stop a broker that leads many partitions in an orderly way under writers, and start it again."""
     create(cluster, "many", [1, 2, 3], count)
     idle = idle_percent(cluster)
     leader = cluster.brokers[1]

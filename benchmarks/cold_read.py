@@ -44,7 +44,7 @@ def drop_from_cache(directory: Path) -> None:
 
 
 def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
-    """Latencies of single-record round trips until told to stop."""
+    """Measure latencies of single-record round trips until told to stop."""
     latencies = Histogram()
     while not until.is_set():
         latencies.merge(load_requests(broker, HOT, STEP, 1).latency)
@@ -52,7 +52,7 @@ def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
 
 
 def beside(broker: BrokerProcess, seconds: float) -> Histogram:
-    """The steady load for so long."""
+    """Measure the steady load for so long."""
     until = threading.Event()
     timer = threading.Timer(seconds, until.set)
     timer.start()
@@ -60,7 +60,7 @@ def beside(broker: BrokerProcess, seconds: float) -> Histogram:
 
 
 def catch_up(broker: BrokerProcess, size: int) -> tuple[Histogram, float]:
-    """The steady load while a consumer reads ``size`` cold bytes: latencies, MB/s of the consumer."""
+    """Measure the steady load while a consumer reads ``size`` cold bytes: latencies, MB/s of the consumer."""
     until, results = threading.Event(), list[LoadResult]()
 
     def consume() -> None:
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def measure(page: Page, asked: argparse.Namespace) -> None:
-    """The table."""
+    """Write the table."""
     root = Path(tempfile.mkdtemp(prefix="cold-"))
     page.line("| who | beside | requests/s | p50 ms | p99 ms |")
     page.line("|---|---|---:|---:|---:|")

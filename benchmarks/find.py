@@ -68,13 +68,14 @@ BASE_TIMESTAMP = 27
 
 
 def key_of(number: int) -> bytes:
-    """The key of the n-th record."""
+    """Make the key of the n-th record."""
     return b"key-%08d" % number
 
 
 @cache
 def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
-    """A batch whose keys and times are filled in, and where in it the digits of each key are: int64 (records, digits).
+    """Build a batch whose keys and times are filled in, and where in it the digits of each key are: int64 (records,
+    digits).
 
     Building ten million records one by one would take the larger part of the benchmark's time.
     """
@@ -89,7 +90,7 @@ def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64
 
 
 def batch_of(number: int, time_ms: int, value_bytes: int) -> bytearray:
-    """The batch of that number: its records' keys follow on those of the one before."""
+    """Build the batch of that number: its records' keys follow on those of the one before."""
     batch, places = template(value_bytes)
     filled = bytearray(batch)
     keys = np.arange(number * BATCH_RECORDS, (number + 1) * BATCH_RECORDS)
@@ -101,7 +102,7 @@ def batch_of(number: int, time_ms: int, value_bytes: int) -> bytearray:
 
 
 def produce_frame(topic: str, batch_number: int, time_ms: int, value_bytes: int = VALUE_BYTES) -> bytes:
-    """A whole Produce request with one batch."""
+    """Encode a whole Produce request with one batch."""
     data = PartitionProduceData(index=0, records=memoryview(batch_of(batch_number, time_ms, value_bytes)))
     request = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
@@ -142,7 +143,7 @@ def answer(stream: object, sent: deque[float], latencies: list[float]) -> None:
 
 
 def create_topics(bootstrap: str, names: list[str]) -> None:
-    """The benchmark's topics."""
+    """Create the benchmark's topics."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     topics = [NewTopic(name, 1, config=TOPICS[name.rpartition(".")[0]]) for name in names]
@@ -152,7 +153,7 @@ def create_topics(bootstrap: str, names: list[str]) -> None:
 
 
 def lag_of(bootstrap: str) -> float:
-    """The gauge of the indexer."""
+    """Read the gauge of the indexer."""
     from http.client import HTTPConnection
 
     from tidelog.commands.running.compaction import admin_address
@@ -173,7 +174,7 @@ def wait_for_index(bootstrap: str) -> None:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which ``share`` of them lie."""
+    """Return the value below which ``share`` of them lie."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
@@ -186,12 +187,13 @@ class Load:
     value_bytes: int
 
     def frames(self, topic: str, count: int) -> Iterator[bytes]:
-        """Requests for the first ``count`` batches, their times a millisecond apart."""
+        """Iterate over requests for the first ``count`` batches, their times a millisecond apart."""
         return (produce_frame(topic, n, 1_700_000_000_000 + n, self.value_bytes) for n in range(count))
 
 
 def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> None:
-    """Records per second into each kind of topic, in turn; shares are medians of rounds, each beside its plain one.
+    """Measure records per second into each kind of topic, in turn; shares are medians of rounds, each beside its plain
+    one.
 
     Pages of the page cache that the host has to give first make any round three times as slow; so
     each round begins with pages that were in use a moment ago.
@@ -225,7 +227,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
 
 
 def open_log(directory: Path, topic: str) -> UnifiedLog:
-    """The log of a stopped broker."""
+    """Open the log of a stopped broker."""
     root = str(directory)
     config = LogConfig(TOPICS[topic.rpartition(".")[0]])
     partition = TopicPartition(topic, 0)
@@ -250,7 +252,7 @@ def drop_from_page_cache(directory: Path) -> None:
 
 
 def look_up(log: UnifiedLog, indexer: LogIndexer, number: int) -> float:
-    """Milliseconds for one key."""
+    """Look one key up; return milliseconds."""
     began = time.perf_counter()
     found = list(find_newest(log, indexer, Query(key=key_of(number))))
     spent = (time.perf_counter() - began) * 1000
@@ -259,7 +261,7 @@ def look_up(log: UnifiedLog, indexer: LogIndexer, number: int) -> float:
 
 
 def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> None:
-    """Cold and warm look-ups in the log itself."""
+    """Measure cold and warm look-ups in the log itself."""
     generator = random.Random(7)
     log = open_log(directory, topic)
     indexer = LogIndexer(log)
@@ -276,7 +278,7 @@ def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> N
 
 
 def cold_look_up(directory: Path, topic: str, number: int) -> float:
-    """A look-up whose index and record are on disk only: opened, then dropped from the page cache, then asked."""
+    """Look up what is on disk only, index and record: opened, then dropped from the page cache, then asked."""
     log = open_log(directory, topic)
     indexer = LogIndexer(log)
     indexer.configure()
@@ -287,7 +289,7 @@ def cold_look_up(directory: Path, topic: str, number: int) -> float:
 
 
 def measure_full_scan(bootstrap: str, topic: str, records: int) -> float:
-    """Seconds a consumer takes to read everything and compare each key."""
+    """Measure the seconds a consumer takes to read everything and compare each key."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Assigned
 
@@ -335,7 +337,7 @@ def main() -> None:
 
 
 def measure_served(page: Page, broker: Broker, records: int, phases: Collection[str]) -> None:
-    """Lag when producers stop, look-ups over HTTP, a consumer that reads everything."""
+    """Measure lag when producers stop, look-ups over HTTP, a consumer that reads everything."""
     batches = records // BATCH_RECORDS
     create_topics(broker.bootstrap, ["keys.look-up"])
     frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))

@@ -34,7 +34,7 @@ WARM_UP_SECONDS = 2.0
 
 
 def request() -> bytes:
-    """One Produce request of one record."""
+    """Encode one Produce request of one record."""
     data = [PartitionProduceData(index=0, records=memoryview(build_batch([Record(0, 1_700_000_000_000, None, VALUE)])))]
     body = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=TOPIC, partition_data=data)])
     frame = HEADER + body.encode(7)
@@ -42,7 +42,7 @@ def request() -> bytes:
 
 
 def disk_alone(directory: Path, seconds: float) -> tuple[float, Histogram]:
-    """Syncs a second of one file that grows by a record at a time."""
+    """Measure syncs a second of one file that grows by a record at a time."""
     latencies, deadline = Histogram(), time.perf_counter() + seconds
     with (directory / "alone").open("wb", buffering=0) as file:
         while (begin := time.perf_counter_ns()) < deadline * 1e9:
@@ -53,7 +53,7 @@ def disk_alone(directory: Path, seconds: float) -> tuple[float, Histogram]:
 
 
 def load(broker: BrokerProcess, producers: int, seconds: float) -> tuple[float, Histogram]:
-    """Acknowledgements a second and their latencies."""
+    """Measure acknowledgements a second and their latencies."""
     frame, latencies = request(), Histogram()
     sent: dict[socket.socket, int] = {}
     with selectors.DefaultSelector() as selector:
@@ -80,7 +80,7 @@ def load(broker: BrokerProcess, producers: int, seconds: float) -> tuple[float, 
 
 
 def show(page: Page, words: Sequence[object], rate: float, latencies: Histogram) -> None:
-    """One line of the table."""
+    """Write one line of the table."""
     figures = [f"{rate:,.0f}", f"{latencies.percentile_us(50) / 1000:.2f}", f"{latencies.percentile_us(99) / 1000:.2f}"]
     page.line("| " + " | ".join([*map(str, words), *figures]) + " |")
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def measure(page: Page, asked: argparse.Namespace) -> None:
-    """The table."""
+    """Write the table."""
     root = Path(tempfile.mkdtemp(prefix="fsync-"))
     page.line("| who | producers | acknowledged/s | p50 ms | p99 ms |")
     page.line("|---|---:|---:|---:|---:|")

@@ -27,7 +27,9 @@ _HEAD = struct.Struct(">ihhih")
 
 
 def frame_of(request: Message, version: int, correlation_id: int = 0, *, is_flexible: bool = False) -> bytes:
-    """A request, length prefix included, without a client id; a flexible version's header ends with its tags, none."""
+    """Encode a request, length prefix included, without a client id; a flexible version's header ends with its tags,
+    none.
+    """
     body = request.encode(version)
     if is_flexible:
         body = b"\x00" + body
@@ -43,11 +45,11 @@ class Wire:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Frames that are whole."""
+        """Send frames that are whole."""
         self.socket.sendall(data)
 
     def answer(self) -> memoryview:
-        """The next answer's body."""
+        """Receive the next answer's body."""
         while len(self._buffer) < 4 or len(self._buffer) < 4 + int.from_bytes(self._buffer[:4], "big"):
             received = self.socket.recv(1 << 20)
             assert received, "the broker closed the connection"
@@ -57,7 +59,7 @@ class Wire:
         return body
 
     def ask(self, request: Message, version: int, response_type: type[Any]) -> Any:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         self.send(frame_of(request, version))
         return response_type.decode(self.answer(), version)
 

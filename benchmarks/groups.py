@@ -101,14 +101,14 @@ def commit_request(group_id: str, partitions: int) -> OffsetCommitRequest:
 
 
 def commit(connection: Wire, group_id: str, partitions: int) -> int:
-    """The error code of the first partition."""
+    """Commit offsets; return the error code of the first partition."""
     response = connection.ask(commit_request(group_id, partitions), COMMIT_VERSION, OffsetCommitResponse)
     code: int = response.topics[0].partitions[0].error_code
     return code
 
 
 def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """The median of several groups."""
+    """Measure how long groups take to be stable: the median of several."""
     times = []
     for number in range(asked.rounds + 1):
         members = [Member(broker.host, broker.port, f"joined-{number}") for _ in range(MEMBERS)]
@@ -137,7 +137,7 @@ def many_groups(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def commits(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Requests a second with windows that are kept full."""
+    """Measure requests a second with windows that are kept full."""
     connections = [wire(broker) for _ in range(CONNECTIONS)]
     frames = [frame_of(commit_request(f"commits-{index}", 1), COMMIT_VERSION) for index in range(CONNECTIONS)]
 
@@ -167,7 +167,7 @@ def commits(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def transactions(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """One producer, one partition."""
+    """Measure transactions of one producer into one partition."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "bench", "linger.ms": 0})
     producer.init_transactions(60)
 
@@ -215,7 +215,7 @@ def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def shares(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """A group before it warms the broker up; the client is a new process each time."""
+    """Measure share groups. One before them warms the broker up; the client is a new process each time."""
     topic = f"{TOPIC}-shares"
     Topics(broker.bootstrap).create(topic, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 10**7})
@@ -254,7 +254,7 @@ def performance(printed: str) -> dict[str, str]:
 
 
 def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """The median of several groups; the last one's members then send heartbeats."""
+    """Measure streams groups: the median of several; the last one's members then send heartbeats."""
     times, counts, members = [], [], list[TaskMember]()
     for number in range(asked.rounds + 1):
         for member in members:
@@ -322,7 +322,7 @@ WORK: dict[str, Callable[[BrokerProcess, argparse.Namespace], list[Row]]] = {
 
 
 def measure(launch: Callable[[Path], BrokerProcess], root: Path, asked: argparse.Namespace) -> list[Row]:
-    """All figures of one broker."""
+    """Measure all figures of one broker."""
     with launch(root) as broker:
         topics = Topics(broker.bootstrap)
         topics.create(TOPIC, PARTITIONS)

@@ -15,7 +15,7 @@ SUB_BUCKETS = 1 << SUB_BITS
 
 
 def bucket_of(ns: int) -> int:
-    """The bucket that counts a latency of ``ns`` nanoseconds."""
+    """Return the bucket that counts a latency of ``ns`` nanoseconds."""
     if ns < SUB_BUCKETS:
         return ns
     shift = ns.bit_length() - 1 - SUB_BITS
@@ -23,7 +23,7 @@ def bucket_of(ns: int) -> int:
 
 
 def highest_ns(bucket: int) -> int:
-    """The largest latency in nanoseconds that a bucket counts."""
+    """Return the largest latency in nanoseconds that a bucket counts."""
     if bucket < SUB_BUCKETS:
         return bucket
     shift = bucket // SUB_BUCKETS - 1
@@ -58,7 +58,8 @@ class Histogram:
         return self.buckets.total()
 
     def percentile_us(self, percent: float) -> float:
-        """The smallest latency in microseconds that ``percent`` of all values do not exceed; 0 where there are none.
+        """Find the smallest latency in microseconds that ``percent`` of all values do not exceed; 0 where there are
+        none.
 
         It is the upper bound of its bucket: never flattering, at most 0.8 % too high.
         """

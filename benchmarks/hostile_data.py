@@ -40,7 +40,7 @@ class HostileRequest(NamedTuple):
 
 
 def framed(api_key: int, version: int, body: bytes) -> bytes:
-    """A request of the client ``raw``, length in front."""
+    """Encode a request of the client ``raw``, length in front."""
     header = struct.pack(">hhih", api_key, version, 1, 3) + b"raw"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -65,7 +65,7 @@ def fetch(topic: str, version: int, partition: int = 0) -> bytes:
 
 
 def batch_around(section: bytes, codec: int, count: int = 1) -> bytearray:
-    """A batch with a good header and checksum whose compressed records section is ``section``."""
+    """Build a batch with a good header and checksum whose compressed records section is ``section``."""
     made = build_batch([Record(0, TIMESTAMP_MS, b"k", b"v")])[:61] + section
     struct.pack_into(">i", made, 8, len(made) - LOG_OVERHEAD)
     struct.pack_into(">h", made, 21, codec)
@@ -76,7 +76,7 @@ def batch_around(section: bytes, codec: int, count: int = 1) -> bytearray:
 
 
 def empty_parts(codec: CompressionType) -> bytes:
-    """A megabyte of gzip members, lz4 frames or snappy chunks that hold nothing."""
+    """Build a megabyte of gzip members, lz4 frames or snappy chunks that hold nothing."""
     part = {
         GZIP: lambda: gzip.compress(b"", 1),
         LZ4: lambda: bytes(lz4.frame.compress(b"")),
@@ -87,7 +87,7 @@ def empty_parts(codec: CompressionType) -> bytes:
 
 
 def small_records(count: int, offset_delta: int | None = None) -> bytes:
-    """A section of ``count`` records of one byte, with offset deltas from 0, or all of them the same."""
+    """Build a section of ``count`` records of one byte, with offset deltas from 0, or all of them the same."""
     section = bytearray()
     for number in range(count):
         append_record(section, Record(number if offset_delta is None else offset_delta, 0, None, b"v"), 0, 0)
@@ -95,18 +95,18 @@ def small_records(count: int, offset_delta: int | None = None) -> bytes:
 
 
 def lying_batch(count: int) -> bytearray:
-    """Records whose offset deltas are all 0: the broker has to renumber them one by one."""
+    """Build records whose offset deltas are all 0: the broker has to renumber them one by one."""
     one = small_records(1)
     return batch_around(zstandard.ZstdCompressor().compress(one * count), ZSTD, count)
 
 
 def many_headers() -> bytearray:
-    """One record of nearly a megabyte of headers, each of two bytes."""
+    """Build one record of nearly a megabyte of headers, each of two bytes."""
     return build_batch([Record(0, TIMESTAMP_MS, None, b"v", [("", None)] * 480_000)])
 
 
 def old_set(count: int, magic: int, codec: int = 0) -> bytes:
-    """Messages of one byte. A wrapper's are the same message again and again."""
+    """Build messages of one byte. A wrapper's are the same message again and again."""
     one = build_message_set([Record(0, TIMESTAMP_MS, None, b"v")], MessageSetOptions(magic))
     if not codec:
         return one * count
@@ -117,12 +117,12 @@ def old_set(count: int, magic: int, codec: int = 0) -> bytes:
 
 
 def zeros(size: int, codec: int) -> bytearray:
-    """One record that packs well."""
+    """Build one record that packs well."""
     return build_batch([Record(0, TIMESTAMP_MS, None, bytes(size))], BatchOptions(compression=codec))
 
 
 def digits(size: int) -> bytearray:
-    """Records that are dear to recompress, and pack well."""
+    """Build records that are dear to recompress, and pack well."""
     text = b"".join(b"%d," % (number * number % 100_003) for number in range(100_003))
     text = text * (size // len(text) + 1)
     records = [Record(0, TIMESTAMP_MS, None, text[: size // 2]), Record(1, TIMESTAMP_MS, None, text[size // 2 : size])]

@@ -47,10 +47,10 @@ class Hostile(NamedTuple):
     build: Callable[[], Message]
 
     def prepare(self, port: int) -> None:
-        """Nothing: what these name is there, or is not meant to be."""
+        """Prepare nothing: what these name is there, or is not meant to be."""
 
     def frame(self) -> bytes:
-        """The request with its length in front, correlation id 7."""
+        """Encode the request with its length in front, correlation id 7."""
         request = self.build()
         key = ApiKey(request.API_KEY)
         header = struct.pack(">hhih", key, self.version, 7, 1) + b"h"
@@ -61,7 +61,7 @@ class Hostile(NamedTuple):
 
 
 def deletions(count: int) -> Hostile:
-    """DeleteTopics of names that do not exist."""
+    """Build DeleteTopics of names that do not exist."""
 
     def build() -> Message:
         return DeleteTopicsRequest(topics=[DeleteTopicState(name=f"none-{number}") for number in range(count)])
@@ -70,14 +70,14 @@ def deletions(count: int) -> Hostile:
 
 
 def descriptions(count: int, node_id: int) -> Hostile:
-    """DescribeConfigs of the broker, again and again."""
+    """Build DescribeConfigs of the broker, again and again."""
     resource = DescribeConfigsResource(resource_type=BROKER, resource_name=str(node_id))
     name = f"DescribeConfigs, the broker {count:,} times"
     return Hostile(name, 4, lambda: DescribeConfigsRequest(resources=[resource] * count))
 
 
 def metadata_of_one(count: int) -> Hostile:
-    """Metadata of one name, again and again."""
+    """Build Metadata of one name, again and again."""
 
     def build() -> Message:
         topics = [MetadataRequestTopic(name=WIDE_TOPIC + "-none")] * count
@@ -87,7 +87,7 @@ def metadata_of_one(count: int) -> Hostile:
 
 
 def creating_metadata(count: int) -> Hostile:
-    """Metadata that would create as many topics as it names."""
+    """Build Metadata that would create as many topics as it names."""
 
     def build() -> Message:
         topics = [MetadataRequestTopic(name=f"auto-{number}") for number in range(count)]
@@ -97,7 +97,7 @@ def creating_metadata(count: int) -> Hostile:
 
 
 def list_offsets(count: int) -> Hostile:
-    """ListOffsets of partitions that do not exist, but for the first ones."""
+    """Build ListOffsets of partitions that do not exist, but for the first ones."""
 
     def build() -> Message:
         partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(count)]
@@ -121,7 +121,7 @@ def fetch(count: int) -> Hostile:
 
 
 def committed_offsets(count: int) -> Hostile:
-    """OffsetFetch of one group's partitions."""
+    """Build OffsetFetch of one group's partitions."""
 
     def build() -> Message:
         topics = [OffsetFetchRequestTopics(name=WIDE_TOPIC, partition_indexes=list(range(count)))]
@@ -131,7 +131,7 @@ def committed_offsets(count: int) -> Hostile:
 
 
 def commits(count: int) -> Hostile:
-    """OffsetCommit for a group without members."""
+    """Build OffsetCommit for a group without members."""
 
     def build() -> Message:
         partitions = [
@@ -145,7 +145,7 @@ def commits(count: int) -> Hostile:
 
 
 def record_deletions(count: int) -> Hostile:
-    """DeleteRecords in partitions of which a part exists."""
+    """Build DeleteRecords in partitions of which a part exists."""
 
     def build() -> Message:
         partitions = [DeleteRecordsPartition(partition_index=number, offset=0) for number in range(count)]
@@ -156,7 +156,7 @@ def record_deletions(count: int) -> Hostile:
 
 
 def made_topics() -> Iterator[Hostile]:
-    """Topics that are created, and deleted."""
+    """Yield requests that create topics, and delete them."""
     names = [f"made-{number}" for number in range(MADE_TOPICS)]
     topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
     created = CreateTopicsRequest(topics=topics, timeout_ms=60_000)
@@ -166,7 +166,7 @@ def made_topics() -> Iterator[Hostile]:
 
 
 def hostile_requests(node_id: int) -> Iterator[Hostile]:
-    """The requests of the table. ``node_id`` is the broker's."""
+    """Yield the requests of the table. ``node_id`` is the broker's."""
     for count in (20_000, 49_000, 262_144):
         yield deletions(count)
     for count in (1_000, 30_000):

@@ -48,7 +48,7 @@ class Step:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.load", description="Load a Kafka broker in steps of rate.")
     parser.add_argument("--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT")
     parser.add_argument("--rates", default=DEFAULT_RATES, help="requests each second of each step, comma separated")
@@ -65,7 +65,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_step(asked: argparse.Namespace, topics: Topics, rate: float) -> Step:
-    """One rate on a fresh topic."""
+    """Run one rate on a fresh topic."""
     host, _, port = asked.bootstrap.rpartition(":")
     topic = f"load-{os.getpid()}-{rate:g}"
     topics.create(topic, asked.partitions)
@@ -90,19 +90,19 @@ def run_step(asked: argparse.Namespace, topics: Topics, rate: float) -> Step:
 
 
 def line(name: str, rate: float, histogram: Histogram) -> str:
-    """Percentiles in milliseconds, in one line of the table."""
+    """Write percentiles in milliseconds, in one line of the table."""
     values = "".join(f"{histogram.percentile_us(percent) / 1000:>10.3f}" for percent in PERCENTS)
     return f"{name:<12}{rate:>10,.0f}{values}"
 
 
 def header() -> str:
-    """The first line of the table."""
+    """Write the first line of the table."""
     names = "".join(f"{'max' if percent == 100 else f'p{percent:g}':>10}" for percent in PERCENTS)
     return f"{'ms':<12}{'per s':>10}{names}"
 
 
 def run_steps(asked: argparse.Namespace) -> list[Step]:
-    """All steps, each printed as it ends; stops after the first that saturates."""
+    """Run all steps, each printed as it ends; stop after the first that saturates."""
     topics = Topics(asked.bootstrap)
     steps = []
     print(header())
@@ -120,7 +120,7 @@ def run_steps(asked: argparse.Namespace) -> list[Step]:
 
 
 def curves(steps: Sequence[Step]) -> dict[str, Sequence[float]]:
-    """Percentiles in microseconds by name, one value a step."""
+    """Collect percentiles in microseconds by name, one value a step."""
     found: dict[str, Sequence[float]] = {}
     for percent in (50.0, 99.0, 99.9):
         found[f"acknowledge p{percent:g}"] = [step.result.latency.percentile_us(percent) for step in steps]

@@ -16,7 +16,9 @@ CHUNK_BYTES = 1 << 20
 
 
 def describe() -> str:
-    """Processor, cores, memory, kernel and Python in one line; a warning where Tidelog is measured uncompiled."""
+    """Describe processor, cores, memory, kernel and Python in one line; with a warning where Tidelog is measured
+    uncompiled.
+    """
     cpuinfo = Path("/proc/cpuinfo").read_text()
     models = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
@@ -34,7 +36,7 @@ def require_compiled() -> None:
 
 
 def commit() -> str:
-    """The commit of this checkout, marked where tracked files of the product differ from it."""
+    """Name the commit of this checkout, marked where tracked files of the product differ from it."""
     head = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", "*.py", "*.c", "*.h", "pyproject.toml")
     return f"{head} with changes" if changed else head or "unknown"

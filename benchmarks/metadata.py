@@ -58,7 +58,7 @@ MB = 1e6
 
 
 def change(topic: str, number: int) -> bytes:
-    """One request that changes one config of one topic."""
+    """Encode one request that changes one config of one topic."""
     config = AlterableConfig(name="retention.ms", config_operation=0, value=str(86_400_000 + number % 1000))
     resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])
     frame = HEADER + IncrementalAlterConfigsRequest(resources=[resource]).encode(0)
@@ -66,7 +66,7 @@ def change(topic: str, number: int) -> bytes:
 
 
 def alter_configs(broker: BrokerProcess, clients: int, seconds: float) -> tuple[float, Histogram]:
-    """Answered changes a second and their latencies."""
+    """Measure answered changes a second and their latencies."""
     latencies, number = Histogram(), 0
     sent: dict[socket.socket, tuple[int, str]] = {}
     with selectors.DefaultSelector() as selector:
@@ -92,7 +92,7 @@ def alter_configs(broker: BrokerProcess, clients: int, seconds: float) -> tuple[
 
 
 def create_topics(broker: BrokerProcess, count: int) -> float:
-    """Seconds until one request for so many topics is answered."""
+    """Measure the seconds until one request for so many topics is answered."""
     topics = [CreatableTopic(name=f"made-{count}-{n}", num_partitions=1, replication_factor=1) for n in range(count)]
     with Client(broker.bootstrap, timeout_s=TIMEOUT_S) as client:
         began = time.perf_counter()
@@ -104,7 +104,7 @@ def create_topics(broker: BrokerProcess, count: int) -> float:
 
 
 async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]:
-    """Seconds of a snapshot, and of the longest turn of a loop beside it; medians of some."""
+    """Measure the seconds of a snapshot, and of the longest turn of a loop beside it; medians of some."""
     controller = filled(directory, partitions)
     loop, takes, turns = asyncio.get_running_loop(), [], []
     for _ in range(SNAPSHOTS):
@@ -164,7 +164,7 @@ def starts(directory: Path, partitions: int) -> Starts:
 
 
 def measure(page: Page, asked: argparse.Namespace) -> None:
-    """The tables."""
+    """Write the tables."""
     root = Path(tempfile.mkdtemp(prefix="metadata-"))
     page.line(
         "| who | clients | config changes/s | p50 ms | p99 ms | s for "

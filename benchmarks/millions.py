@@ -82,7 +82,7 @@ def log_bytes(log: MemoryTopicLog) -> int:
 
 
 def grown_by(make: Callable[[], object], log: MemoryTopicLog) -> tuple[float, float]:
-    """Bytes that this takes beside its records in ``log``, and its seconds of CPU."""
+    """Measure the bytes that this takes beside its records in ``log``, and its seconds of CPU."""
     gc.collect()
     before, began = rss_bytes(os.getpid()), time.thread_time()
     make()
@@ -140,7 +140,7 @@ class Held(AbstractContextManager[None]):
 
 
 def producer_ids(count: int) -> Row:
-    """Loaded is the snapshot that a roll writes under the log's lock, read again."""
+    """Measure producer ids. Loaded is the snapshot that a roll writes under the log's lock, read again."""
     with tempfile.TemporaryDirectory() as directory:
         clock = ManualTime()
         state = ProducerStateManager(OsFileSystem(), directory, clock, DAY_MS)

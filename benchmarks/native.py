@@ -24,7 +24,7 @@ class LoadError(RuntimeError):
 
 
 def compiled(name: str) -> Path:
-    """The executable of ``loadgen/<name>.c``. Raises MissingToolError without a C compiler. Any process."""
+    """Compile the executable of ``loadgen/<name>.c``. Raises MissingToolError without a C compiler. Any process."""
     texts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
     directory = BUILD / "loadgen"

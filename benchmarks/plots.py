@@ -13,7 +13,7 @@ PLOT_INSTALL = "pip install 'tidelog[bench]'"
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot for files, or None where it is not installed."""
+    """Import matplotlib's pyplot for files; return None where it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -26,7 +26,9 @@ def pyplot() -> Any:
 
 
 def plot_ratios(rows: Sequence[Row], results: Results, path: Path) -> bool:
-    """One bar for each metric: how many times better than Apache Kafka. False without matplotlib or without figures."""
+    """Plot one bar for each metric: how many times better than Apache Kafka. False without matplotlib or without
+    figures.
+    """
     plt = pyplot()
     bars = []
     for row in rows:
@@ -49,7 +51,7 @@ def plot_ratios(rows: Sequence[Row], results: Results, path: Path) -> bool:
 
 
 def plot_latency(rates: Sequence[float], lines: dict[str, Sequence[float]], path: Path, title: str) -> bool:
-    """Latency percentiles in microseconds against the achieved rate. False without matplotlib."""
+    """Plot latency percentiles in microseconds against the achieved rate. False without matplotlib."""
     plt = pyplot()
     if plt is None:
         return False

@@ -33,7 +33,7 @@ def measure_start(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_memory(run: Run, contender: Contender) -> dict[str, float]:
-    """Resident memory after the start, and after 1 GB went in and out."""
+    """Measure resident memory after the start, and after 1 GB went in and out."""
     with _fresh(run, contender, "memory") as broker:
         time.sleep(SETTLE_S)
         idle = rss_bytes(broker.pid)
@@ -90,7 +90,7 @@ def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def produce_to_all(broker: BrokerProcess, topic: str, partitions: int) -> None:
-    """A record for each partition; tried again while leaders are still being made."""
+    """Produce a record for each partition; try again while leaders are still being made."""
     deadline = time.monotonic() + SERVE_TIMEOUT_S
     while True:
         try:
@@ -102,7 +102,7 @@ def produce_to_all(broker: BrokerProcess, topic: str, partitions: int) -> None:
 
 
 def measure_connections(run: Run, contender: Contender) -> dict[str, float]:
-    """Resident memory for each idle connection that asked once for ApiVersions."""
+    """Measure resident memory for each idle connection that asked once for ApiVersions."""
     _allow_descriptors(run.scale.connections + 1000)
     with _fresh(run, contender, "connections") as broker, ExitStack() as opened:
         time.sleep(SETTLE_S)
@@ -124,7 +124,7 @@ def _allow_descriptors(wanted: int) -> None:
 
 
 def measure_unclean_start(run: Run, contender: Contender) -> dict[str, float]:
-    """kill -9, then start and take a record; what recovery adds to a plain start is scaled to 10 GB of log."""
+    """Kill with -9, then start and take a record; what recovery adds to a plain start is scaled to 10 GB of log."""
     with _fresh(run, contender, "unclean") as broker:
         Topics(broker.bootstrap).create("unclean")
         load_batches(broker, "unclean", run.scale.recovery_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)

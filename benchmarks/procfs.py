@@ -31,13 +31,15 @@ class CpuTime:
 
 
 def parse_stat(text: str, ticks_per_second: int) -> CpuTime:
-    """Processor time of all threads from the text of /proc/PID/stat. A command's name may hold spaces and brackets."""
+    """Parse the processor time of all threads from the text of /proc/PID/stat. A command's name may hold spaces and
+    brackets.
+    """
     fields = text.rpartition(")")[2].split()
     return CpuTime(int(fields[STAT_UTIME]) / ticks_per_second, int(fields[STAT_STIME]) / ticks_per_second)
 
 
 def parse_rss_bytes(status: str) -> int:
-    """Resident memory in bytes from the text of /proc/PID/status.
+    """Parse resident memory in bytes from the text of /proc/PID/status.
 
     Raises ValueError where there is none (a kernel thread, a dead process).
     """
@@ -48,31 +50,33 @@ def parse_rss_bytes(status: str) -> int:
 
 
 def cpu_time(pid: int) -> CpuTime:
-    """Processor time of a process so far, all its threads, without its children."""
+    """Read the processor time of a process so far, all its threads, without its children."""
     return parse_stat(Path(f"/proc/{pid}/stat").read_text(), os.sysconf("SC_CLK_TCK"))
 
 
 def run_time_s(pid: int) -> float:
-    """Processor time of a process's living threads by the scheduler's clock: nanoseconds, where `cpu_time` counts
-    hundredths of a second, without the split.
+    """Read the processor time of a process's living threads by the scheduler's clock: nanoseconds, where `cpu_time`
+    counts hundredths of a second, without the split.
     """
     texts = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(text.split()[0]) for text in texts) / 1e9
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process in bytes."""
+    """Read the resident memory of a process in bytes."""
     return parse_rss_bytes(Path(f"/proc/{pid}/status").read_text())
 
 
 def parse_tree_stat(text: str, ticks_per_second: int) -> tuple[int, float]:
-    """The parent, and the processor time in seconds of a process and of its children that ended and were waited for."""
+    """Parse the parent, and the processor time in seconds of a process and of its children that ended and were waited
+    for.
+    """
     fields = text.rpartition(")")[2].split()
     return int(fields[STAT_PPID]), sum(map(int, fields[STAT_UTIME : STAT_UTIME + 4])) / ticks_per_second
 
 
 def tree_cpu_s(root: int) -> float:
-    """Processor time in seconds of a process and of all that descend from it."""
+    """Sum the processor time in seconds of a process and of all that descend from it."""
     ticks = os.sysconf("SC_CLK_TCK")
     found: dict[int, tuple[int, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -90,6 +94,8 @@ def tree_cpu_s(root: int) -> float:
 
 
 def read_bytes(pid: int) -> int:
-    """Bytes a process has read by system calls so far, from the page cache or not; mapped files do not count."""
+    """Read the bytes a process has read by system calls so far, from the page cache or not; mapped files do not
+    count.
+    """
     lines = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(lines["rchar"])

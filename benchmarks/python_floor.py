@@ -155,13 +155,13 @@ class PythonFloor(Floor):
     name = "python floor"
 
     def command(self) -> list[str]:
-        """This module with port and data file."""
+        """Return the command of this module with port and data file."""
         path = str(self.directory / "records")
         return [sys.executable, "-m", "benchmarks.python_floor", "--serve", str(self.port), path]
 
 
 def measure(broker: BrokerProcess, work: Callable[[], object], payload: int) -> tuple[float, float]:
-    """User and system seconds of ``work`` a gigabyte."""
+    """Measure user and system seconds of ``work`` a gigabyte."""
     before = cpu_time(broker.pid)
     work()
     spent = cpu_time(broker.pid) - before

@@ -43,7 +43,7 @@ SHAPES = ((1_000, 0), (1_000, 3), (16_384, 0), (16_384, 3), (1_000_000, 0))
 
 
 def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) -> int:
-    """One segment of about ``size`` bytes; returns how many batches it holds."""
+    """Write one segment of about ``size`` bytes; return how many batches it holds."""
     directory.mkdir(parents=True)
     options = BatchOptions(producer_id=1, producer_epoch=0, base_sequence=0) if producers else BatchOptions()
     batch = build_batch([Record(0, 1_700_000_000_000, b"k", os.urandom(batch_bytes - 75))], options)
@@ -64,7 +64,7 @@ def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) 
 
 
 def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
-    """Seconds by the clock and of CPU to open the log from its records alone."""
+    """Measure seconds by the clock and of CPU to open the log from its records alone."""
     for name in os.listdir(directory):
         if not name.endswith(".log"):
             os.unlink(directory / name)
@@ -79,7 +79,9 @@ def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
 
 
 def recover_in_kafka(made: Path, directory: Path) -> float:
-    """Seconds that Apache Kafka says it took to load the same segment after a kill; its first, cold, and only round."""
+    """Measure the seconds that Apache Kafka says it took to load the same segment after a kill; its first, cold, and
+    only round.
+    """
     kafka = ApacheKafka(directory)
     with kafka:
         Topics(kafka.bootstrap).create(PARTITION.topic, 1)
@@ -109,7 +111,7 @@ def main() -> None:
 
 
 def measure(page: Page, size: int, *, with_kafka: bool) -> None:
-    """The table."""
+    """Write the table."""
     page.line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
     page.line("|---:|---:|---|---:|---:|---:|---:|")
     for batch_bytes, producers in SHAPES:

@@ -28,12 +28,12 @@ class Results:
             self.values[row, metric, contender].append(value)
 
     def median(self, row: str, metric: str, contender: str) -> float | None:
-        """The median of the rounds, None where the contender did not take part."""
+        """Compute the median of the rounds, None where the contender did not take part."""
         values = self.values.get((row, metric, contender))
         return statistics.median(values) if values else None
 
     def as_json(self) -> str:
-        """All values, one line a metric."""
+        """Write all values, one line a metric."""
         lines = [json.dumps([*key, [round(value, 6) for value in values]]) for key, values in self.values.items()]
         return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -46,7 +46,9 @@ def ratio(metric: Metric, tidelog: float | None, kafka: float | None) -> float |
 
 
 def markdown_table(rows: Sequence[Row], results: Results) -> str:
-    """The table of one run: medians, how Tidelog stands against Kafka and the floor, and whether the aim is met."""
+    """Write the table of one run: medians, how Tidelog stands against Kafka and the floor, and whether the aim is
+    met.
+    """
     lines = [
         "| work | figure | Tidelog | Apache Kafka | better by | floor | aim | met |",
         "|---|---|---:|---:|---:|---:|---|---|",
@@ -90,7 +92,7 @@ def append_section(path: Path, heading: str, body: str) -> None:
 
 
 def missed(rows: Iterable[Row], results: Results) -> list[str]:
-    """The aims that Tidelog missed, in words."""
+    """List the aims that Tidelog missed, in words."""
     found = []
     for row in rows:
         for metric in row.metrics:

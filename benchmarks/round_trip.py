@@ -35,7 +35,7 @@ Client = Callable[[BrokerProcess, float], Histogram]
 
 
 def by_socket(broker: BrokerProcess, seconds: float) -> Histogram:
-    """Latencies of a blocking socket in plain Python."""
+    """Measure latencies of a blocking socket in plain Python."""
     frame = request()
     with socket.create_connection((broker.host, broker.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,7 +49,7 @@ def by_socket(broker: BrokerProcess, seconds: float) -> Histogram:
 
 
 def by_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
-    """Latencies of librdkafka, from ``produce`` to the end of ``flush``."""
+    """Measure latencies of librdkafka, from ``produce`` to the end of ``flush``."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "socket.nagle.disable": True})
 
     def send() -> None:
@@ -63,7 +63,7 @@ def by_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
 
 
 def repeat(send: Callable[[], None], seconds: float) -> Histogram:
-    """Latencies of one call after the other."""
+    """Measure latencies of one call after the other."""
     latencies, deadline = Histogram(), time.perf_counter() + seconds
     while (begin := time.perf_counter()) < deadline:
         send()
@@ -102,7 +102,7 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
 
 
 def compare(page: Page, title: str, client: Client, brokers: list[BrokerProcess], asked: argparse.Namespace) -> None:
-    """The rows of one client: medians of the rounds."""
+    """Write the rows of one client: medians of the rounds."""
     found: dict[str, list[list[float]]] = {broker.name: [] for broker in brokers}
     for broker in brokers:
         client(broker, asked.seconds)  # the JVM compiles

@@ -40,7 +40,7 @@ class Metric:
     digits: int = 2
 
     def aim(self) -> str:
-        """The aim in words, empty where the design sets none."""
+        """Write the aim in words, empty where the design sets none."""
         sign = ">=" if self.more_is_better else "<="
         if self.floor_ratio is not None:
             return f"{sign} {self.floor_ratio:g}x the floor"

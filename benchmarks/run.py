@@ -47,19 +47,21 @@ DISCARD_SOON = {"log.segment.delete.delay.ms": "1000"}
 
 
 def launch_tidelog(directory: Path) -> BrokerProcess:
-    """A Tidelog process, not started."""
+    """Make a Tidelog process, not started."""
     return TidelogProcess(directory, DISCARD_SOON)
 
 
 def launch_kafka(directory: Path) -> BrokerProcess:
-    """An Apache Kafka process, not started; its directory is formatted, so that a start measures the start alone."""
+    """Make an Apache Kafka process, not started; its directory is formatted, so that a start measures the start
+    alone.
+    """
     broker = ApacheKafka(directory, DISCARD_SOON)
     broker.format()
     return broker
 
 
 def contenders(rival: str, tidelog: bool) -> list[Contender]:
-    """The contenders."""
+    """Return the contenders."""
     found = [Contender(TIDELOG, launch_tidelog)] if tidelog else []
     if rival == KAFKA:
         found.append(Contender(KAFKA, launch_kafka))
@@ -67,7 +69,7 @@ def contenders(rival: str, tidelog: bool) -> list[Contender]:
 
 
 def in_turn(taking_part: Sequence[Contender], round_number: int) -> list[Contender]:
-    """The contenders of a round: each round another one begins."""
+    """Order the contenders of a round: each round another one begins."""
     first = round_number % len(taking_part)
     return [*taking_part[first:], *taking_part[:first]]
 
@@ -82,7 +84,7 @@ class Bench:
     results: Results
 
     def measure(self, rows: Sequence[Row]) -> None:
-        """All rows. The serving rows share one warm process of each contender."""
+        """Measure all rows. The serving rows share one warm process of each contender."""
         serving = [row for row in rows if row.serving]
         with ExitStack() as running:
             for contender in self.everyone if serving else ():
@@ -97,7 +99,7 @@ class Bench:
                 self.measure_row(row)
 
     def measure_row(self, row: Row) -> None:
-        """All rounds of one row."""
+        """Measure all rounds of one row."""
         taking_part = [contender for contender in self.everyone if contender.name in row.contenders]
         rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.starts))
         for number in range(rounds if taking_part else 0):
@@ -110,7 +112,7 @@ class Bench:
                     shutil.rmtree(self.work / f"{contender.name}-{row.name}-{number}", ignore_errors=True)
 
     def measure_pairs(self, row: Row) -> None:
-        """Tidelog and the floor, one right after the other: the ratios of their processor time."""
+        """Measure Tidelog and the floor, one right after the other: the ratios of their processor time."""
         pair = [contender for contender in self.everyone if contender.name in (TIDELOG, FLOOR)]
         if len(pair) < 2:
             return
@@ -146,7 +148,7 @@ class Bench:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="benchmarks.run", description="Measure Tidelog beside Apache Kafka.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: small loads, one round, nothing to quote")
     parser.add_argument(

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 
 
 def add_save(parser: argparse.ArgumentParser) -> None:
-    """The option ``--save``."""
+    """Add the option ``--save``."""
     parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")
 
 

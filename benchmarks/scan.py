@@ -68,7 +68,7 @@ def count_by_duckdb(directory: Path) -> int:
 
 
 def best_rate(read: Callable[[], int], rounds: int) -> float:
-    """Rows per second of processor time in the best round."""
+    """Measure rows per second of processor time in the best round."""
     best = 0.0
     for _ in range(rounds):
         began = time.process_time()

@@ -38,7 +38,7 @@ SECTIONS = {
 
 
 def command(name: str, rival: str, *, quick: bool) -> list[str]:
-    """The command of a section."""
+    """Return the command of a section."""
     section = SECTIONS[name]
     words = [sys.executable, "-m", f"benchmarks.{name}", *section.arguments]
     return [*words, *(section.quick if quick else ()), *(() if rival == KAFKA else section.alone)]
@@ -57,7 +57,7 @@ def run_sections(
 
 
 def run_section(words: Sequence[str]) -> str:
-    """Output of a section, or the reason of its failure."""
+    """Run a section; return its output, or the reason of its failure."""
     shown = " ".join(words[1:])
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECTION_TIMEOUT_S, check=False)

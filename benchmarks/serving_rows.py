@@ -40,7 +40,7 @@ def records_per_batch(batch_bytes: int, value_bytes: int) -> int:
 
 
 def serving(contender: Contender) -> BrokerProcess:
-    """The long-lived process of a contender."""
+    """Return the long-lived process of a contender."""
     assert contender.serving is not None, f"{contender.name} is not serving"
     return contender.serving
 
@@ -143,19 +143,19 @@ def _produce(
 
 
 def measure_produce_1000(run: Run, contender: Contender) -> dict[str, float]:
-    """Values of 1,000 B in batches of 1 MB."""
+    """Measure values of 1,000 B in batches of 1 MB."""
     topic = f"produce-1000-{run.round}"
     return _produce(contender, topic, run.scale.payload_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
 
 
 def measure_produce_16k(run: Run, contender: Contender) -> dict[str, float]:
-    """Values of 1,000 B in batches of 16 KiB."""
+    """Measure values of 1,000 B in batches of 16 KiB."""
     topic = f"produce-16k-{run.round}"
     return _produce(contender, topic, run.scale.payload_bytes // 2, LARGE_VALUE_BYTES, JAVA_BATCH_BYTES)
 
 
 def measure_produce_100(run: Run, contender: Contender) -> dict[str, float]:
-    """Values of 100 B in batches of 1 MB."""
+    """Measure values of 100 B in batches of 1 MB."""
     payload = run.scale.small_records * SMALL_VALUE_BYTES
     return _produce(contender, f"produce-100-{run.round}", payload, SMALL_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
 
@@ -184,7 +184,7 @@ def measure_fetch(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_requests(run: Run, contender: Contender) -> dict[str, float]:
-    """100 single-record requests in flight on one connection."""
+    """Measure 100 single-record requests in flight on one connection."""
     broker, topic = serving(contender), f"requests-{run.round}"
     with topic_for(contender, topic), measured(broker) as spent:
         done = load_requests(broker, topic, run.scale.requests, PIPELINE_WINDOW)
@@ -192,7 +192,7 @@ def measure_requests(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_round_trip(run: Run, contender: Contender) -> dict[str, float]:
-    """One single-record request in flight."""
+    """Measure one single-record request in flight."""
     broker, topic = serving(contender), f"round-trip-{run.round}"
     with topic_for(contender, topic), measured(broker) as spent:
         done = load_requests(broker, topic, run.scale.round_trips, 1)

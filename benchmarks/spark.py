@@ -74,7 +74,7 @@ CONTENTS = {SAME: load, RANDOM: load_random}
 
 
 def topic_of(size: str, content: str = SAME) -> str:
-    """The topic with values of a size and content."""
+    """Name the topic with values of a size and content."""
     return f"values-{size.replace(' ', '-').lower()}-{content}"
 
 
@@ -84,14 +84,14 @@ def rows_of(size: str, rows: int) -> int:
 
 
 def median(found: Sequence[Figures]) -> Figures:
-    """The medians, each figure by itself."""
+    """Compute the medians, each figure by itself."""
     return Figures(
         *(statistics.median(getattr(one, name) for one in found) for name in Figures.__slots__),
     )
 
 
 def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figures]:
-    """Medians of all works, taken in turn; a first round warms up and is not counted."""
+    """Measure medians of all works, taken in turn; a first round warms up and is not counted."""
     found: list[list[Figures]] = [[] for _ in works]
     for number in range(rounds + 1):
         for place, work in zip(found, works, strict=True):
@@ -102,7 +102,7 @@ def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figur
 
 
 def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
-    """Reading on every road."""
+    """Measure reading on every road."""
     lines = [
         f"| {content} values | source | Mrow/s | MB/s | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -123,7 +123,7 @@ def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
 
 
 def sink_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Writing on every road."""
+    """Measure writing on every road."""
     lines = [
         "| values | sink | Mrow/s | MB/s of values | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -140,7 +140,7 @@ def sink_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Table of the parts of a write, each with its best round."""
+    """Measure the parts of a write, each with its best round."""
     lines = ["| values | part | s | CPU s/GB | broker CPU s/GB |", "|---|---|---:|---:|---:|"]
     for size, value_bytes in SIZES.items():
         count = rows_of(size, rows)
@@ -177,7 +177,7 @@ def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
 
 
 def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Exports into Iceberg, a core's work."""
+    """Measure exports into Iceberg, a core's work."""
     lines = ["| random values of 100 B | rows in the table | Mrecord/s | Mrecord per CPU s |", "|---|---:|---:|---:|"]
     topic = "changes"
     load_changes(bench, topic, rows, SIZES["100 B"])
@@ -191,7 +191,7 @@ def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def audit_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Audits of logs of their own, which only Tidelog holds."""
+    """Measure audits of logs of their own, which only Tidelog holds."""
     lines = ["| values | audit | GB | GB/s | GB per CPU s |", "|---|---|---:|---:|---:|"]
     for size, value_bytes in SIZES.items():
         topic = f"audited-{topic_of(size)}"
@@ -205,7 +205,7 @@ def audit_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def point_table(bench: Bench, size: float) -> str:
-    """Look-ups in one large log."""
+    """Measure look-ups in one large log."""
     topic = "keyed"
     begin = datetime.datetime.now(datetime.UTC).timestamp()
     count = load_keyed(bench, topic, int(size * GB))
@@ -229,7 +229,7 @@ def point_table(bench: Bench, size: float) -> str:
 
 
 def list_offsets_table(bench: Bench, rounds: int, topic: str) -> str:
-    """ListOffsets on both brokers."""
+    """Measure ListOffsets on both brokers."""
     brokers = (bench.tidelog, bench.kafka)
     works = [partial(list_offsets, bench, broker, topic, LIST_OFFSETS) for broker in brokers]
     lines = ["| ListOffsets of | broker CPU, µs/request | round trip, µs |", "|---|---:|---:|"]
@@ -240,7 +240,7 @@ def list_offsets_table(bench: Bench, rounds: int, topic: str) -> str:
 
 
 def measure(bench: Bench, arguments: argparse.Namespace) -> str:
-    """The chosen sections, printed as they come."""
+    """Measure the chosen sections, printed as they come."""
     rounds, rows, chosen = arguments.rounds, arguments.rows, arguments.only or SECTIONS
     contents = arguments.content or [SAME]
     if SIDE_BY_SIDE.intersection(chosen):
@@ -266,7 +266,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="benchmarks.spark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

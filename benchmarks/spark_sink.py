@@ -109,7 +109,7 @@ def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
 
 
 def measured(name: str, broker: BrokerProcess, work: Callable[[], object]) -> Part:
-    """Time one part."""
+    """Measure one part."""
     before, begin = (run_time_s(os.getpid()), run_time_s(broker.pid)), time.perf_counter()
     work()
     seconds = time.perf_counter() - begin

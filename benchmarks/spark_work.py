@@ -95,13 +95,13 @@ class Road:
 
 
 def kafka_format(bench: Bench, broker: BrokerProcess, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """Spark's own source on a broker."""
+    """Build a query of Spark's own source on a broker."""
     reader = bench.spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     return reader.option("subscribe", topic).options(**options).load()
 
 
 def tidelog_format(bench: Bench, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """Ours, on the files of the running Tidelog."""
+    """Build a query of ours, on the files of the running Tidelog."""
     reader = bench.spark.read.format("tidelog").option("path", str(bench.tidelog_data))
     reader = reader.option("kafka.bootstrap.servers", bench.tidelog.bootstrap)
     return reader.option("subscribe", topic).options(**options).load()
@@ -127,14 +127,14 @@ ROADS = (
 
 
 def load(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProcess]) -> None:
-    """The same topic on each broker: one partition of uncompressed batches as the Java client sends them."""
+    """Write the same topic on each broker: one partition of uncompressed batches as the Java client sends them."""
     for broker in brokers:
         Topics(broker.bootstrap).create(topic, 1, KEEP)
         load_batches(broker, topic, rows * value_bytes, value_bytes, JAVA_BATCH_BYTES)
 
 
 def load_random(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProcess]) -> None:
-    """The same with values that no codec makes smaller."""
+    """Write the same with values that no codec makes smaller."""
     block = random.Random(topic).randbytes(RANDOM_BYTES)
     for broker in brokers:
         Topics(broker.bootstrap).create(topic, 1, KEEP)
@@ -158,7 +158,7 @@ def send(producer: confluent_kafka.Producer, topic: str, value: bytes, key: byte
 
 
 def read_all(bench: Bench, road: Road, topic: str) -> Figures:
-    """Every row into the ``noop`` sink."""
+    """Read every row into the ``noop`` sink."""
     frame = road.open(bench, topic)
     with bench.measured(road.broker(bench)) as found:
         frame.write.format("noop").mode("overwrite").save()
@@ -197,7 +197,7 @@ def write_all(bench: Bench, sink: Sink, rows: int, value_bytes: int) -> Figures:
 
 
 def export_with_spark(bench: Bench, topic: str, table: Path, options: Mapping[str, str]) -> Figures:
-    """Spark's Kafka source on Apache Kafka into Parquet with zstd."""
+    """Export with Spark's Kafka source on Apache Kafka into Parquet with zstd."""
     shutil.rmtree(table, ignore_errors=True)
     frame = kafka_format(bench, bench.kafka, topic, {"includeHeaders": "true", **options})
     with bench.measured(bench.kafka) as found:
@@ -206,7 +206,7 @@ def export_with_spark(bench: Bench, topic: str, table: Path, options: Mapping[st
 
 
 def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
-    """The same by the export job, on Tidelog's files."""
+    """Export the same by the export job, on Tidelog's files."""
     shutil.rmtree(table, ignore_errors=True)
     with bench.measured(bench.tidelog) as found:
         done = export(bench.spark, ExportRequest(source(bench, topic), str(table)))
@@ -215,7 +215,7 @@ def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
 
 
 def load_changes(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
-    """A changelog of random values: three records for each key."""
+    """Write a changelog of random values: three records for each key."""
     Topics(bench.tidelog.bootstrap).create(topic, 1, KEEP)
     block = random.Random(topic).randbytes(RANDOM_BYTES)
     settings = {"bootstrap.servers": bench.tidelog.bootstrap, "linger.ms": 5, "queue.buffering.max.kbytes": 200_000}
@@ -228,7 +228,7 @@ def load_changes(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
 
 
 def export_to_table(bench: Bench, topic: str, mode: str) -> Figures:
-    """The export job into a new Iceberg table, in this process."""
+    """Run the export job into a new Iceberg table, in this process."""
     place = bench.work / f"lake-{uuid.uuid4().hex}"
     place.mkdir()
     target = IcebergTarget(f"sqlite:///{place / 'catalog.db'}", "lake.events", str(place))
@@ -240,7 +240,7 @@ def export_to_table(bench: Bench, topic: str, mode: str) -> Figures:
 
 
 def audit_with_job(bench: Bench, topic: str, *, records: bool) -> Figures:
-    """The audit job; the amount is bytes of the log."""
+    """Run the audit job; the amount is bytes of the log."""
     with bench.measured(bench.tidelog) as found:
         done = audit(bench.spark, AuditRequest(source(bench, topic), records=records))
     found.amount = done.total("bytes_read")
@@ -248,7 +248,7 @@ def audit_with_job(bench: Bench, topic: str, *, records: bool) -> Figures:
 
 
 def source(bench: Bench, topic: str) -> LogSource:
-    """A topic of the running Tidelog."""
+    """Name a topic of the running Tidelog."""
     return LogSource((str(bench.tidelog_data),), choose(topic, None, None), bench.tidelog.bootstrap)
 
 
@@ -263,7 +263,9 @@ class LookUp:
 
 
 def load_keyed(bench: Bench, topic: str, size: int) -> int:
-    """About ``size`` bytes of 1 kB records with keys all different, indexed by key; the number of records."""
+    """Write about ``size`` bytes of 1 kB records with keys all different, indexed by key; return the number of
+    records.
+    """
     Topics(bench.tidelog.bootstrap).create(topic, 1, {**KEEP, "index.keys": "true"})
     settings = {"bootstrap.servers": bench.tidelog.bootstrap, "linger.ms": 20, "batch.size": 900_000}
     producer = confluent_kafka.Producer({**settings, "queue.buffering.max.kbytes": 200_000})
@@ -275,7 +277,7 @@ def load_keyed(bench: Bench, topic: str, size: int) -> int:
 
 
 def look_up(bench: Bench, topic: str, options: Mapping[str, str]) -> LookUp:
-    """A query of ``format("tidelog")`` in this process, without Spark, so that what it reads can be counted."""
+    """Run a query of ``format("tidelog")`` in this process, without Spark, so that what it reads can be counted."""
     given = {"path": str(bench.tidelog_data), "subscribe": topic, **options}
     begin, before = time.perf_counter(), read_bytes(os.getpid())
     reader = TidelogReader(parse_options(given), Columns.all())
@@ -286,7 +288,7 @@ def look_up(bench: Bench, topic: str, options: Mapping[str, str]) -> LookUp:
 
 
 def list_offsets(bench: Bench, broker: BrokerProcess, topic: str, count: int) -> Figures:
-    """``count`` ListOffsets requests as Spark's Kafka source sends them, one after the other on one connection."""
+    """Send ``count`` ListOffsets requests as Spark's Kafka source does, one after the other on one connection."""
     partition = ListOffsetsPartition(partition_index=0, current_leader_epoch=0, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
     body = request.encode(LIST_OFFSETS_VERSION)

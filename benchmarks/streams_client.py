@@ -43,7 +43,7 @@ class TaskMember:
         )
 
     def tell(self) -> None:
-        """A heartbeat that says what it holds."""
+        """Send a heartbeat that says what it holds."""
         held = [TaskIds(subtopology_id="0", partitions=self.tasks)] if self.tasks else []
         self._send(active_tasks=held, standby_tasks=[], warmup_tasks=[])
 
@@ -55,7 +55,7 @@ class TaskMember:
             self.tasks = [index for each in answer.active_tasks for index in each.partitions]
 
     def idle_frame(self) -> bytes:
-        """A heartbeat without news."""
+        """Encode a heartbeat without news."""
         return frame_of(self._request(), 0, is_flexible=True)
 
     def _request(self, **fields: Any) -> StreamsGroupHeartbeatRequest:
@@ -98,7 +98,7 @@ def is_settled(members: list[TaskMember], tasks: int) -> bool:
 
 
 def heartbeats(members: list[TaskMember], count: int) -> float:
-    """Heartbeats without news, windows kept full; seconds for ``count``."""
+    """Send heartbeats without news, windows kept full; return the seconds for ``count``."""
     frames = [member.idle_frame() for member in members]
     began = time.perf_counter()
     for member, frame in zip(members, frames, strict=True):

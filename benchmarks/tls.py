@@ -96,7 +96,7 @@ Figures = dict[tuple[str, str, str], list[tuple[float, float]]]
 
 
 def measure(side: Side, listener: str, number: int, mb: int, figures: Figures | None) -> None:
-    """One topic written and read over a listener."""
+    """Measure one topic written and read over a listener."""
     topic, count = f"{listener}-{number}", mb * 1_000_000 // VALUE_BYTES
     topics = Topics(side.broker.bootstrap)
     topics.create(topic, 1)
@@ -113,13 +113,13 @@ def measure(side: Side, listener: str, number: int, mb: int, figures: Figures | 
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process."""
+    """Read the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 
 
 def shake_hands(side: Side) -> tuple[float, float]:
-    """Milliseconds of processor time for one handshake, and kilobytes that an idle connection holds."""
+    """Measure milliseconds of processor time for one handshake, and kilobytes that an idle connection holds."""
     context = ssl.create_default_context(cafile=str(side.authority))
     before, memory = cpu_time(side.broker.pid), resident_mb(side.broker.pid)
     with ExitStack() as open_ones:

@@ -25,7 +25,7 @@ SECONDS = 0.2
 
 
 def nanoseconds_per_record(count: int) -> float:
-    """The best of some runs over one batch of ``count`` records."""
+    """Measure the best of some runs over one batch of ``count`` records."""
     batch = build_batch([Record(n, NOW_MS + n, b"key", b"v" * VALUE_BYTES) for n in range(count)])
     check = LogValidator(ValidationParams()).validate_and_assign_offsets
     view = memoryview(batch)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(page: Page) -> None:
-    """The table."""
+    """Write the table."""
     page.line("| records in the batch | plain Python, ns/record | compiled, ns/record |")
     page.line("|---:|---:|---:|")
     for count in COUNTS:

@@ -32,12 +32,12 @@ VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 
 
 def console_producer(version: str = kafka_jars.KAFKA_4) -> str:
-    """The class of the console producer: it moved in Kafka 4."""
+    """Name the class of the console producer: it moved in Kafka 4."""
     return "kafka.tools.ConsoleProducer" if version.startswith("3.") else "org.apache.kafka.tools.ConsoleProducer"
 
 
 def dump_log_segments(version: str = kafka_jars.KAFKA_4) -> str:
-    """The class of DumpLogSegments: it moved in Kafka 4."""
+    """Name the class of DumpLogSegments: it moved in Kafka 4."""
     return "kafka.tools.DumpLogSegments" if version.startswith("3.") else "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -59,7 +59,9 @@ def run_tool(
 
 
 def java_command(version: str, options: tuple[str, ...]) -> list[str]:
-    """``java`` with the class path of a Kafka version and quiet logging; a class name and arguments follow."""
+    """Build a command of ``java`` with the class path of a Kafka version and quiet logging; a class name and arguments
+    follow.
+    """
     logging = ["-Dlog4j2.level=WARN"] if int(version.split(".")[0]) >= 4 else []
     return [kafka_jars.java(), *options, *logging, "-cp", kafka_jars.broker_classpath(version)]
 
@@ -99,7 +101,7 @@ class ApacheKafka(BrokerProcess):
         return self.directory / "server.properties"
 
     def properties(self) -> dict[str, str]:
-        """server.properties as it will be written."""
+        """Return server.properties as it will be written."""
         plain = f"{self.host}:{self.port}"
         controller = f"{self.host}:{self.controller_port}"
         return {
@@ -143,7 +145,7 @@ class ApacheKafka(BrokerProcess):
         return super().start()
 
     def command(self) -> list[str]:
-        """The JVM's command line; the comparison fixes its heap."""
+        """Return the JVM's command line; the comparison fixes its heap."""
         return [*java_command(self.version, self.java_options), "kafka.Kafka", str(self._properties_path)]
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -151,5 +153,5 @@ class ApacheKafka(BrokerProcess):
         self.answer_or_fail(deadline, START_POLL_S)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """A JVM stopped by SIGTERM reports the signal, after its orderly stop."""
+        """Return the exit codes of an orderly stop: a JVM that SIGTERM stopped reports the signal."""
         return (0, SIGTERM_EXIT)

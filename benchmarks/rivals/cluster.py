@@ -33,7 +33,7 @@ class Controller(ApacheKafka):
     java_options = ("-Xmx256M",)
 
     def properties(self) -> dict[str, str]:
-        """server.properties as it will be written."""
+        """Return server.properties as it will be written."""
         address = f"{self.host}:{self.port}"
         return {
             "process.roles": "controller",
@@ -48,7 +48,7 @@ class Controller(ApacheKafka):
 
 
 def member_properties(node_id: int, port: int, controller: int, data: Path) -> dict[str, str]:
-    """Keys of a broker of either kind."""
+    """Return keys of a broker of either kind."""
     return {
         "process.roles": "broker",
         "node.id": str(node_id),
@@ -71,7 +71,7 @@ class JavaMember(ApacheKafka):
         self._node_id, self._controller = node_id, controller
 
     def properties(self) -> dict[str, str]:
-        """server.properties as it will be written."""
+        """Return server.properties as it will be written."""
         return member_properties(self._node_id, self.port, self._controller, self.data_directory)
 
 
@@ -107,15 +107,15 @@ class TidelogMember(BrokerProcess):
         return [sys.executable, "-I", "-m", "tidelog.cli"]
 
     def command(self) -> list[str]:
-        """``tidelog serve``."""
+        """Return the command line of ``tidelog serve``."""
         return [*self._tidelog, "serve", "--config", str(self._properties_path), "--log-level", "warning"]
 
     def environment(self) -> dict[str, str]:
-        """The caller's, without settings of brokers."""
+        """Return the caller's environment, without settings of brokers."""
         return {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "TIDELOG_"))}
 
     def stdout(self) -> int:
-        """A pipe: the ready line comes on it."""
+        """Return a pipe: the ready line comes on it."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:

@@ -17,7 +17,7 @@ class Floor(BrokerProcess):
         super().__init__(directory, free_port())
 
     def command(self) -> list[str]:
-        """Port and data file."""
+        """Return the command line with port and data file."""
         return [str(compiled("floor")), str(self.port), str(self.directory / "records")]
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -25,5 +25,5 @@ class Floor(BrokerProcess):
         self.answer_or_fail(deadline, 0.001)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """It handles no signal: SIGTERM ends it."""
+        """Return the exit code: it handles no signal, SIGTERM ends it."""
         return (-15,)

@@ -58,7 +58,7 @@ class Artifact:
     classifier: str = ""
 
     def xml(self) -> str:
-        """The ``<dependency>`` element of a POM."""
+        """Write the ``<dependency>`` element of a POM."""
         kind = f"<classifier>{self.classifier}</classifier>" if self.classifier else ""
         none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
         return (
@@ -68,7 +68,7 @@ class Artifact:
 
 
 def find_tool(name: str, install: str) -> str:
-    """The path of an executable.
+    """Find the path of an executable.
 
     Raises MissingToolError where it is not on PATH.
     """
@@ -79,7 +79,7 @@ def find_tool(name: str, install: str) -> str:
 
 
 def java() -> str:
-    """The ``java`` executable. Raises MissingToolError."""
+    """Find the ``java`` executable. Raises MissingToolError."""
     return find_tool("java", JAVA_INSTALL)
 
 
@@ -100,7 +100,7 @@ class JarSet(NamedTuple):
 
 
 def resolve(name: str, artifacts: Sequence[Artifact], below: Path = BUILD / "kafka") -> Path:
-    """The directory that holds these artifacts' jars and all they depend on; downloaded on the first call.
+    """Return the directory that holds these artifacts' jars and all they depend on; downloaded on the first call.
 
     ``name`` is the directory in ``below``. Raises MissingToolError without Maven or Java, RuntimeError with
     Maven's last lines where it fails. Any thread or process.
@@ -151,13 +151,13 @@ def _copy_dependencies(maven: str, poms: dict[Path, str], below: Path) -> None:
 
 
 def _pom(name: str, artifacts: Sequence[Artifact]) -> str:
-    """The POM of one set."""
+    """Write the POM of one set."""
     dependencies = "\n".join(artifact.xml() for artifact in artifacts)
     return _project(f"rivals-{name}", f"<dependencies>\n{dependencies}\n</dependencies>")
 
 
 def _parent_pom(directories: Iterable[Path]) -> str:
-    """The POM of a project whose modules are the directories beside its own."""
+    """Write the POM of a project whose modules are the directories beside its own."""
     modules = "\n".join(f"<module>../{directory.name}</module>" for directory in directories)
     return _project("rivals", f"<packaging>pom</packaging>\n<modules>\n{modules}\n</modules>")
 
@@ -174,7 +174,9 @@ def _kafka(name: str, version: str, *, bare: bool = False) -> Artifact:
 
 
 def _logging(version: str) -> list[Artifact]:
-    """Kafka 4 logs through log4j 2, which its own jars only need at run time; older ones bring what they need."""
+    """Return the logging of Kafka 4, log4j 2, which its own jars only need at run time; older ones bring what they
+    need.
+    """
     if int(version.split(".")[0]) < 4:
         return []
     group = "org.apache.logging.log4j"
@@ -182,69 +184,69 @@ def _logging(version: str) -> list[Artifact]:
 
 
 def broker_set(version: str = KAFKA_4) -> JarSet:
-    """The broker and its command-line tools."""
+    """Name the jars of the broker and its command-line tools."""
     artifacts = [_kafka(f"kafka_{SCALA}", version), _kafka("kafka-tools", version), _kafka("kafka-tools-api", version)]
     return JarSet(version, (*artifacts, *_logging(version)))
 
 
 def shell_set(version: str = KAFKA_4) -> JarSet:
-    """``kafka-metadata-shell``."""
+    """Name the jars of ``kafka-metadata-shell``."""
     return JarSet(f"shell-{version}", (_kafka("kafka-shell", version), *_logging(version)))
 
 
 def streams_set(version: str = KAFKA_4) -> JarSet:
-    """Kafka Streams."""
+    """Name the jars of Kafka Streams."""
     return JarSet(f"streams-{version}", (_kafka("kafka-streams", version), *_logging(version)))
 
 
 def connect_set(version: str = KAFKA_4) -> JarSet:
-    """Kafka Connect, its file connectors and MirrorMaker 2."""
+    """Name the jars of Kafka Connect, its file connectors and MirrorMaker 2."""
     names = ("connect-runtime", "connect-file", "connect-mirror")
     return JarSet(f"connect-{version}", (*(_kafka(name, version) for name in names), *_logging(version)))
 
 
 def clients_set(version: str = KAFKA_4) -> JarSet:
-    """``kafka-clients`` without what it depends on."""
+    """Name ``kafka-clients`` without what it depends on."""
     return JarSet(f"clients-{version}", (_kafka("kafka-clients", version, bare=True),))
 
 
 def client_set(version: str) -> JarSet:
-    """``kafka-clients``."""
+    """Name the jars of ``kafka-clients``."""
     return JarSet(f"client-runtime-{version}", (_kafka("kafka-clients", version),))
 
 
 def broker_jars(version: str = KAFKA_4) -> Path:
-    """The directory with the jars of the broker and its command-line tools. Raises as `resolve`."""
+    """Return the directory with the jars of the broker and its command-line tools. Raises as `resolve`."""
     return resolve(*broker_set(version))
 
 
 def broker_classpath(version: str = KAFKA_4) -> str:
-    """A Java class path that runs the broker and its tools. Raises as `resolve`."""
+    """Return a Java class path that runs the broker and its tools. Raises as `resolve`."""
     return f"{broker_jars(version)}/*"
 
 
 def shell_classpath(version: str = KAFKA_4) -> str:
-    """A Java class path that runs ``kafka-metadata-shell``. Raises as `resolve`."""
+    """Return a Java class path that runs ``kafka-metadata-shell``. Raises as `resolve`."""
     return f"{resolve(*shell_set(version))}/*"
 
 
 def streams_classpath(version: str = KAFKA_4) -> str:
-    """A Java class path with Kafka Streams and all it needs to run. Raises as `resolve`."""
+    """Return a Java class path with Kafka Streams and all it needs to run. Raises as `resolve`."""
     return f"{resolve(*streams_set(version))}/*"
 
 
 def connect_classpath(version: str = KAFKA_4) -> str:
-    """A Java class path that runs Kafka Connect, its file connectors and MirrorMaker 2. Raises as `resolve`."""
+    """Return a Java class path that runs Kafka Connect, its file connectors and MirrorMaker 2. Raises as `resolve`."""
     return f"{resolve(*connect_set(version))}/*"
 
 
 def clients_jar(version: str = KAFKA_4) -> Path:
-    """The one ``kafka-clients`` jar of a version, without its dependencies. Raises as `resolve`."""
+    """Return the one ``kafka-clients`` jar of a version, without its dependencies. Raises as `resolve`."""
     return resolve(*clients_set(version)) / f"kafka-clients-{version}.jar"
 
 
 def client_classpath(version: str) -> str:
-    """A Java class path with ``kafka-clients`` of a version and all it needs to run. Raises as `resolve`."""
+    """Return a Java class path with ``kafka-clients`` of a version and all it needs to run. Raises as `resolve`."""
     return f"{resolve(*client_set(version))}/*"
 
 

@@ -32,7 +32,7 @@ class BrokerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago, and that the system gives to no outgoing connection.
+    """Choose a TCP port of 127.0.0.1 that was free a moment ago, and that the system gives to no outgoing connection.
 
     The process that is to have it may start a minute later; those who choose at the same time are in other processes,
     whose ``random`` may have the same seed.
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def ask_api_versions(host: str, port: int, timeout_s: float) -> bool:
-    """True when a broker there answered an ApiVersions request within ``timeout_s``."""
+    """Tell whether a broker there answered an ApiVersions request within ``timeout_s``."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.settimeout(timeout_s)
         connection.sendall(API_VERSIONS_V0)
@@ -73,11 +73,11 @@ class BrokerProcess:
         """From the start of the process to the first answered request, of the last start."""
 
     def command(self) -> list[str]:
-        """The command line to run."""
+        """Return the command line to run."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """The environment of the process."""
+        """Return the environment of the process."""
         return dict(os.environ)
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -117,7 +117,7 @@ class BrokerProcess:
         return self
 
     def stdout(self) -> int:
-        """Path of the process's standard output."""
+        """Return the path of the process's standard output."""
         return subprocess.DEVNULL
 
     def answer_or_fail(self, deadline: float, pause_s: float) -> None:
@@ -130,13 +130,13 @@ class BrokerProcess:
             time.sleep(pause_s)
 
     def output(self) -> str:
-        """The last lines the process printed on standard error, over all its starts."""
+        """Return the last lines the process printed on standard error, over all its starts."""
         if not self.log_path.exists():
             return ""
         return self.log_path.read_bytes()[-OUTPUT_TAIL_BYTES:].decode(errors="replace")
 
     def terminate(self) -> None:
-        """SIGTERM and wait; the process must end cleanly. Raises BrokerError."""
+        """Send SIGTERM and wait; the process must end cleanly. Raises BrokerError."""
         if self.process is None:
             return
         self.process.send_signal(signal.SIGTERM)
@@ -150,11 +150,11 @@ class BrokerProcess:
             raise BrokerError(f"{self.name} ended with {code} on SIGTERM\n{self.output()}")
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """Exit codes of a clean stop on SIGTERM."""
+        """Return the exit codes of a clean stop on SIGTERM."""
         return (0,)
 
     def kill(self) -> None:
-        """kill -9 and wait. Nothing happens when it is not running."""
+        """Kill with -9 and wait. Nothing happens when it is not running."""
         if self.process is None:
             return
         self.process.kill()

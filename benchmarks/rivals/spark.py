@@ -34,7 +34,7 @@ CONNECTOR = (
 
 
 def java_version(printed: str) -> int | None:
-    """The feature number in what ``java -version`` printed: 17 of "17.0.15", 8 of "1.8.0_402"."""
+    """Parse the feature number in what ``java -version`` printed: 17 of "17.0.15", 8 of "1.8.0_402"."""
     found = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(found[1]) if found else None
 
@@ -51,7 +51,7 @@ def require_java() -> None:
 
 
 def connector_jars() -> list[Path]:
-    """The jars of ``format("kafka")``, fetched on the first call. Raises as `resolve`."""
+    """Return the jars of ``format("kafka")``, fetched on the first call. Raises as `resolve`."""
     directory = resolve("connector", CONNECTOR, BUILD / "spark-jars")
     return [directory / f"{artifact.name}-{artifact.version}.jar" for artifact in CONNECTOR]
 
@@ -68,7 +68,7 @@ class SessionPlan:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def configuration(self) -> dict[str, str]:
-        """Spark's settings: quiet, on 127.0.0.1, in UTC; workers run this very interpreter."""
+        """Return Spark's settings: quiet, on 127.0.0.1, in UTC; workers run this very interpreter."""
         return {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
@@ -87,7 +87,7 @@ class SessionPlan:
 
 
 def start_session(plan: SessionPlan) -> SparkSession:
-    """A new session with a JVM of its own; one at a time in a process. Raises MissingToolError without Java."""
+    """Start a new session with a JVM of its own; one at a time in a process. Raises MissingToolError without Java."""
     from pyspark.sql import SparkSession
 
     require_java()

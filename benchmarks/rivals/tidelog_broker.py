@@ -32,17 +32,19 @@ class TidelogProcess(BrokerProcess):
         self.data_directory = directory / "data"
 
     def command(self) -> list[str]:
-        """``tidelog serve`` through this very interpreter, without the environment's Python settings."""
+        """Return the command line of ``tidelog serve`` through this very interpreter, without the environment's Python
+        settings.
+        """
         serve = [sys.executable, "-I", "-m", "tidelog.cli", "serve"]
         pairs = [argument for key, value in self.overrides.items() for argument in ("--override", f"{key}={value}")]
         return [*serve, "--data-dir", str(self.data_directory), "--port", str(self.port), *pairs]
 
     def environment(self) -> dict[str, str]:
-        """The caller's, without KAFKA_* settings: they would configure this broker too."""
+        """Return the caller's environment, without KAFKA_* settings: they would configure this broker too."""
         return {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
 
     def stdout(self) -> int:
-        """A pipe: the ready line comes on it."""
+        """Return a pipe: the ready line comes on it."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:
