@@ -15,6 +15,7 @@ from benchmarks.rivals.process import BrokerProcess
 from tests.support import unit_cost
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess
+from tests.support.collected import pytest_collection  # noqa: F401
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
 from tests.support.last_words import brokers_of

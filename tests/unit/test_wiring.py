@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.collected import no_garbage_collection
 from tidelog.broker.requests.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,8 +74,9 @@ TREES: dict[str, ast.Module] = {}
 @pytest.fixture(scope="module", autouse=True)
 def trees() -> Iterator[None]:
     """Parse all modules, and forget the trees at the end."""
-    TREES.update((relative(path), tree_of(path)) for path in MODULES)
-    NODES.update((id(tree), list(ast.walk(tree))) for tree in TREES.values())
+    with no_garbage_collection():
+        TREES.update((relative(path), tree_of(path)) for path in MODULES)
+        NODES.update((id(tree), list(ast.walk(tree))) for tree in TREES.values())
     yield
     NODES.clear()
     TREES.clear()

@@ -1,0 +1,36 @@
+"""The garbage collector rests while tests are collected, and passes over them later."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tests.support.collected import no_garbage_collection, pytest_collection
+
+
+def test_the_collector_rests_and_goes_on() -> None:
+    with no_garbage_collection():
+        assert not gc.isenabled()
+        with no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_goes_on_after_an_error() -> None:
+    with pytest.raises(KeyError), no_garbage_collection():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_what_was_collected_is_out_of_its_sight() -> None:
+    collection = pytest_collection()
+    next(collection)
+    assert not gc.isenabled()
+    made = [[] for _ in range(10)]  # type: ignore[var-annotated]
+    with pytest.raises(StopIteration):
+        next(collection)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > len(made)
+    assert not any(found is made for found in gc.get_objects())
