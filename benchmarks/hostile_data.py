@@ -46,14 +46,14 @@ def framed(api_key: int, version: int, body: bytes) -> bytes:
 
 
 def produce(topic: str, *parts: tuple[int, bytes | bytearray], version: int = PRODUCE_VERSION) -> bytes:
-    """Produce with acks=1 of these records to these partitions."""
+    """Build a Produce with acks=1 of these records to these partitions."""
     data = [PartitionProduceData(index=index, records=memoryview(records)) for index, records in parts]
     request = ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
     return framed(PRODUCE, version, request.encode(version))
 
 
 def fetch(topic: str, version: int, partition: int = 0) -> bytes:
-    """Fetch of a partition from its beginning."""
+    """Build a Fetch of a partition from its beginning."""
     asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=MEBIBYTE)
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=MEBIBYTE, topics=[FetchTopic(topic=topic, partitions=[asked])]

@@ -107,7 +107,7 @@ def list_offsets(count: int) -> Hostile:
 
 
 def fetch(count: int) -> Hostile:
-    """Fetch of existing partitions."""
+    """Build a Fetch of existing partitions."""
 
     def build() -> Message:
         partitions = [

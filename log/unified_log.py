@@ -281,7 +281,7 @@ class UnifiedLog:
         return size
 
     def _check_producer(self, batch: ProducerBatch, origin: AppendOrigin) -> LogAppendInfo | None:
-        """Raises the producer errors; the answer of the first time when the batch is a duplicate."""
+        """Raise the producer errors; return the answer of the first time when the batch is a duplicate."""
         state = self.producer_state
         if origin is AppendOrigin.CLIENT:
             first = state.find_duplicate(
@@ -332,9 +332,11 @@ class UnifiedLog:
         return KafkaStorageError(f"{self.topic_partition} is offline: {failure}")
 
     def note(self, error: LogStorageError) -> None:
-        """A file of this log failed: take the directory offline where its disk does not work, else only this log.
+        """Note that a file of this log failed: take the directory offline where its disk does not work, else only this
+        log.
 
-        An error that left everything as it was (a full disk) changes nothing. Any thread."""
+        An error that left everything as it was (a full disk) changes nothing. Any thread.
+        """
         state = self._directory_state
         state.note(error, self.environment.file_system)
         if not error.recoverable:
@@ -357,7 +359,8 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool, prove: bool = True
     ) -> FetchDataInfo:
-        """Whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the limit).
+        """Read whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the
+        limit).
 
         Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError; UnprovenIndexError unless it may
         ``prove`` transaction indices itself, which reads whole segments. Any thread, no lock.
@@ -376,7 +379,7 @@ class UnifiedLog:
             raise
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.
+        """Find the first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.
 
         Source: ListOffsets v0 to v10; see ``tidelog.log.timestamps``.
         """
@@ -390,7 +393,7 @@ class UnifiedLog:
             raise
 
     def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
-        """The aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
+        """Collect the aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
         return collect_aborted(self, self.segments.values(start, self.log_end_offset), start, end)
 
     # ---- offsets
@@ -459,7 +462,7 @@ class UnifiedLog:
             raise self._unavailable()
 
     def _publish_end(self, offset: int) -> None:
-        """After loading, roll and truncation: the end from the active segment, hints forgotten."""
+        """Publish the end from the active segment and forget hints, after loading, roll and truncation."""
         self._active = active = self.segments.active
         self.version += 1
         self.end = LogEnd(offset, active.base_offset, active.size)
@@ -514,7 +517,9 @@ class UnifiedLog:
             return  # nothing of it is left to promise
 
     def _flush(self, offset: int) -> bool:
-        """One try; False when a segment went or the log was cut meanwhile: what came in its place is to be synced."""
+        """Try once to flush; return false when a segment went or the log was cut meanwhile: what came in its place is
+        to be synced.
+        """
         with self.lock:
             cuts, offset = self._cuts, min(offset, self.log_end_offset)
         start = self.recovery_point
@@ -676,13 +681,13 @@ class UnifiedLog:
             seal(segment)
 
     def release_files(self) -> None:
-        """After :meth:`abandon`, when the deletion delay has passed."""
+        """Release the files after :meth:`abandon`, when the deletion delay has passed."""
         for segment in self.segments:
             segment.release()
 
 
 def producer_batch(checked: CheckedBatch) -> ProducerBatch:
-    """The producer's side of a validated batch."""
+    """Return the producer's side of a validated batch."""
     return ProducerBatch(
         checked.producer_id, checked.producer_epoch, checked.base_sequence, checked.last_sequence, checked.first_offset,
         checked.last_offset, checked.max_timestamp, bool(checked.is_transactional),

@@ -108,7 +108,7 @@ def move_producers(old: Any, new: Any) -> int:
 
 
 def _slot(producers: Integers, slots: int, producer_id: int) -> int:
-    """The slot of a producer, or the free one where it belongs. The table is at most half full."""
+    """Find the slot of a producer, or the free one where it belongs. The table is at most half full."""
     spread = producer_id & words.MASK_64
     slot = ((spread * _SPREAD) & words.MASK_64) >> 20
     slot &= slots - 1
@@ -186,7 +186,7 @@ class BatchDecider:
             self.table[row + DECISION] = decision
 
     def _find_aborted(self, producer_id: int, offset: int) -> int:
-        """The last aborted transaction of this producer that begins at or below ``offset``, -1 when none."""
+        """Find the last aborted transaction of this producer that begins at or below ``offset``, -1 when none."""
         low, high = 0, self.aborted_count
         while low < high:
             middle = (low + high) >> 1
@@ -209,7 +209,9 @@ class BatchDecider:
         return _has_pair(self.fences, self.fenced_count, producer_id, self.table[row + PRODUCER_EPOCH])
 
     def _decide_marker(self, row: int, kind: int, last_offset: int, markers: Integers) -> int:
-        """Bits of DECISION of a control batch: whether it is one of an empty transaction, and whether it goes."""
+        """Return bits of DECISION of a control batch: whether it is one of an empty transaction, and whether it
+        goes.
+        """
         if kind == CONTROL_OTHER:
             return 0
         producer_id = self.table[row + PRODUCER_ID]
@@ -234,7 +236,7 @@ class BatchDecider:
         self.producers[2 * slot], self.producers[2 * slot + 1] = producer_id, 1
 
     def _decide_data(self, row: int, last_offset: int) -> int:
-        """Bits of DECISION of a transactional batch: whether it was aborted."""
+        """Return bits of DECISION of a transactional batch: whether it was aborted."""
         entry = self._find_aborted(self.table[row + PRODUCER_ID], last_offset)
         is_aborted = entry >= 0 and self.table[row + BASE_OFFSET] <= self.aborted[3 * entry + 2]
         return DISCARD | NOT_INDEXED if is_aborted else 0

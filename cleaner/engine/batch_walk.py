@@ -93,7 +93,7 @@ Bytes = memoryview
 
 
 def scan_batches(buffer: Any, limits: tuple[int, int], offsets: tuple[int, int], table: Any) -> tuple[int, int, int]:
-    """`tidelog.cleaner.engine.reference.scan_batches`, compiled."""
+    """Do as `tidelog.cleaner.engine.reference.scan_batches` does, compiled."""
     position, end = limits
     low, high = offsets
     room = len(table)
@@ -107,7 +107,7 @@ def scan_batches(buffer: Any, limits: tuple[int, int], offsets: tuple[int, int],
 
 
 def parse_records(buffer: Any, table: Any, rows: tuple[int, int], keys: Any) -> int:
-    """`tidelog.cleaner.engine.reference.parse_records`, compiled."""
+    """Do as `tidelog.cleaner.engine.reference.parse_records` does, compiled."""
     first, end = rows
     held = words.hold(buffer)
     batches = words.hold_writable(table)
@@ -144,7 +144,7 @@ def filter_batches(
     out_table: Any,
     stats: Any,
 ) -> tuple[int, int, int]:
-    """`tidelog.cleaner.engine.reference.filter_batches`, compiled."""
+    """Do as `tidelog.cleaner.engine.reference.filter_batches` does, compiled."""
     first, end = rows
     now, horizon = clock
     work = BatchFilter(bias, now, horizon, len(out_table))
@@ -168,7 +168,7 @@ def filter_batches(
 
 
 def index_entries(out_table: Any, written: int, interval: int, state: Any, entries: Any) -> int:
-    """`tidelog.cleaner.engine.reference.index_entries`, compiled."""
+    """Do as `tidelog.cleaner.engine.reference.index_entries` does, compiled."""
     batches = words.hold(out_table)
     carried = words.hold_writable(state)
     made = words.hold_writable(entries)
@@ -189,18 +189,20 @@ def _zigzag(raw: int) -> int:
 
 
 def _signed(raw: int) -> int:
-    """The signed number that the low 64 bits of ``raw`` are; nothing in C."""
+    """Return the signed number that the low 64 bits of ``raw`` are; nothing in C."""
     return (raw & words.MAX_INT_64) - (raw & (words.MASK_64 - words.MAX_INT_64))
 
 
 def _sum(first: int, second: int) -> int:
-    """The sum, which wraps at 64 bits: damaged headers hold any number."""
+    """Add with wrapping at 64 bits: damaged headers hold any number."""
     raw = first & words.MASK_64
     return _signed(raw + (second & words.MASK_64))
 
 
 def _long_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """(zigzag value, position after it); position -1 when it runs over ``end`` or 10 bytes."""
+    """Read a varint of any length: (zigzag value, position after it); position -1 when it runs over ``end`` or 10
+    bytes.
+    """
     raw = 0
     shift = 0
     if end > position + 10:
@@ -216,7 +218,7 @@ def _long_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """The same, with the cases of one and two bytes inline."""
+    """Read a varint, with the cases of one and two bytes inline: (zigzag value, position after it)."""
     if position + 2 <= end:
         raw = data[position]
         if raw < 0x80:
@@ -302,7 +304,7 @@ def _check_header(data: Buffer, position: int, size: int, low: int, high: int, t
 
 
 def _skip_headers(data: Buffer, position: int, end: int) -> int:
-    """The position after a record's headers, or -1."""
+    """Return the position after a record's headers, or -1."""
     count, position = _varint(data, position, end)
     if position < 0 or count < 0 or count > end - position:
         return -1
@@ -318,7 +320,7 @@ def _skip_headers(data: Buffer, position: int, end: int) -> int:
 
 
 def _record(data: Buffer, position: int, end: int) -> tuple[int, int, int, int, int, int]:
-    """(Position after the record or -1, key position, key size, value size, timestamp and offset delta)."""
+    """Read a record: (position after it or -1, key position, key size, value size, timestamp and offset delta)."""
     length, position = _varint(data, position, end)
     if position < 0 or length < SMALLEST_RECORD - 1 or length > end - position:
         return -1, 0, 0, 0, 0, 0
@@ -438,7 +440,7 @@ def _rebase(out: Bytes, source: int, end: int, target: int, shift: int) -> int:
 
 
 def _finish(out: Bytes, start: int, end: int) -> None:
-    """Length and CRC of the batch ``out[start:end]``."""
+    """Write length and CRC of the batch ``out[start:end]``."""
     words.store_be_u32(out, start + 8, end - start - LOG_OVERHEAD)
     words.store_be_u32(out, start + 17, words.crc32c(out, start + 21, end - start - 21))
 
@@ -483,7 +485,7 @@ class BatchFilter:
         return end
 
     def _most(self, row: int) -> int:
-        """Most bytes that a batch may take while it is rewritten."""
+        """Return the most bytes that a batch may take while it is rewritten."""
         rewritten = BATCH_OVERHEAD + self.table[row + BODY_SIZE] + 20 * max(self.table[row + COUNT], 0) + 20
         return max(self.table[row + SIZE], rewritten)
 

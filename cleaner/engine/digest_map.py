@@ -158,7 +158,7 @@ def partition_digests(digests: Any, count: int, partitioned: Any, starts: Any) -
 
 
 def _rotate(word: int, bits: int) -> int:
-    """``word`` of 64 bits, turned left."""
+    """Turn ``word`` of 64 bits left."""
     return ((word << bits) & words.MASK_64) | (word >> (64 - bits))
 
 
@@ -190,7 +190,9 @@ def _sip_finish(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]
 
 
 def _siphash(data: Buffer, position: int, size: int, first: int, second: int) -> tuple[int, int]:
-    """SipHash-2-4 with 128 bits of output, as two little-endian words. Source: Aumasson and Bernstein's reference."""
+    """Compute SipHash-2-4 with 128 bits of output, as two little-endian words. Source: Aumasson and Bernstein's
+    reference.
+    """
     v0, v1, v2, v3 = first ^ _SIP_0, second ^ _SIP_1 ^ 0xEE, first ^ _SIP_2, second ^ _SIP_3
     end = position + size - (size & 7)
     while position < end:
@@ -220,7 +222,7 @@ def _hash_by_siphash(data: Buffer, keys: Integers, count: int, first: int, secon
 
 
 def _md5_block(data: Buffer, at: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
-    """The state after the 64 bytes at ``at``."""
+    """Compute the state after the 64 bytes at ``at``."""
     first, second, third, fourth = a, b, c, d
     for step in range(64):
         if step < 16:
@@ -241,7 +243,7 @@ def _md5_block(data: Buffer, at: int, a: int, b: int, c: int, d: int) -> tuple[i
 
 
 def _md5(data: Buffer, position: int, size: int, scratch: Bytes) -> tuple[int, int]:
-    """MD5 as two words, each the little-endian reading of eight digest bytes (RFC 1321)."""
+    """Compute MD5 as two words, each the little-endian reading of eight digest bytes (RFC 1321)."""
     a, b, c, d = _MD5_A, _MD5_B, _MD5_C, _MD5_D
     rest = size & 63
     for block in range(size >> 6):
@@ -270,12 +272,12 @@ def _hash_by_md5(data: Buffer, keys: Integers, count: int, scratch: Bytes, diges
 
 
 def _bucket(first: int, buckets: int) -> int:
-    """The digest's first word, scaled to ``buckets`` (below 2^32) without a division."""
+    """Scale the digest's first word to ``buckets`` (below 2^32) without a division."""
     return ((first >> 32) * buckets) >> 32
 
 
 def _value(cells: Bytes, bucket: int, entry: int) -> int:
-    """The value of an entry: an ordinal + 1, or 0 if it is free."""
+    """Return the value of an entry: an ordinal + 1, or 0 if it is free."""
     at = bucket * BUCKET_BYTES
     high = cells[at + _HIGH_VALUES + entry]
     return words.load_u32(cells, at + _LOW_VALUES + 4 * entry) | (high << 32)
@@ -288,7 +290,7 @@ def _set_value(cells: Bytes, bucket: int, entry: int, value: int) -> None:
 
 
 def _find(table: Integers, cells: Bytes, buckets: int, first: int, second: int) -> tuple[int, int, int]:
-    """(Bucket, entry, buckets probed) of a digest, or of the free entry where it belongs."""
+    """Find (bucket, entry, buckets probed) of a digest, or of the free entry where it belongs."""
     bucket = _bucket(first, buckets)
     probes = 1
     while True:
@@ -415,5 +417,5 @@ def _partition(digests: Integers, count: int, partitioned: Integers, starts: Int
 
 
 def _top_bits(word: int, shift: int) -> int:
-    """``word >> shift``, for a shift of 64, too."""
+    """Return ``word >> shift``, for a shift of 64, too."""
     return word >> shift if shift < 64 else 0

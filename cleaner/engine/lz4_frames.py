@@ -110,7 +110,7 @@ def pack_lz4(out: Any, out_table: Any, rows: tuple[int, int], packed: Any, targe
 
 
 def _length(data: Buffer, position: int, end: int, nibble: int) -> tuple[int, int]:
-    """(length, position after it or -1): 15 means that bytes follow, of which the last is not 255."""
+    """Read a length: (length, position after it or -1); 15 means that bytes follow, of which the last is not 255."""
     if nibble < 15:
         return nibble, position
     length = nibble
@@ -124,7 +124,7 @@ def _length(data: Buffer, position: int, end: int, nibble: int) -> tuple[int, in
 
 
 def _copy_match(data: Bytes, target: int, distance: int, size: int, limit: int) -> None:
-    """``size`` bytes from ``distance`` before ``target``; a match longer than its distance repeats itself.
+    """Copy ``size`` bytes from ``distance`` before ``target``; a match longer than its distance repeats itself.
 
     Up to seven bytes more may be written, below ``limit``.
     """
@@ -143,7 +143,7 @@ def _copy_match(data: Bytes, target: int, distance: int, size: int, limit: int) 
 
 
 def _copy_literals(data: Bytes, target: int, position: int, size: int, end: int, limit: int) -> None:
-    """``size`` bytes from ``position``; up to 16 are written, where there are as many and there is the room."""
+    """Copy ``size`` bytes from ``position``; up to 16 are written, where there are as many and there is the room."""
     if size <= 16 and end - position >= 16 and limit - target >= 16:
         words.store_u64(data, target, words.load_u64(data, position))
         words.store_u64(data, target + 8, words.load_u64(data, position + 8))
@@ -179,7 +179,9 @@ def _decode_block(data: Bytes, position: int, end: int, target: int, limit: int,
 
 
 def _block_bytes(data: Buffer, position: int, end: int) -> int:
-    """The largest block of the frame whose header is at ``position``, or -1 when it is none of those taken here."""
+    """Return the largest block of the frame whose header is at ``position``, or -1 when it is none of those taken
+    here.
+    """
     if end - position < 11 or words.load_u32(data, position) != _MAGIC:
         return _NOT_MINE
     flags, sizes = data[position + 4], data[position + 5]
@@ -248,7 +250,7 @@ def _expand(
 
 
 def _matching(source: Buffer, first: int, second: int, end: int) -> int:
-    """The number of bytes at ``second``, before ``end``, that are those at ``first``."""
+    """Count the bytes at ``second``, before ``end``, that are those at ``first``."""
     begin = second
     while second + 8 <= end and words.load_u64(source, first) == words.load_u64(source, second):
         first += 8
@@ -270,7 +272,7 @@ def _write_length(out: Bytes, target: int, rest: int) -> int:
 
 
 def _write_literals(source: Buffer, start: int, end: int, out: Bytes, target: int, match: int) -> int:
-    """Token (``match``: match length - 4), literal length and literals; returns the end."""
+    """Write token (``match``: match length - 4), literal length and literals; return the end."""
     literals = end - start
     out[target] = (min(literals, 15) << 4) | min(match, 15)
     target += 1

@@ -36,7 +36,7 @@ class SharedFile:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """The descriptor; valid between ``retain`` and ``release``."""
+        """Return the descriptor; valid between ``retain`` and ``release``."""
         return self.file.fileno()
 
     def retain(self) -> None:
@@ -140,7 +140,7 @@ class FileRecords:
             logger.warning("%s keeps part of a failed append after byte %d; cut before the next one", self.path, size)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from byte ``position``; fewer only where the file ends."""
+        """Read up to ``size`` bytes from byte ``position``; fewer only where the file ends."""
         shared = self.shared
         shared.retain()
         try:
@@ -158,7 +158,7 @@ class FileRecords:
             shared.release()
 
     def slice(self, position: int, size: int) -> TransferableRecords:
-        """A promise of ``size`` bytes from byte ``position``, holding the descriptor open until released."""
+        """Promise ``size`` bytes from byte ``position``, holding the descriptor open until released."""
         shared = self._shared or self._open()
         shared.retain()
         return TransferableRecords(shared, position, size)

@@ -156,7 +156,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
-        """The retained batch with exactly these sequences, when the epoch is the current one."""
+        """Find the retained batch with exactly these sequences, when the epoch is the current one."""
         if epoch == self.producer_epoch:
             for batch in self.batches:
                 if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
@@ -282,14 +282,15 @@ class ProducerStateManager:
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
-        """The retained batch this one repeats, if any."""
+        """Find the retained batch that this one repeats, if any."""
         entry = self.producers.get(producer_id)
         return entry.find_duplicate(epoch, first_sequence, last_sequence) if entry is not None else None
 
     def expecting(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> ProducerEntry | None:
-        """The producer's entry where a batch outside of transactions is simply its next one: of its epoch, the sequence
-        after the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check`` have
-        nothing against such a batch, at three times the cost. None: ask them."""
+        """Return the producer's entry where a batch outside of transactions is simply its next one: of its epoch, the
+        sequence after the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check``
+        have nothing against such a batch, at three times the cost. None: ask them.
+        """
         entry = self.producers.get(producer_id)
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
             return None
@@ -425,7 +426,7 @@ class ProducerStateManager:
         return os.path.join(self._directory, file_name(offset, SNAPSHOT_SUFFIX))
 
     def snapshot_offsets(self) -> list[int]:
-        """The offsets of the snapshot files, ascending."""
+        """List the offsets of the snapshot files, ascending."""
         stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in self._file_system.list_names(self._directory)
                  if name.endswith(SNAPSHOT_SUFFIX))  # fmt: skip
         return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
@@ -509,7 +510,7 @@ class ProducerStateManager:
 
 
 def _snapshot_of(state: ProducerStateManager) -> bytearray:
-    """The bytes of a snapshot file."""
+    """Encode the bytes of a snapshot file."""
     data, at = bytearray(HEAD_SIZE + ENTRY_SIZE * len(state.producers)), HEAD_SIZE
     for entry in state.producers.values():
         entry.store(words.address_of(data), at)

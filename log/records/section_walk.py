@@ -62,7 +62,7 @@ def first_at_or_after(
 
 
 def value_spans(section: Buffer, count: int) -> list[tuple[int, int, int]] | None:
-    """Offset delta, position and size of each record's value, size -1 for null; None for a malformed section."""
+    """Find offset delta, position and size of each record's value, size -1 for null; None for a malformed section."""
     held = words.hold(section)
     found = _find_values(held.data, held.size, count)
     words.release(held)
@@ -93,7 +93,7 @@ def _find_values(data: Buffer, size: int, count: int) -> list[tuple[int, int, in
 
 
 def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint of any length: (raw, next position), position -1 when it does not end in time."""
+    """Read a raw varint of any length: (raw, next position), position -1 when it does not end in time."""
     raw = 0
     shift = 0
     end = position + max_bytes if position + max_bytes < size else size
@@ -108,7 +108,7 @@ def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) ->
 
 
 def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
+    """Read a raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
     if position + 2 <= size:
         first = data[position]
         if first < 0x80:
@@ -125,7 +125,9 @@ def _zigzag(raw: int) -> int:
 
 
 def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int, int]:
-    """(timestamp delta, offset delta, position after them, end of the record); end -1 when malformed."""
+    """Read a record's beginning: (timestamp delta, offset delta, position after them, end of the record); end -1 when
+    malformed.
+    """
     raw, position = _read_raw(data, size, position, 5)
     length = raw >> 1
     if position < 0 or raw & 1 or length > size - position:
@@ -152,7 +154,7 @@ def _skip_field(data: Buffer, size: int, position: int, end: int) -> tuple[bool,
 
 
 def _skip_headers(data: Buffer, size: int, position: int, end: int) -> int:
-    """The position after header count and headers, -1 when malformed."""
+    """Return the position after header count and headers, -1 when malformed."""
     raw, position = _read_raw(data, size, position, 5)
     count = raw >> 1
     if position < 0 or raw & 1 or count > end - position:
@@ -169,7 +171,7 @@ def _skip_headers(data: Buffer, size: int, position: int, end: int) -> int:
 
 
 def _skip_rest(data: Buffer, size: int, position: int, end: int) -> tuple[bool, bool]:
-    """Key, value and headers: (whether the key is null, whether they end at ``end``)."""
+    """Skip key, value and headers: (whether the key is null, whether they end at ``end``)."""
     is_keyless, position = _skip_field(data, size, position, end)
     if position < 0:
         return is_keyless, False
@@ -182,7 +184,9 @@ def _skip_rest(data: Buffer, size: int, position: int, end: int) -> tuple[bool, 
 
 
 def walk(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool]:
-    """(Whether well-formed, least and largest timestamp delta, first index without key or -1, whether consecutive)."""
+    """Walk over a section: (whether well-formed, least and largest timestamp delta, first index without key or -1,
+    whether consecutive).
+    """
     if count < 0 or count > size // _MIN_RECORD_BYTES:
         return False, 0, 0, 0, False
     if count == 0:
@@ -211,7 +215,9 @@ def walk(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool
 
 
 def _find(data: Buffer, size: int, count: int, timestamp_delta: int, min_offset_delta: int) -> tuple[bool, int, int]:
-    """(Whether well-formed, offset delta, timestamp delta) of the first record at or after; offset delta -1: none."""
+    """Find the first record at or after: (whether well-formed, offset delta, timestamp delta); offset delta -1:
+    none.
+    """
     if count < 0 or count > size // _MIN_RECORD_BYTES:
         return False, 0, 0
     position = 0

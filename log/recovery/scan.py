@@ -86,20 +86,20 @@ class SegmentScan:
         return is_full
 
     def offset_entries(self) -> bytes:
-        """Entries of the offset index that the last call made."""
+        """Return entries of the offset index that the last call made."""
         return bytes(memoryview(self._tables[0])[: 8 * self._offset_count])
 
     def time_entries(self) -> bytes:
-        """Entries of the time index that the last call made."""
+        """Return entries of the time index that the last call made."""
         return bytes(memoryview(self._tables[1])[: 12 * self._time_count])
 
     def epochs(self) -> list[tuple[int, int]]:
-        """The leader epochs that began in the last call, with their base offsets."""
+        """Return the leader epochs that began in the last call, with their base offsets."""
         table = memoryview(self._tables[2]).cast("q")
         return [(table[2 * number], table[2 * number + 1]) for number in range(self._epoch_count)]
 
     def needed_rows(self) -> list[tuple[int, ...]]:
-        """The rows of the last call that a replay cannot do without, in order.
+        """Return the rows of the last call that a replay cannot do without, in order.
 
         Of each producer the first, the last five, all control batches, and the first transactional batch after each of
         those. Replaying these alone leaves equal state, and a log of one busy producer costs a handful of rows a chunk.
@@ -165,7 +165,9 @@ class SegmentScan:
         return self._epoch_count < _ENTRIES and self._row_count < _ROWS
 
     def _whole_batch(self, chunk: Integers, at: int, size: int) -> int:
-        """The size of the valid batch at ``at``; 0 when it ends after ``size``, -1 when it is not for this walk."""
+        """Return the size of the valid batch at ``at``; 0 when it ends after ``size``, -1 when it is not for this
+        walk.
+        """
         if at + _HEADER_BYTES > size:
             return 0
         if chunk[at + 16] != 2:
@@ -184,7 +186,7 @@ class SegmentScan:
         return length + _LENGTH_OFFSET
 
     def _note_position(self, chunk: Integers, at: int, position: int, offsets: Integers, times: Integers) -> bool:
-        """The largest timestamp, and index entries where they are due; false when an index has no room."""
+        """Note the largest timestamp, and index entries where they are due; return false when an index has no room."""
         last_offset = words.load_be_i64(chunk, at) + words.load_be_i32(chunk, at + 23)
         timestamp = words.load_be_i64(chunk, at + 35)
         is_largest = timestamp > self.largest_timestamp
@@ -229,7 +231,7 @@ def _write_row(chunk: Integers, at: int, size: int, rows: Integers, row: int) ->
 
 
 def _slot(producers: Integers, producer: int) -> int:
-    """The producer's slot, or the free one it belongs in."""
+    """Find the producer's slot, or the free one it belongs in."""
     slot = (((producer * _SPREAD) & words.MASK_64) >> 40) & (_SLOTS - 1)
     while producers[slot] >= 0 and producers[slot] != producer:
         slot = (slot + 1) & (_SLOTS - 1)

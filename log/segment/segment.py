@@ -48,7 +48,7 @@ SEGMENT_FILE_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """``00000000000000000042.log``: the base offset in 20 digits, so that names sort as offsets do."""
+    """Make the name ``00000000000000000042.log``: the base offset in 20 digits, so that names sort as offsets do."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -211,8 +211,9 @@ class LogSegment:
         return self.records.size - self._bytes_since_entry
 
     def should_roll(self, segment_bytes: int, segment_ms: int, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """True when ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
-        range. ``segment_bytes`` and ``segment_ms`` are the topic's configs."""
+        """Tell whether ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
+        range. ``segment_bytes`` and ``segment_ms`` are the topic's configs.
+        """
         own_size = self.records.size
         if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
             return True
@@ -226,7 +227,9 @@ class LogSegment:
         return self._waited_for_roll(max_timestamp) > segment_ms - self.roll_jitter_ms
 
     def _waited_for_roll(self, max_timestamp: int) -> int:
-        """Milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches carry none."""
+        """Return the milliseconds from the first batch's timestamp to ``max_timestamp``; from creation when batches
+        carry none.
+        """
         first = self._rolling_timestamp
         if first is None:
             first = self._rolling_timestamp = _first_timestamp(self)
@@ -273,7 +276,7 @@ class LogSegment:
     # ---- read
 
     def translate_offset(self, offset: int, start: int = 0) -> SegmentPosition | None:
-        """The first batch that ends at or after ``offset``; None when the segment has none. Any thread.
+        """Find the first batch that ends at or after ``offset``; None when the segment has none. Any thread.
 
         Raises CorruptMessageError.
         """
@@ -305,20 +308,21 @@ class LogSegment:
         return SegmentRead(found.position, min(max_bytes, max_position - found.position), found.size)
 
     def slice(self, position: int, size: int) -> TransferableRecords:
-        """A promise of bytes of the record file."""
+        """Promise bytes of the record file."""
         return self.records.slice(position, size)
 
     def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
-        """Batch headers from byte ``start``."""
+        """Iterate over batch headers from byte ``start``."""
         return iter_headers(self.records, start, self.records.size if end is None else end)
 
     def batches(self, start: int = 0, end: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Batches with their bytes, from byte ``start``; each view is valid until the next step."""
+        """Iterate over batches with their bytes, from byte ``start``; each view is valid until the next step."""
         return iter_batches(self.records, start, self.records.size if end is None else end)
 
     def read_next_offset(self) -> int:
-        """One past the last offset in the segment; the base offset when it is empty. Scans from the last index
-        entry."""
+        """Read one past the last offset in the segment; the base offset when it is empty. Scans from the last index
+        entry.
+        """
         next_offset = self.base_offset
         entries = self.offset_index.entries
         start = self.offset_index.entry(entries - 1).position if entries else 0
@@ -416,7 +420,9 @@ def _append_entries(segment: LogSegment, last_offset: int, position: int, larges
 
 
 def _bytes_since_last_entry(segment: LogSegment) -> int:
-    """After a restart: the bytes since the last index entry, so that the next one lies where a rebuild puts it."""
+    """Count the bytes since the last index entry, after a restart, so that the next one lies where a rebuild puts
+    it.
+    """
     entries = segment.offset_index.entries
     return segment.size - (segment.offset_index.entry(entries - 1).position if entries else 0)
 

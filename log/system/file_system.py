@@ -84,15 +84,15 @@ class OpenFile(Protocol):
     path: str
 
     def fileno(self) -> int:
-        """The descriptor, for ``sendfile`` and ``mmap``."""
+        """Return the descriptor, for ``sendfile`` and ``mmap``."""
         ...
 
     def size(self) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from byte ``position``; fewer only at the end of the file."""
+        """Read up to ``size`` bytes from byte ``position``; fewer only at the end of the file."""
         ...
 
     def read_into(self, position: int, target: memoryview) -> int:
@@ -258,7 +258,7 @@ def allocate(file: OpenFile, size: int) -> None:
 
 
 def open_in_memory(path: str) -> OpenFile:
-    """An empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
+    """Open an empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
     with _translate_errors("open", path):
         return OsFile(os.memfd_create(os.path.basename(path)), path)
 
@@ -287,7 +287,7 @@ class OsFileSystem:
         return OsFile(open_regular(path, create=create, writable=writable), path)
 
     def read_file(self, path: str) -> bytes:
-        """The whole content of a small file."""
+        """Read the whole content of a small file."""
         file = self.open_file(path, writable=False)
         try:
             return file.read_at(0, file.size())
@@ -325,7 +325,7 @@ class OsFileSystem:
                     raise
 
     def list_directory(self, path: str) -> list[FileEntry]:
-        """All entries, sorted by name."""
+        """List all entries, sorted by name."""
         with _translate_errors("list", path), os.scandir(path) as entries:
             listing = []
             for entry in entries:
@@ -338,8 +338,9 @@ class OsFileSystem:
         return listing
 
     def list_names(self, path: str) -> list[str]:
-        """The names of a directory, sorted, without a look at each: ten thousand partitions must list in
-        milliseconds."""
+        """List the names of a directory, sorted, without a look at each: ten thousand partitions must list in
+        milliseconds.
+        """
         with _translate_errors("list", path):
             return sorted(os.listdir(path))
 
@@ -390,7 +391,7 @@ class OsFileSystem:
         return os.path.lexists(path)
 
     def disk_space(self, path: str) -> tuple[int, int]:
-        """(total, usable) bytes of the file system that holds ``path``."""
+        """Return (total, usable) bytes of the file system that holds ``path``."""
         with _translate_errors("stat", path):
             space = os.statvfs(path)
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize

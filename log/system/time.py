@@ -11,11 +11,11 @@ class Time(Protocol):
     """Two clocks. Deadlines use ``monotonic_ms`` only, so a jump of the wall clock moves none of them."""
 
     def milliseconds(self) -> int:
-        """Wall-clock time in milliseconds since 1970, as stored in records."""
+        """Return the wall-clock time in milliseconds since 1970, as stored in records."""
         ...
 
     def monotonic_ms(self) -> float:
-        """A clock that never goes back, in milliseconds from an arbitrary start."""
+        """Read a clock that never goes back, in milliseconds from an arbitrary start."""
         ...
 
 

@@ -144,7 +144,9 @@ class BatchLimits:
 
 
 def attributes_of(records: Buffer | None) -> int:
-    """The attributes of the batch where the bytes are those of one batch of magic 2, as long as it says; else -1."""
+    """Return the attributes of the batch where the bytes are those of one batch of magic 2, as long as it says; else
+    -1.
+    """
     if records is None:
         return -1
     held = words.hold(records)
@@ -256,7 +258,7 @@ def _is_usual(data: words.Bytes, size: int, limits: BatchLimits) -> bool:
 
 
 def _check_plain(data: words.Bytes, size: int, count: int) -> tuple[bool, int, int, int, bool]:
-    """Checksum and walk of a batch that is not compressed."""
+    """Check checksum and walk of a batch that is not compressed."""
     if words.crc32c(data, _ATTRIBUTES, size - _ATTRIBUTES) != words.load_be_u32(data, _CRC):
         return False, 0, 0, 0, False
     return section_walk.walk(words.at(data, _OVERHEAD), size - _OVERHEAD, count)

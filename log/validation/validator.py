@@ -160,7 +160,9 @@ class RejectedTimestampsError(InvalidTimestampError):
 
 
 def record_errors(error: BaseException) -> tuple[RecordError, ...]:
-    """The records an error of this module blames, for Produce v8+ answers; empty when the whole batch is at fault."""
+    """Return the records an error of this module blames, for Produce v8+ answers; empty when the whole batch is at
+    fault.
+    """
     return error.record_errors if isinstance(error, RejectedRecordsError | RejectedTimestampsError) else ()
 
 
@@ -250,7 +252,7 @@ class LogValidator:
         budget: WorkBudget,
         checked: CheckedBatch,
     ) -> bool:
-        """The path of one magic 2 batch that needs nothing but offset and epoch; False: take the general way.
+        """Take the path of one magic 2 batch that needs nothing but offset and epoch; return false for the general way.
 
         In plain Python; ``tidelog.log.validation.single_batch`` is the same, compiled.
         """
@@ -301,12 +303,12 @@ class LogValidator:
 def validate_and_assign_offsets(
     records: memoryview, params: ValidationParams, context: AppendContext
 ) -> ValidationResult:
-    """One-off form of :meth:`LogValidator.validate_and_assign_offsets`; same errors."""
+    """Do once what :meth:`LogValidator.validate_and_assign_offsets` does; same errors."""
     return LogValidator(params).validate_and_assign_offsets(records, *context)
 
 
 def validate_generally(records: memoryview, params: ValidationParams, context: AppendContext) -> ValidationResult:
-    """Validation without the short cut; the same result and errors as the short cut, by a longer way."""
+    """Validate without the short cut; the same result and errors as the short cut, by a longer way."""
     batches = _checked_batches(records, params, context)
     first = batches[0]
     if isinstance(first, RecordBatch):
@@ -320,7 +322,7 @@ def validate_generally(records: memoryview, params: ValidationParams, context: A
 def _checked_batches(
     records: memoryview, params: ValidationParams, context: AppendContext
 ) -> list[RecordBatch | LegacyRecordBatch]:
-    """One batch or wrapper, or the messages of an old set, of one magic, each of a good size and checksum."""
+    """Return one batch or wrapper, or the messages of an old set, of one magic, each of a good size and checksum."""
     batches: list[RecordBatch | LegacyRecordBatch] = []
     for batch in iter_batches(records):
         magic = batches[0].magic if batches else batch.magic
@@ -342,7 +344,7 @@ def _checked_batches(
 
 
 def ensure_size(size: int, params: ValidationParams) -> None:
-    """Raises MessageTooLargeError above ``max.message.bytes``."""
+    """Raise MessageTooLargeError above ``max.message.bytes``."""
     if size > params.max_message_bytes:
         raise MessageTooLargeError(
             f"The record batch size in the append to {params.topic_partition} is {size} bytes which exceeds the "
@@ -371,7 +373,7 @@ def _validate_batch(batch: RecordBatch, params: ValidationParams, context: Appen
 
 
 def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> Buffer:
-    """The batch's records section, decompressed within what the request may still cause."""
+    """Return the batch's records section, decompressed within what the request may still cause."""
     count = batch.record_count
     ensure_few_records(count, context.budget)
     if not batch.is_compressed:
@@ -381,7 +383,7 @@ def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendCon
 
 
 def ensure_few_records(count: int, budget: WorkBudget) -> None:
-    """Raises TooMuchForTurnError when a turn is too short to look at ``count`` records of magic 2."""
+    """Raise TooMuchForTurnError when a turn is too short to look at ``count`` records of magic 2."""
     budget.ensure_for_turn(count, TURN_RECORDS_COMPILED if engine.IS_COMPILED else TURN_RECORDS)
 
 
@@ -423,7 +425,7 @@ def _check_client_header(batch: RecordBatch, where: str) -> None:
 def _check_records(
     batch: RecordBatch, section: Buffer, check: engine.SectionCheck, params: ValidationParams, context: AppendContext
 ) -> None:
-    """Whole-batch bounds first; only when they fail are the records looked at one by one, to name them."""
+    """Check whole-batch bounds first; only when they fail are the records looked at one by one, to name them."""
     low = batch.base_timestamp + check.min_timestamp_delta
     high = batch.base_timestamp + check.max_timestamp_delta
     if low < -UNBOUNDED_MS - 1 or high > UNBOUNDED_MS:
@@ -442,7 +444,7 @@ def _check_records(
 def check_each_record(
     records: Iterable[Record], timestamp_type: int, params: ValidationParams, context: AppendContext
 ) -> None:
-    """Keys and timestamps, record by record. Raises RejectedRecordsError, RejectedTimestampsError."""
+    """Check keys and timestamps, record by record. Raises RejectedRecordsError, RejectedTimestampsError."""
     faults: list[RecordError] = []
     invalid_timestamp = False
     for index, record in enumerate(records):
@@ -523,7 +525,7 @@ def _options(batch: RecordBatch, codec: int, params: ValidationParams, context: 
 def _recompressed(
     batch: RecordBatch, section: Buffer, max_timestamp: int, options: BatchOptions, params: ValidationParams
 ) -> ValidationResult:
-    """Another codec around the same, well-formed records: no record is decoded."""
+    """Put another codec around the same, well-formed records: no record is decoded."""
     if options.log_append_time is not None:
         max_timestamp = options.log_append_time
     times = BatchTimes(batch.base_timestamp, max_timestamp)
@@ -561,7 +563,7 @@ def rebuild(records: Iterable[Record], options: BatchOptions, params: Validation
 
 
 def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool) -> ValidationResult:
-    """The result for finished ``view``. Raises MessageTooLargeError when rebuilding made a batch too large."""
+    """Build the result for finished ``view``. Raises MessageTooLargeError when rebuilding made a batch too large."""
     return result_from(
         view, tuple(_summary(batch) for batch in iter_batches(view)), params, sizes_changed=sizes_changed
     )

@@ -188,7 +188,9 @@ def _decode_batches(
 def _look(
     chunk: Bytes, at: int, bounds: Integers, least: int, limits: Integers, aborted: Integers, transactions: int
 ) -> tuple[int, int, bool]:
-    """(status, batch size or 0 when it is cut, whether it may hold rows); NEED_BYTES means nothing is wrong."""
+    """Look at the batch at ``at``: (status, its size or 0 when it is cut, whether it may hold rows); NEED_BYTES means
+    nothing is wrong.
+    """
     size = bounds[_SIZE]
     if size - at < _HEADER_BYTES:
         return _NEED_BYTES, 0, False
@@ -304,8 +306,9 @@ def _decode_records(
 
 
 def _record(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int, int, int]:
-    """(timestamp delta, offset delta, key's start and size, value's start and size, headers' start, number of headers,
-    end of the record); the end is -1 when malformed."""
+    """Read a record: (timestamp delta, offset delta, key's start and size, value's start and size, headers' start,
+    number of headers, end of the record); the end is -1 when malformed.
+    """
     if position >= end:
         return 0, 0, 0, 0, 0, 0, 0, 0, -1
     raw, position = _raw_varint(data, position, 5)
@@ -336,7 +339,7 @@ def _record(data: Bytes, position: int, end: int) -> tuple[int, int, int, int, i
 
 
 def _skip_headers(data: Bytes, position: int, count: int, end: int) -> int:
-    """The position after ``count`` headers, -1 when malformed."""
+    """Return the position after ``count`` headers, -1 when malformed."""
     if count > end - position:
         return -1
     for _ in range(count):
@@ -365,7 +368,7 @@ def _is_key(data: Bytes, start: int, size: int, key: Bytes, key_size: int) -> bo
 
 
 def _long_varint(data: Bytes, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint of any length: (raw, next position), position -1 when it does not end in ``max_bytes``."""
+    """Read a raw varint of any length: (raw, next position), position -1 when it does not end in ``max_bytes``."""
     raw = 0
     shift = 0
     for index in range(position, position + max_bytes):
@@ -378,7 +381,7 @@ def _long_varint(data: Bytes, position: int, max_bytes: int) -> tuple[int, int]:
 
 
 def _raw_varint(data: Bytes, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
+    """Read a raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
     first = data[position]
     if first < 0x80:
         return first, position + 1
@@ -394,13 +397,13 @@ def _zigzag(raw: int) -> int:
 
 
 def _sum(base: int, delta: int) -> int:
-    """The sum as a signed integer of 64 bits, whatever carries over being dropped."""
+    """Return the sum as a signed integer of 64 bits, whatever carries over being dropped."""
     total = (base + delta) & words.MASK_64
     return total if total >> 63 == 0 else total - words.MASK_64 - 1
 
 
 def _field(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """(start, size or -1 for null, next position); next position -1 when it does not fit."""
+    """Read a field: (start, size or -1 for null, next position); next position -1 when it does not fit."""
     raw, position = _raw_varint(data, position, 5)
     if position < 0 or position > end:
         return 0, 0, -1

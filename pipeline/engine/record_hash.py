@@ -113,7 +113,7 @@ def hash_columns(
 
 
 def _walk(chunk: Bytes, position: int, size: int, table: Bytes, room: int) -> tuple[int, int, int]:
-    """(why it stopped, rows, where the next batch begins)."""
+    """Walk over batches: (why it stopped, rows, where the next batch begins)."""
     rows = 0
     while rows < room:
         if position + _HEADER_BYTES > size:
@@ -151,12 +151,12 @@ def _write_row(chunk: Bytes, at: int, size: int, table: Bytes, row: int) -> None
 
 
 def _signed(word: int) -> int:
-    """The signed number of the same 64 bits."""
+    """Return the signed number of the same 64 bits."""
     return (word & words.MAX_INT_64) | -(word & _SIGN_64)
 
 
 def _sum(one: int, other: int) -> int:
-    """The sum of two signed numbers, wrapped to 64 bits."""
+    """Add two signed numbers, wrapped to 64 bits."""
     return _signed((one + other) & words.MASK_64)
 
 
@@ -166,7 +166,9 @@ def _zigzag(raw: int) -> int:
 
 
 def _read_varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    """(zigzag value, next position); the position is -1 when it is longer than ``bits`` or does not end in time."""
+    """Read a varint: (zigzag value, next position); the position is -1 when it is longer than ``bits`` or does not end
+    in time.
+    """
     if at + 1 < end:  # nearly all are of one byte or of two
         first, second = data[at], data[at + 1]
         if first < 0x80:
@@ -195,12 +197,12 @@ def _read_long_varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, i
 
 
 def _fold(one: int, other: int) -> int:
-    """The two halves of the product of two words, the one xor the other."""
+    """Fold the product of two words: one half xor the other."""
     return ((one * other) & words.MASK_64) ^ words.multiply_high(one, other)
 
 
 def _field_hash(data: Bytes, at: int, size: int, seed: int) -> int:
-    """The reference's ``field_hash`` of ``size`` bytes; a ``size`` of -1 is a null."""
+    """Compute the reference's ``field_hash`` of ``size`` bytes; a ``size`` of -1 is a null."""
     if size < 0:
         return seed
     first = seed ^ ((size + 1) * _LENGTH & words.MASK_64)
@@ -220,7 +222,7 @@ def _field_hash(data: Bytes, at: int, size: int, seed: int) -> int:
 
 
 def _read_last(data: Bytes, start: int, end: int) -> tuple[int, int]:
-    """The last 16 bytes as two words; of a shorter field its first 8 and last 8, or all of it and 0."""
+    """Read the last 16 bytes as two words; of a shorter field its first 8 and last 8, or all of it and 0."""
     if end - start >= 16:
         return words.load_u64(data, end - 16), words.load_u64(data, end - 8)
     if end - start >= 8:
@@ -233,7 +235,7 @@ def _read_last(data: Bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _record_hash(offset: int, timestamp: int, key: int, value: int) -> int:
-    """The reference's ``record_hash`` from the hashes of key and value."""
+    """Compute the reference's ``record_hash`` from the hashes of key and value."""
     x = ((offset * _OFFSET) ^ (timestamp * _TIMESTAMP)) & words.MASK_64
     x = x ^ key ^ value
     x = ((x ^ (x >> 30)) * _MIX_FIRST) & words.MASK_64
@@ -242,7 +244,7 @@ def _record_hash(offset: int, timestamp: int, key: int, value: int) -> int:
 
 
 def _read_field(data: Bytes, at: int, end: int, seed: int) -> tuple[int, int]:
-    """The hash of the key or value whose length stands at ``at``, and where it ends; -1 when malformed."""
+    """Read the key or value whose length stands at ``at``: its hash and where it ends; -1 when malformed."""
     size, at = _read_varint(data, at, end, 32)
     length = size if size > 0 else 0
     if at < 0 or at + length > end:
@@ -285,7 +287,7 @@ def _hash_rows(
     chunk: Bytes, size: int, table: Bytes, first: int, last: int, offsets: Bytes, timestamps: Bytes, hashes: Bytes,
     room: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """(rows done, records)."""
+    """Hash the records of batch rows: (rows done, records)."""
     records = 0
     for number in range(first, last):
         row = number * _COLUMNS

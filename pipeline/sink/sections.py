@@ -110,7 +110,7 @@ def _hash_keys(keys: HeldColumn, hashes: Integers, rows: int) -> None:
 
 
 def _murmur2(data: Bytes, start: int, size: int) -> int:
-    """The 32-bit hash of a key, as Kafka's producers compute it (MurmurHash2 with Kafka's seed)."""
+    """Compute the 32-bit hash of a key, as Kafka's producers do (MurmurHash2 with Kafka's seed)."""
     whole = size >> 2
     hashed = _SEED ^ (size & words.MASK_32)
     for number in range(whole):
@@ -147,7 +147,7 @@ def _field_bytes(length: int) -> int:
 
 
 def _body_bytes(columns: HeldColumns, row: int, delta: int, base_timestamp: int) -> int:
-    """A record's size after its length field."""
+    """Count a record's bytes after its length field."""
     headers = columns.header_count.integers[row]
     size = 1 + _varint_bytes(columns.timestamp.integers[row] - base_timestamp) + _varint_bytes(delta)
     size += _field_bytes(columns.key.length.integers[row]) + _field_bytes(columns.value.length.integers[row])

@@ -84,7 +84,7 @@ class FieldLayout:
 
 
 def _default_of(field: Field) -> Any:
-    """The default; a mark for a fresh list."""
+    """Return the default; a mark for a fresh list."""
     if field.default == () and field.kind == "array":
         return _FRESH_LIST
     if field.default == () and field.kind == "struct":
@@ -111,7 +111,7 @@ _PROTOTYPES: dict[Any, Layout] = {}
 
 
 def blank(cls: type[T]) -> T:
-    """An object with all its fields at their defaults, as ``cls()`` makes it."""
+    """Make an object with all its fields at their defaults, as ``cls()`` does."""
     prototype = _PROTOTYPES.get(cls)
     if prototype is None:
         prototype = _PROTOTYPES[cls] = Layout(cast("type[Struct]", cls), -1, flexible=False)
@@ -134,7 +134,9 @@ class Walker:
         self._encoder: CompiledCoder | None = None
 
     def decode(self, view: Buffer, position: int, elements: int = MAX_ELEMENTS) -> tuple[Any, int]:
-        """The message at ``position`` of ``view`` and the position after it. Raises InvalidRequestError."""
+        """Decode the message at ``position`` of ``view``; return it and the position after it. Raises
+        InvalidRequestError.
+        """
         reader = _Reader(view, position, elements)
         held = words.hold(view)
         reader.data, reader.size = held.data, held.size
@@ -147,15 +149,16 @@ class Walker:
         return message, reader.position
 
     def encode(self, message: Message) -> list[Part]:
-        """The message as parts. Raises EncodeError."""
+        """Encode the message as parts. Raises EncodeError."""
         try:
             return self._encode(message, 0, 0)
         except (AttributeError, TypeError, ValueError, OverflowError):
             return self._encode_again(message)
 
     def encode_frame(self, message: Message, correlation_id: int, header_bytes: int) -> list[Part]:
-        """The message as parts after its length and response header. ``header_bytes`` is 4, or 5 with an empty set of
-        tagged fields. Raises EncodeError."""
+        """Encode the message as parts after its length and response header. ``header_bytes`` is 4, or 5 with an empty
+        set of tagged fields. Raises EncodeError.
+        """
         try:
             return self._encode(message, correlation_id, header_bytes)
         except (AttributeError, TypeError, ValueError, OverflowError):
@@ -276,7 +279,7 @@ def _read_fixed(reader: Any, kind: int, size: int) -> Any:
 
 
 def _read_signed(reader: Any, size: int) -> int:
-    """A length of 2 or 4 bytes, or the byte before a struct that may be null."""
+    """Read a length of 2 or 4 bytes, or the byte before a struct that may be null."""
     data, at = reader.data, reader.position
     if size > reader.size - at:
         raise MalformedError
@@ -289,7 +292,7 @@ def _read_signed(reader: Any, size: int) -> int:
 
 
 def _read_unsigned(reader: _Reader) -> int:
-    """An unsigned varint of 32 bits."""
+    """Read an unsigned varint of 32 bits."""
     data, at, size = reader.data, reader.position, reader.size
     value: int = 0
     shift = 0
@@ -321,7 +324,7 @@ def _read_array(reader: Any, field: FieldLayout, count: int) -> list[Any]:
 
 
 def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
-    """The section of tagged fields: known ones into ``target``, unknown ones over."""
+    """Read the section of tagged fields: known ones into ``target``, unknown ones over."""
     count = _read_unsigned(reader)
     if count > _MOST_TAGGED:
         raise MalformedError
@@ -458,7 +461,7 @@ def _write_bytes(writer: Any, piece: Any) -> None:
 
 
 def _write_unsigned(writer: Any, number: int) -> None:
-    """An unsigned varint."""
+    """Write an unsigned varint."""
     _make_room(writer, 10)
     data, at = writer.data, writer.size
     while number > 0x7F:
@@ -470,7 +473,7 @@ def _write_unsigned(writer: Any, number: int) -> None:
 
 
 def _write_length(writer: Any, field: FieldLayout, count: int) -> None:
-    """The length of what follows; -1 is null."""
+    """Write the length of what follows; -1 is null."""
     if field.is_flexible:
         _write_unsigned(writer, count + 1)
     elif field.kind == _STRING:
@@ -510,7 +513,7 @@ def _write_array(writer: Any, field: FieldLayout, elements: Any) -> None:
 
 
 def _write_records(writer: Any, field: FieldLayout, records: Any) -> None:
-    """Records; slices of files and large buffers stand as parts of their own."""
+    """Write records; slices of files and large buffers stand as parts of their own."""
     pieces = records if isinstance(records, list) else (records,)
     size = 0
     for piece in pieces:
@@ -527,7 +530,7 @@ def _write_records(writer: Any, field: FieldLayout, records: Any) -> None:
 
 
 def _write_tagged(writer: Any, layout: Layout, value: Any) -> None:
-    """The tagged fields that differ from their defaults, in the order of their tags."""
+    """Write the tagged fields that differ from their defaults, in the order of their tags."""
     differing: list[tuple[FieldLayout, Any]] | None = None
     for field in layout.tagged:
         content = words.get_field(value, field.place)

@@ -32,6 +32,20 @@ class ModuleFacts(NamedTuple):
     imported: frozenset[str]
     """Modules that it imports, and the names it takes from them."""
     docstrings: list[Text]
+    actions: list[Text]
+    """Docstrings of functions that do something: tests, constructors and NAMED_AS_THINGS are none."""
+
+
+NAMED_AS_THINGS = {
+    "property",
+    "cached_property",
+    "setter",
+    "fixture",
+    "contextmanager",
+    "asynccontextmanager",
+    "composite",
+}
+"""Decorators of functions that are used as a value, a resource or a strategy, and may be described as one."""
 
 
 @cache
@@ -52,7 +66,16 @@ def facts_of(path: Path) -> ModuleFacts:
         imports=imports,
         imported=frozenset({name for _, name in imports} | set(_taken(nodes))),
         docstrings=[found for node in (tree, *classes, *functions) for found in _docstring_of(node)],
+        actions=[found for node in functions if _is_action(node) for found in _docstring_of(node)],
     )
+
+
+def _is_action(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is neither a test, nor a constructor, nor used as a thing."""
+    if function.name.startswith("test_") or function.name == "__init__":
+        return False
+    called = (each.func if isinstance(each, ast.Call) else each for each in function.decorator_list)
+    return not any(ast.unparse(each).rpartition(".")[2] in NAMED_AS_THINGS for each in called)
 
 
 def _is_method(member: ast.stmt) -> bool:

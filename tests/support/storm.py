@@ -168,7 +168,7 @@ class Asker:
         return build_batch(records)
 
     def fetch(self) -> int:
-        """Fetch of one partition."""
+        """Send a Fetch of one partition."""
         offset = self._chance.choice([0, self._chance.randrange(50)])
         partition = FetchPartition(partition=self._chance.randrange(3), fetch_offset=offset, partition_max_bytes=10_000)
         request = FetchRequest(

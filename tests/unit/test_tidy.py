@@ -66,6 +66,11 @@ BANNED_WORDS = re.compile(r"\b(anew|nobody|somebody|everybody|whoever|for ever|b
 BANNED_BEGINNINGS = re.compile(
     r"(What|Who|Whose|How|Where|Whether|Which|As|So many|So much|See the module)\b", re.IGNORECASE
 )
+VERBS_FILE = Path(__file__).with_name("verbs.txt")
+"""The words that docstrings of functions may begin with; a new one is added where it says an action plainly."""
+VERBS = frozenset(VERBS_FILE.read_text().split())
+NOUN_FOLLOWERS = {"of", "is", "are", "has", "have"}
+TELLS_OF = {"Tell", "Write"}
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
 MAX_SENTENCE_WORDS = 28
 THROUGH_OTHERS = Path(__file__).with_name("tested_through_others.txt")
@@ -168,6 +173,50 @@ def test_first_sentences_say_what_a_thing_is(folder: Path) -> None:
         if BANNED_BEGINNINGS.match(each.text.strip())
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [folder for folder in FOLDERS if relative(folder).startswith((*PACKAGES, "pyspark_tidelog", "tests/support"))],
+    ids=relative,
+)
+def test_docstrings_of_functions_begin_with_a_verb(folder: Path) -> None:
+    found = [
+        f"{relative(path)}:{each.line}: {each.text.strip()[:100]}"
+        for path in modules_in(folder)
+        for each in facts_of(path).actions
+        if not begins_with_verb(each.text.strip())
+    ]
+    assert not found, f"say what the function does ({VERBS_FILE.name} has the verbs):\n" + "\n".join(found)
+
+
+def begins_with_verb(text: str) -> bool:
+    """Return whether a text begins with one of VERBS that is not a noun here, as in "Name of a topic"."""
+    first, second = [*re.findall(r"\S+", text), "", ""][:2]
+    return first.rstrip(",.:;") in VERBS and (second not in NOUN_FOLLOWERS or (first in TELLS_OF and second == "of"))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_verb"),
+    [
+        ("Return the name.", True),
+        ("Acknowledge.", True),
+        ("Stop, then wait.", True),
+        ("Tell of a client.", True),
+        ("The name.", False),
+        ("Returns the name.", False),
+        ("Name of a topic.", False),
+        ("Record is whole.", False),
+        ("``n`` bytes.", False),
+        ("", False),
+    ],
+)
+def test_a_verb_is_told_from_a_noun(text: str, is_verb: bool) -> None:
+    assert begins_with_verb(text) is is_verb
+
+
+def test_the_verbs_are_sorted() -> None:
+    assert VERBS_FILE.read_text().split() == sorted(VERBS)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ class LocalCluster(Cluster):
         return self.leader(topic, partition) == self._own_address()
 
     def coordinator(self, key: str, key_type: int) -> Client:
-        """Return this broker, where it is the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        """Return this broker where it coordinates a group or transactional id. Raises ClientError, KafkaError."""
         client = super().coordinator(key, key_type)
         if isinstance(client, LeaderClient):
             raise ClientError(ELSEWHERE.format(client.bootstrap))

@@ -109,8 +109,9 @@ class Chain:
         self._window = bytearray(_PAGE_BYTES + _ENTRY_BYTES)
 
     def next_offsets(self, count: int) -> list[int]:
-        """Up to ``count`` offsets that match. ``number`` is 0 at the end, else there are more, or ``damage`` says why
-        it stopped (see :class:`tidelog.log.find.engine.reference.Damage`)."""
+        """Find up to ``count`` offsets that match. ``number`` is 0 at the end, else there are more, or ``damage`` says
+        why it stopped (see :class:`tidelog.log.find.engine.reference.Damage`).
+        """
         self.damage = 0
         found = array("q", bytes(8 * count))
         offsets, window = words.hold_writable(found), words.hold_writable(self._window)
@@ -153,7 +154,7 @@ class Chain:
         return self.begin_offset + self.number - 1 <= offset and offset < self.last_offset
 
     def _entry_at(self, window: Buffer) -> int:
-        """First byte of entry ``number`` in the window, -1 when it cannot be read.
+        """Return the first byte of entry ``number`` in the window, -1 when it cannot be read.
 
         What is read is its page up to its end: a chain goes back, and a look-up touches no page more than it must.
         """
@@ -175,7 +176,7 @@ def _put(
     front: Buffer, slots: int, entries: Buffer, number: int, capacity: int, begin: int,
     keys: Integers, offsets: Integers, timestamps: Integers, row: int, end: int,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """(row it stopped at, next entry, least and largest timestamp, last offset)."""
+    """Put rows as entries: (row it stopped at, next entry, least and largest timestamp, last offset)."""
     low, high = words.MAX_INT_64, words.MIN_INT_64
     last_offset = -1
     entry = 0
@@ -201,13 +202,13 @@ def _put(
 
 
 def _slot(hashed: int, slots: int) -> int:
-    """The byte at which the slot of a hash begins."""
+    """Return the byte at which the slot of a hash begins."""
     number = hashed % slots  # of 32 bits: a third of the time that 64 take
     return _HEADER_BYTES + 4 * number
 
 
 def _time_diff(timestamp: int, begin: int) -> int:
-    """Seconds from ``begin``, from 0 to the largest that fits."""
+    """Return the seconds from ``begin``, from 0 to the largest that fits."""
     if timestamp <= begin:
         return 0
     difference = timestamp
@@ -230,7 +231,7 @@ def _put_tags(
 def _restore(
     front: Buffer, slots: int, entries: Buffer, count: int, number: int, last_offset: int
 ) -> tuple[int, int, int]:
-    """(Number of a damaged entry or 0, the next number, last offset)."""
+    """Restore the slots from entries: (number of a damaged entry or 0, the next number, last offset)."""
     at = 0
     while count > 0:
         count -= 1
@@ -248,7 +249,7 @@ def _restore(
 
 
 def _write(descriptor: int, data: Buffer, size: int, position: int, piece: int) -> int:
-    """The bytes that were written."""
+    """Write to the file; return the bytes that were written."""
     written = 0
     while written < size:
         rest = size - written

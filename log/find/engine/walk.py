@@ -104,7 +104,7 @@ def nth_place(section: Buffer, index: int) -> tuple[int, int]:
 
 
 def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint of any length: (raw, next position), position -1 when it does not end in time."""
+    """Read a raw varint of any length: (raw, next position), position -1 when it does not end in time."""
     raw = 0
     shift = 0
     end = position + max_bytes if position + max_bytes < size else size
@@ -119,7 +119,7 @@ def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) ->
 
 
 def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """A raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
+    """Read a raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
     if position + 2 <= size:
         first = data[position]
         if first < 0x80:
@@ -131,7 +131,7 @@ def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[i
 
 
 def _signed(word: int) -> int:
-    """The signed number of the same 64 bits."""
+    """Return the signed number of the same 64 bits."""
     return (word & words.MAX_INT_64) | -(word & _SIGN_64)
 
 
@@ -141,7 +141,7 @@ def _zigzag(raw: int) -> int:
 
 
 def _sum(one: int, other: int) -> int:
-    """The sum of two signed numbers, wrapped to 64 bits."""
+    """Add two signed numbers, wrapped to 64 bits."""
     return _signed((one + other) & words.MASK_64)
 
 
@@ -153,7 +153,9 @@ def _is_sum_larger(one: int, other: int) -> bool:
 
 
 def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int, int]:
-    """(timestamp delta, offset delta, position after them, end of the record); end -1 when malformed."""
+    """Read a record's beginning: (timestamp delta, offset delta, position after them, end of the record); end -1 when
+    malformed.
+    """
     raw, position = _read_raw(data, size, position, 5)
     length = raw >> 1
     if position < 0 or raw & 1 or length > size - position:
@@ -169,7 +171,7 @@ def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int,
 
 
 def _read_field(data: Buffer, size: int, position: int, end: int) -> tuple[int, int]:
-    """A nullable field: (its first byte or -1 for a null, position after it), position -1 when malformed."""
+    """Read a nullable field: (its first byte or -1 for a null, position after it), position -1 when malformed."""
     raw, position = _read_raw(data, size, position, 5)
     if position < 0:
         return -1, -1
@@ -190,7 +192,7 @@ def _is_equal(data: Buffer, start: int, end: int, wanted: Buffer, size: int) -> 
 
 
 def _read_tag(data: Buffer, size: int, position: int, end: int, name: Buffer, length: int) -> tuple[int, int, int]:
-    """The value of the first header called ``name``: (its first byte or -1, its end, position after the headers).
+    """Read the value of the first header called ``name``: (its first byte or -1, its end, position after the headers).
 
     The last is -1 when the headers are malformed.
     """
@@ -215,7 +217,7 @@ def _read_tag(data: Buffer, size: int, position: int, end: int, name: Buffer, le
 
 
 def _java_hash(data: Buffer, at: int, end: int, seed: int) -> int:
-    """``tidelog.log.find.hashing.java_hash``: signed 32 bits.
+    """Compute ``tidelog.log.find.hashing.java_hash``: signed 32 bits.
 
     Four bytes at a time, so that one multiplication in four waits for the one before.
     """
@@ -243,7 +245,9 @@ def _key_hash(data: Buffer, at: int, end: int, seed: int) -> int:
 def _walk_record(
     data: Buffer, limit: int, position: int, seed: int, name: Buffer, name_size: int
 ) -> tuple[int, int, int, int, int]:
-    """(timestamp delta, offset delta, key hash, tag hash, end of the record); end -1 when malformed."""
+    """Walk over a record: (timestamp delta, offset delta, key hash, tag hash, end of the record); end -1 when
+    malformed.
+    """
     timestamp, offset, position, end = _read_deltas(data, limit, position)
     if end < 0:
         return 0, 0, 0, 0, -1
@@ -265,7 +269,7 @@ def _walk(
     chunk: Buffer, size: int, base_position: int, seed: int, name: Buffer, name_size: int, count: int, capacity: int,
     offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers, positions: Integers, sizes: Integers,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """(stop, position, next offset, rows): see :func:`walk_chunk`."""
+    """Walk over batches: (stop, position, next offset, rows), as :func:`walk_chunk` describes."""
     position, next_offset = 0, -1
     while size - position >= _HEADER_BYTES:
         batch = _LENGTH_OFFSET + words.load_be_i32(chunk, position + 8)
@@ -295,7 +299,7 @@ def _walk_batch(
     chunk: Buffer, batch: int, limit: int, records: int, seed: int, name: Buffer, name_size: int, row: int,
     offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
 ) -> int:  # fmt: skip
-    """Rows of the records of the batch at ``batch``, which ends at ``limit``; returns the row after them, or -1."""
+    """Fill rows of the records of the batch at ``batch``, which ends at ``limit``; return the row after them, or -1."""
     base_offset, base_timestamp = words.load_be_i64(chunk, batch), words.load_be_i64(chunk, batch + 27)
     has_append_time = words.load_be_u16(chunk, batch + 21) & _APPEND_TIME_MASK
     max_timestamp = words.load_be_i64(chunk, batch + 35)
@@ -322,7 +326,7 @@ def _match_record(
     data: Buffer, size: int, position: int, flags: int, base_timestamp: int, append_time: int, begin: int, last: int,
     key: Buffer, key_size: int, name: Buffer, name_size: int, tag: Buffer, tag_size: int,
 ) -> tuple[bool, int]:  # fmt: skip
-    """(Whether the record matches, end of the record or -1)."""
+    """Match a record: (whether it matches, its end or -1)."""
     timestamp, _, position, end = _read_deltas(data, size, position)
     if end < 0 or _is_sum_larger(base_timestamp, timestamp):
         return False, -1
@@ -348,7 +352,7 @@ def _match_all(
     data: Buffer, size: int, count: int, flags: int, base_timestamp: int, append_time: int, begin: int, last: int,
     key: Buffer, key_size: int, name: Buffer, name_size: int, tag: Buffer, tag_size: int, places: Integers,
 ) -> int:  # fmt: skip
-    """Number of records that match, -1 when one is malformed; (start, end) of each go to ``places``."""
+    """Count the records that match, -1 when one is malformed; (start, end) of each go to ``places``."""
     found = 0
     position = 0
     for _ in range(count):
@@ -365,7 +369,7 @@ def _match_all(
 
 
 def _nth(data: Buffer, size: int, index: int) -> tuple[int, int]:
-    """The byte range of the record with ``index`` before it; (-1, -1) when the section is too short for it."""
+    """Find the byte range of the record with ``index`` before it; (-1, -1) when the section is too short for it."""
     start = 0
     position = 0
     while index >= 0:
