@@ -52,6 +52,10 @@ ls "$root"/dist/*-linux_aarch64.whl
 "$python" -m zipfile -e "$root"/dist/*.whl "$root/wheel"
 
 say "tests"
+# Tests look at their own descriptors in /proc: it is bound while they run.
+mkdir -p "$root/proc"
+mountpoint -q "$root/proc" || mount --bind /proc "$root/proc"
+trap 'umount -l "$root/proc"' EXIT
 emulated() {
   chroot "$root" /qemu -E PYTHONPATH=/wheel:/site:/tests -E PYTHONDONTWRITEBYTECODE=1 -E HOME=/root -E PATH=/usr/bin:/bin \
     /usr/bin/python3.11 "$@"
