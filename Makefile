@@ -116,7 +116,7 @@ monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Pro
 
 console: $(VENV)/.test $(EXTENSIONS) ## the console in headless Chromium (Debian's package, 300 MB); RECORD=1 writes docs/images
 	$(BIN)/python -m pip install --quiet 'playwright>=1.49'
-	TIDELOG_CONSOLE=1 TIDELOG_RECORD=$(RECORD) $(BIN)/pytest tests/clients/test_console.py -p no:randomly
+	TIDELOG_CONSOLE=1 TIDELOG_RECORD=$(RECORD) $(BIN)/pytest tests/clients/test_console.py tests/clients/test_console_cluster.py -p no:randomly
 
 # Quix Streams asks for an older confluent-kafka than the tests, so these have an environment of their own.
 FRAMEWORKS := build/frameworks

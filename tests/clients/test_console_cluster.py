@@ -6,15 +6,20 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.clients.test_cluster_start import NODES, cluster
+from tests.clients.test_console import IN_BROWSER
+from tests.clients.test_console import browser as browser
 from tests.support.admin import Admin
 from tests.support.cluster_clients import WAIT_S
 from tidelog.console.rendering import link
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 PARTITIONS, RECORDS = 4, 10
@@ -51,6 +56,27 @@ def get(console: str, path: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+
+
+def show_in_browser(browser: Browser, console: str, partition: int) -> str:
+    """What a person sees who opens a partition's records from the topic's page."""
+    context = browser.new_context()
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(console + link("topics", TOPIC))
+    page.locator("#partitions").get_by_role("link", name=str(partition), exact=True).click()
+    text = page.locator("#records").inner_text()
+    context.close()
+    assert [url for url in asked if not url.startswith(console)] == []
+    return text
+
+
+@IN_BROWSER
+def test_a_person_sees_records_of_every_partition_on_every_member(found: dict[str, Any], browser: Browser) -> None:
+    for member in found["brokers"]:
+        for partition in range(PARTITIONS):
+            assert f"value {partition}.7" in show_in_browser(browser, member["console"], partition)
 
 
 def leaders(text: str) -> set[str]:

@@ -17,6 +17,8 @@ from tests.clients.test_java_group_tools import run
 from tests.support.admin import Admin
 from tests.support.jvm import java_program
 from tests.support.kafka_jars import streams_classpath
+from tidelog.client.admin.groups import describe_group
+from tidelog.client.cluster import Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -145,6 +147,10 @@ def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
         assert members.count("words-") >= 2, members
         assert re.search(r"words\s.*\sStable\s+2\b", state), state
         assert len(re.findall(r"(?m)^words\s+lines\s+[012]\s", offsets)) == PARTITIONS, offsets
+        with Cluster(broker.bootstrap, 30.0) as cluster:
+            tasks = [each for member in describe_group(cluster, "words").members for each in member.tasks]
+        assert sorted(each for each in tasks if " " not in each) == sorted(TASKS)
+        assert sorted(each.removesuffix(" standby") for each in tasks if " " in each) == sorted(COPIES)
         application.say("stop 0")
         until("the other instance takes over", lambda: all_run(application, 1))
         produce(broker, 50)

@@ -38,7 +38,11 @@ from tidelog.protocol.messages.offset_fetch import (
 )
 from tidelog.protocol.messages.share_group_describe import DescribedGroup as ShareDescribedGroup
 from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
-from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from tidelog.protocol.messages.streams_group_describe import (
+    Assignment,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
 from tidelog.protocol.types import Buffer
 
 PROTOCOL_TYPE = "consumer"
@@ -59,12 +63,14 @@ class ListedGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member and the partitions it has."""
+    """A member and the partitions it has; one of a streams group has tasks."""
 
     id: str
     client_id: str
     host: str
     partitions: list[TopicPartition]
+    tasks: Sequence[str] = ()
+    """As Kafka Streams names them: ``0_1`` is of subtopology 0 and partition 1; standby and warm-up tasks say so."""
 
 
 class PartitionLag(NamedTuple):
@@ -252,8 +258,22 @@ def _streams_members(client: Client, group: str) -> _Described:
     request = StreamsGroupDescribeRequest(group_ids=[group])
     (answer,) = ask(client, request, StreamsGroupDescribeResponse, StreamsGroupDescribeRequest.VERSIONS.highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
-    members = [Member(one.member_id, one.client_id, one.client_host, []) for one in answer.members]
+    members = [
+        Member(one.member_id, one.client_id, one.client_host, [], _task_names(one.assignment)) for one in answer.members
+    ]
     return answer.group_state, "", members
+
+
+def _task_names(assignment: Assignment) -> list[str]:
+    """Return the names of a member's tasks, those that process first."""
+    kinds = (
+        (assignment.active_tasks, ""),
+        (assignment.standby_tasks, " standby"),
+        (assignment.warmup_tasks, " warm-up"),
+    )
+    return [
+        f"{one.subtopology_id}_{number}{kind}" for tasks, kind in kinds for one in tasks for number in one.partitions
+    ]
 
 
 _Described = tuple[str, str, list[Member]]

@@ -90,7 +90,8 @@ def print_group(group: Group) -> None:
         print_rows(columns, [one._asdict() for one in group.partitions])
     idle = [one for one in group.members if not one.partitions]
     if idle:
-        print_rows(["member", "client_id", "host"], [{**one._asdict(), "member": one.id} for one in idle])
+        columns = ["member", "client_id", "host", *(["tasks"] if any(one.tasks for one in idle) else [])]
+        print_rows(columns, [{**one._asdict(), "member": one.id, "tasks": ", ".join(one.tasks)} for one in idle])
 
 
 class Target(NamedTuple):

@@ -7,7 +7,7 @@ from tidelog.console.view import MAX_ROWS, Page, View, list_after, slice_from
 
 TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
 MEMBER_PLACES = 20
-"""Partitions of a member that are named."""
+"""Partitions or tasks of a member that are named."""
 
 
 def list_page(view: View) -> Page:

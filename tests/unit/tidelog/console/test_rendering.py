@@ -97,7 +97,7 @@ def models(text: str) -> Iterator[Page]:
     indexer = SimpleNamespace(
         log=SimpleNamespace(topic_partition=TopicPartition(text, 0)), keys=1, tags=None, lag=1, rebuilds=0
     )
-    group = Group(text, "consumer", "Stable", text, [Member(text, text, text, [(text, 0)])],
+    group = Group(text, "consumer", "Stable", text, [Member(text, text, text, [(text, 0)], [text])],
                   [PartitionLag(text, 0, 1, 2, 1, text)])  # fmt: skip
     entry = ConfigEntry(text, text, "topic", True, False, text)
     client = ConnectedClient(text, f"User:{text}", text, "PLAINTEXT", 0, 9, 1.0)

@@ -7,18 +7,24 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.tidelog.test_client_retries import Scripted
 from tidelog.broker.metrics.clients import ConnectedClient
 from tidelog.client.admin.acls import Acl
 from tidelog.client.admin.configs import ConfigEntry
-from tidelog.client.admin.groups import Group, ListedGroup, PartitionLag
+from tidelog.client.admin.groups import Group, ListedGroup, PartitionLag, describe_group
 from tidelog.client.admin.quotas import Quota
 from tidelog.client.admin.transactions import ListedTransaction, Transaction
 from tidelog.client.admin.users import Credential
+from tidelog.commands.manage.group import print_group
 from tidelog.console.history import History
 from tidelog.console.pages import access, clients, compaction, configuration, groups, overview, transactions
+from tidelog.console.rendering import render
 from tidelog.console.view import MAX_ROWS, Page, View
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
+from tidelog.protocol.messages import list_groups
+from tidelog.protocol.messages import streams_group_describe as streams
+from tidelog.protocol.messages.offset_fetch import OffsetFetchResponse
 
 CLIENTS = [
     ConnectedClient("app", "User:ann", "10.0.0.1", "PLAINTEXT", 1, 17, 5.0),
@@ -129,3 +135,25 @@ def test_the_first_page_shows_what_is_out_of_order(monkeypatch: pytest.MonkeyPat
     page: Page = overview.overview(view(log_manager=None, metadata=SimpleNamespace(topics={"orders": 1})))
     assert (len(page.values["failures"]), page.values["failure_count"]) == (MAX_ROWS, MAX_ROWS + 1)
     assert (page.values["topics"], page.values["connections"]) == (1, 3)
+
+
+def test_a_streams_groups_members_have_their_tasks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tasks(*partitions: int) -> list[streams.TaskIds]:
+        return [streams.TaskIds(subtopology_id="1", partitions=list(partitions))]
+
+    assignment = streams.Assignment(active_tasks=tasks(0, 2), standby_tasks=tasks(1), warmup_tasks=tasks(3))
+    member = streams.Member(member_id="m", client_id="c", client_host="h", assignment=assignment)
+    described = streams.DescribedGroup(group_id="words", group_state="Stable", members=[member])
+    listed = list_groups.ListedGroup(group_id="words", group_state="Stable", group_type="Streams")
+    answers = [list_groups.ListGroupsResponse(groups=[listed]),
+               streams.StreamsGroupDescribeResponse(groups=[described]), OffsetFetchResponse(topics=[])]  # fmt: skip
+    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places: {})
+    found = describe_group(Scripted(answers), "words")
+    assert found.members[0].tasks == ["1_0", "1_2", "1_1 standby", "1_3 warm-up"]
+    print_group(found)
+    assert "1_0, 1_2, 1_1 standby, 1_3 warm-up" in capsys.readouterr().out
+    answer(monkeypatch, groups, describe_group=found)
+    page = render(groups.group_page(view({"id": "words"})))
+    assert "<td>1_0, 1_2, 1_1 standby, 1_3 warm-up</td>" in page
