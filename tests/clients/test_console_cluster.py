@@ -59,7 +59,7 @@ def get(console: str, path: str) -> tuple[int, str]:
 
 
 def show_in_browser(browser: Browser, console: str, partition: int) -> str:
-    """What a person sees who opens a partition's records from the topic's page."""
+    """Return the table of records that a person sees who opens a partition from the topic's page."""
     context = browser.new_context()
     page = context.new_page()
     asked: list[str] = []
