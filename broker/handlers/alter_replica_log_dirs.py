@@ -8,7 +8,7 @@ from __future__ import annotations
 import os.path
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
@@ -45,7 +45,7 @@ def handle(
                 )
                 yield None
             yield None
-    return answer(results)
+    return (yield from answer(results))
 
 
 def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
@@ -61,25 +61,22 @@ def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
     return InvalidRequestError.code
 
 
-def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> AlterReplicaLogDirsResponse:
-    """Group the results by topic."""
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-            for name, partitions in results.items()
-        ]
+def answer(results: dict[str, list[AlterReplicaLogDirPartitionResult]]) -> Steps[AlterReplicaLogDirsResponse]:
+    """Build the answer from the results by topic."""
+    topics = yield from apply_each(
+        results.items(), lambda found: AlterReplicaLogDirTopicResult(topic_name=found[0], partitions=found[1])
     )
+    return AlterReplicaLogDirsResponse(results=topics)
 
 
-def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError) -> AlterReplicaLogDirsResponse:
+def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError) -> Steps[AlterReplicaLogDirsResponse]:
     """Answer every partition with the error."""
-    return answer(
-        {
-            topic.name: [
-                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
-                for index in topic.partitions
-            ]
-            for directory in request.dirs
-            for topic in directory.topics
-        }
-    )
+
+    def refuse(index: int) -> AlterReplicaLogDirPartitionResult:
+        return AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
+
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for topic in (topic for directory in request.dirs for topic in directory.topics):
+        topics[topic.name] = yield from apply_each(topic.partitions, refuse)
+        yield None
+    return (yield from answer(topics))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import with_line
+from tidelog.broker.security.changes import with_lines
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -27,12 +29,13 @@ def handle(
     check_enabled(broker)
     change = coordinators_of(broker).share_members.alter_offsets(request)
     event = "share offsets changed"
-    return (yield from with_line(change, changed_topics, event, context, group=request.group_id))
+    return (yield from with_lines(change, changed_topics, event, context, request.group_id))
 
 
-def changed_topics(response: AlterShareGroupOffsetsResponse) -> list[str]:
-    """Return the topics whose offsets were changed."""
-    return [topic.topic_name for topic in response.responses if any(not one.error_code for one in topic.partitions)]
+def changed_topics(response: AlterShareGroupOffsetsResponse) -> Iterator[str | None]:
+    """Yield the name of each topic whose offsets were changed, None for another one."""
+    for topic in response.responses:
+        yield topic.topic_name if any(not one.error_code for one in topic.partitions) else None
 
 
 def error_response(request: AlterShareGroupOffsetsRequest, error: KafkaError) -> AlterShareGroupOffsetsResponse:

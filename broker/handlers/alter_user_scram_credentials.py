@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.scram_credentials import ScramCredentials, mechanism_of
 from tidelog.broker.loop.deferred import error_of
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
@@ -93,7 +93,9 @@ def answer(user: str, error: KafkaError | None) -> AlterUserScramCredentialsResu
     )
 
 
-def error_response(request: AlterUserScramCredentialsRequest, error: KafkaError) -> AlterUserScramCredentialsResponse:
-    """Answer every user with the error."""
+def error_response(
+    request: AlterUserScramCredentialsRequest, error: KafkaError
+) -> Steps[AlterUserScramCredentialsResponse]:
+    """Answer every user with the error, once."""
     users = dict.fromkeys(change.name for change in changes_of(request))
-    return AlterUserScramCredentialsResponse(results=[answer(user, error) for user in users])
+    return AlterUserScramCredentialsResponse(results=(yield from apply_each(users, lambda user: answer(user, error))))

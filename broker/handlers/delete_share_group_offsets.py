@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import with_line
+from tidelog.broker.security.changes import with_lines
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -27,12 +29,13 @@ def handle(
     check_enabled(broker)
     change = coordinators_of(broker).share_members.delete_offsets(request)
     event = "share offsets deleted"
-    return (yield from with_line(change, changed_topics, event, context, group=request.group_id))
+    return (yield from with_lines(change, changed_topics, event, context, request.group_id))
 
 
-def changed_topics(response: DeleteShareGroupOffsetsResponse) -> list[str]:
-    """Return the topics whose offsets were deleted."""
-    return [topic.topic_name for topic in response.responses if not topic.error_code]
+def changed_topics(response: DeleteShareGroupOffsetsResponse) -> Iterator[str | None]:
+    """Yield the name of each topic whose offsets were deleted, None for another one."""
+    for topic in response.responses:
+        yield topic.topic_name if not topic.error_code else None
 
 
 def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:

@@ -29,18 +29,18 @@ def handle(
 ) -> Steps[DescribeProducersResponse]:
     """Describe each partition once, however often it is named: it may have very many producers. Each has its own
     error."""
-    topics: dict[str, dict[int, PartitionResponse]] = {}
+    topics: dict[str, TopicResponse] = {}
+    described: set[tuple[str, int]] = set()
     for topic in request.topics:
-        described = topics.setdefault(topic.name, {})
+        found = topics.setdefault(topic.name, TopicResponse(name=topic.name))
         for index in topic.partition_indexes:
-            if index not in described:
+            if (topic.name, index) not in described:
+                described.add((topic.name, index))
                 yield opening_of(broker, topic.name, index)
-                described[index] = yield from _describe(broker, topic.name, index)
+                found.partitions.append((yield from _describe(broker, topic.name, index)))
             yield None
         yield None
-    return DescribeProducersResponse(
-        topics=[TopicResponse(name=name, partitions=list(described.values())) for name, described in topics.items()]
-    )
+    return DescribeProducersResponse(topics=list(topics.values()))
 
 
 def error_response(request: DescribeProducersRequest, error: KafkaError) -> DescribeProducersResponse:

@@ -16,6 +16,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext, RequestCount
+from tidelog.broker.requests.refusal import refuse_in_steps
 from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
@@ -104,17 +105,18 @@ class Route(RequestCount):
 
         Raises CloseConnectionError.
         """
+        refuse = self._refuse if is_long else self.error_response
         try:
             response = self.handle(broker, context, request)
         except NotReadyError as error:
             response = self._wait_and_handle(broker, context, request, error.ready)
         except KafkaError as error:
-            response = self.error_response(request, error)
+            response = refuse(request, error)
         except CloseConnectionError:
             raise
         except Exception:
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
-            response = self.error_response(request, UnknownServerError())
+            response = refuse(request, UnknownServerError())
         if is_long or response.__class__ is GeneratorType:
             again = partial(self._wait_and_handle, broker, context, request)
             return self.run(self._finish(context.correlation_id, request, response, again))
@@ -149,12 +151,12 @@ class Route(RequestCount):
             if response.__class__ is Deferred:
                 response = yield from wait_for(response, release_records if self.has_slices else None)
         except KafkaError as error:
-            response = yield from self._fail(request, error)
+            response = yield from self._refuse(request, error)
         except CloseConnectionError:
             raise
         except Exception:
             logger.exception("API %d version %d failed", self.api_key, self.api_version)
-            response = yield from self._fail(request, UnknownServerError())
+            response = yield from self._refuse(request, UnknownServerError())
         if response is None:
             return None
         frame = yield from self._encode_in_steps(correlation_id, response)
@@ -163,14 +165,18 @@ class Route(RequestCount):
         yield from let_go(held)
         return frame
 
-    def _fail(self, request: Any, error: KafkaError) -> Steps[Any]:
-        """Build the error response, which may be made in steps too."""
-        response = self.error_response(request, error)
-        return (yield from response) if response.__class__ is GeneratorType else response
+    def _refuse(self, request: Any, error: KafkaError) -> Steps[Any]:
+        """Build the error response in steps."""
+        return refuse_in_steps(self.error_response, request, error)
+
+    def refuse_frame_in_steps(self, correlation_id: int, request: Any, error: KafkaError) -> FrameSteps:
+        """Build the frame of the error response in steps. Raises CloseConnectionError."""
+        response = yield from self._refuse(request, error)
+        return (yield from self._encode_in_steps(correlation_id, response))
 
     def fail_at_once(self, request: Any, error: KafkaError) -> Any:
         """Build the error response of a request that is not long."""
-        steps = self._fail(request, error)
+        steps = self._refuse(request, error)
         while True:
             try:
                 next(steps)

@@ -7,19 +7,21 @@ machine. The loop's clock is that count too, at CALLS_PER_MS, so that slices end
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.long_requests import Case, all_cases, frame, frame_of
+from tests.support.long_requests import Case, Naming, all_cases, frame, frame_of, most_legal
 from tests.unit.broker.request_world import CALLS_PER_MS, World, uncounted
 from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import ONE_TURN_BYTES
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import ClusterAuthorizationFailedError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -32,6 +34,7 @@ FIXED_CALLS = 3_000
 """What a request costs whatever is in it."""
 MOST_TIMES = 3.0
 PARTITIONS = 3_000
+REFUSED, REFUSAL_MS = 15_000, 4
 OTHERS = {ApiKey.PRODUCE}  # its records are its work, and a short one is decoded in C: its CPU time is measured
 
 
@@ -91,6 +94,22 @@ def test_what_is_refused_by_the_thousand_is_answered_in_short_turns(world: World
     cases = [case for case in all_cases(api_key) if case.version == REGISTRY[api_key].max_version]
     longest = {str(case): max(world.ask_once(frame_of(case, PARTITIONS))) for case in cases}
     assert {case: calls for case, calls in longest.items() if calls > TURN_MS * CALLS_PER_MS} == {}
+
+
+@pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)
+def test_a_request_that_is_refused_as_a_whole_is_answered_in_short_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch, api_key: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ClusterAuthorizationFailedError
+
+    monkeypatch.setattr(importlib.import_module(REGISTRY[api_key].module), "handle", refuse)
+    monkeypatch.setattr(world, "dispatcher", world.make_dispatcher())
+    longest = {}
+    for case in all_cases(api_key):
+        if case.version == REGISTRY[api_key].max_version and case.naming is Naming.UNKNOWN:
+            longest[str(case)] = max(world.ask(frame_of(case, min(REFUSED, most_legal(case)))))
+    assert {case: calls for case, calls in longest.items() if calls > REFUSAL_MS * CALLS_PER_MS} == {}
 
 
 def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,16 +17,17 @@ from tidelog.broker.config.description import ResourceType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Job
+from tidelog.broker.loop.steps import Job, Steps
 from tidelog.broker.member.forwarding.audit import note_forwarded
 from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
+from tidelog.broker.requests.bounds import max_bytes, max_elements
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher, served
 from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Parts, Pending, Route, wait_for_frame
+from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Route, wait_for, wait_for_frame
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
-from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.header import decode_request_header
 from tidelog.protocol.messages.envelope import DefaultPrincipalData
 from tidelog.protocol.messages.produce import ProduceRequest
@@ -39,23 +39,6 @@ _PRODUCE = b"\0\0"
 _LENGTH = struct.Struct(">i")
 _WORD = struct.Struct(">I")
 _CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
-
-
-class ForwardedAnswer(Pending):
-    """The answer that a controller gives; an error is answered as the API's own handler would."""
-
-    __slots__ = ("_build_error",)
-
-    def __init__(self, deferred: Deferred[bytes], build_error: Callable[[KafkaError], bytes | Parts]) -> None:
-        self._deferred = deferred
-        self._build_error = build_error
-
-    def _answer(self) -> bytes | Parts | None:
-        try:
-            response: bytes = self._deferred.result()
-        except KafkaError as error:
-            return self._build_error(error)
-        return _LENGTH.pack(len(response)) + response
 
 
 class MemberDispatcher(Dispatcher):
@@ -77,13 +60,29 @@ class MemberDispatcher(Dispatcher):
         (word,) = _WORD.unpack_from(frame)
         served(word)
         api_key = word >> 16
-        own = memoryview(bytes(frame))
-        if api_key in _CHANGES_OF_CONFIGS and is_about_loggers(own):
-            return super().dispatch(context, frame)
+        allowed = max_bytes(api_key, self._broker.config)
+        if len(frame) > allowed:
+            raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
+        if self._forwarder.is_full:
+            raise CloseConnectionError("too many requests wait for the active controller")
+        answer = self.runner.run(self._forward(context, memoryview(bytearray(frame)), api_key))
+        return InSteps(api_key, answer) if isinstance(answer, Job) else answer
+
+    def _forward(self, context: RequestContext, frame: memoryview, api_key: int) -> FrameSteps:
+        """Have a controller answer a request; an error is answered as the API's own handler would.
+
+        Raises InvalidRequestError, CloseConnectionError.
+        """
+        if api_key in _CHANGES_OF_CONFIGS and is_about_loggers((yield from decode_in_steps(frame))):
+            return (yield from wait_for_frame(Dispatcher.dispatch(self, context, frame)))
         principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
         principal.token_authenticated = context.token_authenticated
-        deferred = self._forwarder.forward(own, principal, context.client_host, partial(self._note, context, own))
-        return ForwardedAnswer(deferred, lambda error: self._error_answer(own, error))
+        note = partial(self._note, context, frame)
+        try:
+            response = yield from wait_for(self._forwarder.forward(frame, principal, context.client_host, note))
+        except KafkaError as error:
+            return (yield from self._refuse(frame, error))
+        return _LENGTH.pack(len(response)) + response
 
     def _note(self, context: RequestContext, frame: memoryview, response: bytes) -> None:
         """Write the audit lines of a request that was answered, in slices as long requests are."""
@@ -125,12 +124,13 @@ class MemberDispatcher(Dispatcher):
                     )
         return [wait for wait in waits if wait is not None]
 
-    def _error_answer(self, frame: memoryview, error: KafkaError) -> bytes | Parts:
-        """Build the API's response for an error, as its handler does."""
+    def _refuse(self, frame: memoryview, error: KafkaError) -> FrameSteps:
+        """Build the API's response for an error, as its handler does. Raises InvalidRequestError."""
         header, _ = decode_request_header(frame)
         module = importlib.import_module(REGISTRY[header.api_key].module)
         route = Route(header.api_key, header.api_version, module, self.runner)
-        return route.encode(header.correlation_id, route.fail_at_once(decode(frame), error))
+        request = yield from decode_in_steps(frame)
+        return (yield from route.refuse_frame_in_steps(header.correlation_id, request, error))
 
 
 def has_transactional_id(frame: memoryview) -> bool:
@@ -158,7 +158,15 @@ def decode(frame: memoryview) -> Any:
     return module.Request.decode_from(frame, position, header.api_version, len(frame))[0]
 
 
-def is_about_loggers(frame: memoryview) -> bool:
-    """Return whether a change of configs is about loggers of a broker alone. Raises InvalidRequestError."""
-    kinds = {resource.resource_type for resource in decode(frame).resources}
+def decode_in_steps(frame: memoryview) -> Steps[Any]:
+    """Decode a whole request. Raises InvalidRequestError."""
+    header, position = decode_request_header(frame)
+    module = importlib.import_module(REGISTRY[header.api_key].module)
+    steps = module.Request.decode_in_steps(frame, position, header.api_version, max_elements(header.api_key))
+    return (yield from steps)[0]
+
+
+def is_about_loggers(request: Any) -> bool:
+    """Return whether a change of configs is about loggers of a broker alone."""
+    kinds = {resource.resource_type for resource in request.resources}
     return kinds == {ResourceType.BROKER_LOGGER}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.requests.refusal import refuse_in_steps
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,
@@ -116,9 +117,8 @@ class Call:
         return handled
 
     def refuse(self, request: Any, error: KafkaError) -> Steps[Any]:
-        """Build the handler's error response."""
-        response = self._module.error_response(request, error)
-        return (yield from response) if response.__class__ is GeneratorType else response
+        """Build the handler's error response in steps."""
+        return refuse_in_steps(self._module.error_response, request, error)
 
 
 Handle = Callable[["Broker", "RequestContext", Any], Any]

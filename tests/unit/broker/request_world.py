@@ -77,9 +77,14 @@ class World:
         coordinators_of(self.data.broker).start()
         self.counter = Counter()
         self.data.loop.run_in_executor = not_counted(self.data.loop.run_in_executor)  # type: ignore[method-assign]
-        self.dispatcher = Dispatcher(self.data.broker)
-        self.dispatcher.runner.clock = self.counter.milliseconds
+        self.dispatcher = self.make_dispatcher()
         self.measure: Callable[[Callable[[], object]], float] = self.counter.count
+
+    def make_dispatcher(self) -> Dispatcher:
+        """Build a dispatcher whose clock counts calls."""
+        dispatcher = Dispatcher(self.data.broker)
+        dispatcher.runner.clock = self.counter.milliseconds
+        return dispatcher
 
     def ask(self, frame: bytes) -> list[float]:
         """Send a request; the work of each turn until it is answered.

@@ -10,6 +10,7 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
 from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.handlers import (
     alter_partition_reassignments,
@@ -254,5 +255,5 @@ def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
         (0, LogDirNotFoundError.code),
         (1, LogDirNotFoundError.code),
     ]
-    whole = alter_replica_log_dirs.error_response(request, UnknownServerError())
+    whole = response_of(alter_replica_log_dirs.error_response(request, UnknownServerError()))
     assert {entry.error_code for entry in whole.results[0].partitions} == {-1}

@@ -12,6 +12,7 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
+from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
@@ -204,7 +205,7 @@ def test_scram_errors_for_whole_requests() -> None:
     from tidelog.broker.handlers import alter_user_scram_credentials, describe_user_scram_credentials
 
     request = AlterUserScramCredentialsRequest(upsertions=[upsert("ann")])
-    whole = alter_user_scram_credentials.error_response(request, UnknownServerError())
+    whole = response_of(alter_user_scram_credentials.error_response(request, UnknownServerError()))
     assert [(result.user, result.error_code) for result in whole.results] == [("ann", -1)]
     asked = DescribeUserScramCredentialsRequest(users=None)
     assert describe_user_scram_credentials.error_response(asked, UnknownServerError()).error_code == -1

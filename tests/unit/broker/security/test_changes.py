@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,8 +21,9 @@ from tests.unit.broker.handlers.test_other_admin_handlers import upsert
 from tidelog.broker.config.changes import Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
+from tidelog.broker.loop import steps as loop_steps
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.security.changes import note_configs
+from tidelog.broker.security.changes import TOPICS_PER_LINE, note_configs, with_lines
 from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages import (
@@ -162,3 +164,43 @@ def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_du
     assert not caplog.messages
     synced.fail(KafkaStorageError()) if fails else synced.complete(None)
     assert [json.loads(line)["until_ms"] for line in caplog.messages] == [4711] * (not fails)
+
+
+MANY_TOPICS = [f"topic-{number}" for number in range(2 * TOPICS_PER_LINE + 500)]
+
+
+def lines_of_offsets(steps_done: int, caplog: pytest.LogCaptureFixture) -> tuple[list[dict[str, Any]], bool]:
+    """The lines of a change of very many topics whose client went after some steps, and whether it was over."""
+    caplog.clear()
+
+    def change() -> loop_steps.Steps[list[str]]:
+        yield None
+        return MANY_TOPICS
+
+    def changed(topics: list[str]) -> Iterator[str | None]:
+        return (topic if number % 5 else None for number, topic in enumerate(topics))
+
+    steps = with_lines(change(), changed, "share offsets changed", context_of(1), "g")
+    is_over = len(list(islice(steps, steps_done))) < steps_done
+    steps.close()
+    return [json.loads(line) for line in caplog.messages], is_over
+
+
+def test_very_many_topics_have_lines_of_some_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    lines, is_over = lines_of_offsets(10**6, caplog)
+    assert is_over
+    assert [len(line["topics"]) for line in lines] == [TOPICS_PER_LINE, TOPICS_PER_LINE]
+    assert [topic for line in lines for topic in line["topics"]] == [
+        topic for number, topic in enumerate(MANY_TOPICS) if number % 5
+    ]
+
+
+@pytest.mark.parametrize("steps_done", [1, 2, TOPICS_PER_LINE, 2 * TOPICS_PER_LINE])
+def test_a_client_that_goes_while_lines_are_written_leaves_one_that_says_so(
+    caplog: pytest.LogCaptureFixture, steps_done: int
+) -> None:
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    lines, is_over = lines_of_offsets(steps_done, caplog)
+    assert not is_over
+    assert [line.get("is_whole", True) for line in lines] == [True] * (steps_done * 4 // 5 // TOPICS_PER_LINE) + [False]

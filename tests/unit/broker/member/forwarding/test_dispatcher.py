@@ -38,7 +38,7 @@ def test_the_transactional_id_of_a_produce_request(version: int, transactional_i
 def test_levels_of_loggers_are_changed_here(kinds: list[ResourceType], answer: bool) -> None:
     resources = [AlterConfigsResource(resource_type=kind, resource_name="1") for kind in kinds]
     request = IncrementalAlterConfigsRequest(resources=resources)
-    assert is_about_loggers(frame(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)) is answer
+    assert is_about_loggers(request) is answer
 
 
 def test_the_producer_of_a_transactional_batch() -> None:

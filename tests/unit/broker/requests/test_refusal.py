@@ -1,0 +1,83 @@
+"""Error responses in parts: together they are the response of one call, whatever the request, and each is short."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.long_requests import request_class
+from tests.unit.broker.stepping import response_of
+from tidelog.broker.requests.refusal import cut, refuse_in_steps, weight
+from tidelog.broker.requests.registry import REGISTRY
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import ClusterAuthorizationFailedError
+from tidelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tidelog.protocol.schema.fields import Field, Struct
+
+MOST_IN_ARRAY = 5
+ERROR = ClusterAuthorizationFailedError("no")
+
+
+def random_struct(cls: type[Struct], version: int, draw: random.Random) -> Any:
+    """A struct whose arrays have some elements each, often alike."""
+    found = cls()
+    for field in cls.FIELDS:
+        if field.versions.has(version):
+            setattr(found, field.name, random_value(field, version, draw))
+    return found
+
+
+def random_value(field: Field, version: int, draw: random.Random) -> Any:
+    if field.kind == "array":
+        item: Any = field.item
+        one = random_value if isinstance(item, Field) else random_struct
+        return [one(item, version, draw) for _ in range(draw.randrange(MOST_IN_ARRAY + 1))]
+    if field.kind == "struct":
+        return random_struct(field.item, version, draw)  # type: ignore[arg-type]
+    if field.kind == "string":
+        return draw.choice("ab")
+    if field.kind.startswith(("int", "uint")):
+        return draw.randrange(2)
+    if field.kind == "uuid":
+        return bytes([draw.randrange(2)]) * 16
+    return field.default
+
+
+def versions(api_key: int) -> list[int]:
+    entry = REGISTRY[api_key]
+    return sorted({entry.min_version, (entry.min_version + entry.max_version) // 2, entry.max_version})
+
+
+@pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)
+@given(seed=st.integers(0, 2**32), most=st.integers(1, 12))
+def test_the_parts_are_answered_as_the_whole(api_key: int, seed: int, most: int) -> None:
+    handler = importlib.import_module(REGISTRY[api_key].module)
+    for version in versions(api_key):
+        request = random_struct(request_class(api_key), version, random.Random(seed))
+        whole = response_of(handler.error_response(request, ERROR))
+        found = response_of(refuse_in_steps(handler.error_response, request, ERROR, most))
+        assert found.encode(version) == whole.encode(version)
+
+
+def test_each_part_has_few_elements() -> None:
+    draw = random.Random(4)
+    request = random_struct(ListOffsetsRequest, 7, draw)
+    request.topics = [
+        ListOffsetsTopic(name=str(count), partitions=[ListOffsetsPartition(partition_index=n) for n in range(count)])
+        for count in (0, 1, 100, 7, 2, 0, 30)
+    ]
+    parts = list(cut(request, 10))
+    assert max(weight(part.struct, 1000) for part in parts) <= 10 + 2  # the request and the topic that goes on
+    assert [part.depth for part in parts][:4] == [0, 1, 2, 2]
+    indices = [one.partition_index for part in parts for topic in part.struct.topics for one in topic.partitions]
+    assert indices == [one.partition_index for topic in request.topics for one in topic.partitions]
+
+
+def test_counting_ends_when_there_are_too_many() -> None:
+    topic = ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition()])
+    assert weight(ListOffsetsRequest(topics=[topic] * 1_000), 20) == 21
