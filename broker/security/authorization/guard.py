@@ -17,8 +17,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.refusal import refuse_in_steps
 from tidelog.broker.loop.steps import Steps, settled
-from tidelog.broker.requests.refusal import refuse_in_steps
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.long_requests import request_class
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.requests.refusal import cut, refuse_in_steps, weight
+from tidelog.broker.loop.refusal import cut, refuse_in_steps, weight
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
