@@ -13,7 +13,6 @@ from typing import Any, TypeVar, Union
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.refusal import refuse_in_steps
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext, RequestCount
@@ -21,6 +20,7 @@ from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
 from tidelog.protocol.schema.fields import Coder, EncodeError, Message, MessageTooLongError, Struct
+from tidelog.protocol.schema.refusal import refuse_in_steps
 from tidelog.protocol.schema.source import add_frame
 from tidelog.protocol.transferable import release_slices
 from tidelog.protocol.types import Part

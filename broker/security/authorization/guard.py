@@ -17,7 +17,6 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.refusal import refuse_in_steps
 from tidelog.broker.loop.steps import Steps, settled
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.protocol.errors import (
@@ -28,6 +27,7 @@ from tidelog.protocol.errors import (
     TransactionalIdAuthorizationFailedError,
 )
 from tidelog.protocol.schema.copies import with_fields
+from tidelog.protocol.schema.refusal import refuse_in_steps
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

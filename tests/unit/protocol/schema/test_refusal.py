@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.support.long_requests import request_class
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.loop.refusal import cut, refuse_in_steps, weight
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
 from tidelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidelog.protocol.schema.fields import Field, Struct
+from tidelog.protocol.schema.refusal import cut, refuse_in_steps, weight
 
 MOST_IN_ARRAY = 5
 ERROR = ClusterAuthorizationFailedError("no")

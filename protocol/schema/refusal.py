@@ -12,11 +12,10 @@ their error response in steps of their own (a generator), or their requests have
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import GeneratorType
 from typing import Any, NamedTuple
 
-from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.schema.copies import with_fields
 from tidelog.protocol.schema.fields import Struct
@@ -35,7 +34,7 @@ class Part(NamedTuple):
 
 def refuse_in_steps(
     error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, most: int = PART_ELEMENTS
-) -> Steps[Any]:
+) -> Generator[Any, None, Any]:
     """Build the error response of a request, for at most so many of its elements in a step."""
     whole: Any = None
     for part in cut(request, most):
