@@ -96,6 +96,8 @@ class FrameReader:
     def receive_data(self, data: Buffer) -> None:
         """Take a copy of ``data``, for callers that have no use for ``get_buffer``."""
         data = memoryview(data)
+        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # they are here: no need to grow up to them
+            self._replace(min(1 << len(data).bit_length(), READ_AHEAD_BYTES))
         while data:
             room = self.get_buffer()
             n = min(len(room), len(data))

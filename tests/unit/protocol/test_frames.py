@@ -107,6 +107,24 @@ def test_buffer_doubles_with_what_arrived() -> None:
     assert reader.buffered_bytes == 500_004
 
 
+def test_what_has_arrived_gets_its_buffer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(capacity: int) -> bytearray:
+        made.append(capacity)
+        return bytearray(capacity)
+
+    monkeypatch.setattr(frames, "bytearray", counted, raising=False)
+    arrived = (200_000).to_bytes(4, "big") + bytes(100_000)
+    reader = FrameReader(1 << 20)
+    reader.receive_data(arrived)
+    assert made == [131_072]
+    reader.receive_data(bytes(100_000))
+    frame = reader.next_frame()
+    assert frame is not None
+    assert frame.nbytes == 200_000
+
+
 def test_receives_that_fill_the_buffer_make_it_read_ahead() -> None:
     reader = FrameReader(LIMIT)
     for _ in range(20):
