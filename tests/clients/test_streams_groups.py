@@ -119,6 +119,14 @@ def all_run(application: Application, instances: int) -> bool:
     return spread and active == sorted(TASKS) and standby == (sorted(COPIES) if instances > 1 else [])
 
 
+def told_tasks(broker: BrokerProcess) -> tuple[list[str], list[str]]:
+    """Return the tasks that members process, and the standby tasks, as ``tidelog group describe`` asks for them."""
+    with Cluster(broker.bootstrap, 30.0) as cluster:
+        tasks = [each for member in describe_group(cluster, "words").members for each in member.tasks]
+    standby = sorted(each.removesuffix(" standby") for each in tasks if each.endswith(" standby"))
+    return sorted(each for each in tasks if " " not in each), standby
+
+
 def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path / "data", OFTEN) as broker:
         admin = Admin(broker.bootstrap)
@@ -147,10 +155,7 @@ def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
         assert members.count("words-") >= 2, members
         assert re.search(r"words\s.*\sStable\s+2\b", state), state
         assert len(re.findall(r"(?m)^words\s+lines\s+[012]\s", offsets)) == PARTITIONS, offsets
-        with Cluster(broker.bootstrap, 30.0) as cluster:
-            tasks = [each for member in describe_group(cluster, "words").members for each in member.tasks]
-        assert sorted(each for each in tasks if " " not in each) == sorted(TASKS)
-        assert sorted(each.removesuffix(" standby") for each in tasks if " " in each) == sorted(COPIES)
+        until("the broker tells who has which task", lambda: told_tasks(broker) == (sorted(TASKS), sorted(COPIES)))
         application.say("stop 0")
         until("the other instance takes over", lambda: all_run(application, 1))
         produce(broker, 50)
