@@ -56,7 +56,7 @@ BROKER_CONFIG_DEF = ConfigDef(
     )
 )
 UNROUTABLE = ("0.0.0.0", "::")
-"""Hosts that mean every interface: to listen on, not to be told."""
+"""Hosts that stand for every interface. A listener may have one, an advertised listener may not."""
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
@@ -64,9 +64,9 @@ FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 image gives its defaults this way, so that a user's own settings win and the health check reads the same."""
 SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
-"""Those that do not encrypt."""
+"""Protocols that do not encrypt."""
 SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
-"""Those that authenticate by SASL."""
+"""Protocols that authenticate by SASL."""
 
 
 class Endpoint(NamedTuple):
@@ -194,7 +194,7 @@ class BrokerConfig:
         return list(self._values[name] or ())
 
     def listener_texts(self) -> dict[str, str]:
-        """Return the given texts, those of single listeners among them; see ``security_keys.listener_values``."""
+        """Return the given texts, those of single listeners among them; see ``keys.security.listener_values``."""
         return {**self._given, **self._listener_texts}
 
     def listener_texts_with(self, dynamic: Mapping[str, str]) -> dict[str, str]:
@@ -218,7 +218,7 @@ class BrokerConfig:
         self._listener_texts = select_listener_texts(merged)
 
     def settle(self, name: str, text: str) -> None:
-        """Replace a static value by what came of it: an address with the port that was chosen for port 0."""
+        """Replace a static value by the one in force, such as an address whose port 0 has become a free port."""
         self.static_texts[name] = self._given[name] = text
         self._values[name] = BROKER_CONFIG_DEF[name].parse(text)
 

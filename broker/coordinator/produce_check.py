@@ -4,8 +4,8 @@
     client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them
 
 Without this a late batch of a transaction that is over would begin another one that is never ended, and
-read_committed readers would never get past it. Costs one look-up per transactional request once the partition is
-known. Loop thread only.
+read_committed readers would never get past it. Once the partition is known, the check costs one look-up per
+transactional request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_transactional_batch(
     """Check, or in version 2 add, the partition for the producer of this batch; settles when that is committed.
 
     Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
-    ConcurrentTransactionsError, or NotEnoughReplicasError where the client is only to come again.
+    ConcurrentTransactionsError, or NotEnoughReplicasError where the client should try again.
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:
@@ -67,7 +67,7 @@ def check_transactional_batch(
 def _check_by_peers(
     broker: Broker, version: int, partition: PartitionKey, producer: tuple[int, int], error: KafkaError
 ) -> Deferred[None]:
-    """Ask for what the coordinator on another broker has answered. Raises as ``check_transactional_batch``."""
+    """Check by what the coordinator, on another broker, answers. Raises as ``check_transactional_batch``."""
     try:
         if broker.peers is None:
             raise error
@@ -78,7 +78,7 @@ def _check_by_peers(
 
 
 def refuse_for_now(_error: KafkaError) -> NoReturn:
-    """Raise NotEnoughReplicasError: that the partition is part of the transaction may be lost."""
+    """Raise NotEnoughReplicasError: the record that adds the partition may be lost, and the client tries again."""
     raise NotEnoughReplicasError("the transaction is not committed to the log")
 
 

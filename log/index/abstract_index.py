@@ -166,7 +166,7 @@ class AbstractIndex:
         return self._file
 
     def slots(self) -> tuple[int, ReadSlots]:
-        """Return the number of entries, and a reader of their bytes that goes on when the index is released meanwhile.
+        """Return the number of entries, and a reader of their bytes, which works after the index is released, too.
         Any thread.
 
         Without a file there are no entries to be read: the look-up begins at the segment's first byte.
@@ -258,9 +258,8 @@ class AbstractIndex:
         self._entries = self._capacity = 0
 
     def _truncate_to_entries(self, entries: int) -> None:
-        # The stale entries after them stay in the file until overwritten or trimmed; a crash before that leaves an
-        # index
-        # whose segment is past the recovery point, so it is rebuilt.
+        # The stale entries after them stay in the file until overwritten or trimmed. A crash before that leaves an
+        # index whose segment is past the recovery point, so it is rebuilt.
         self._last = None
         self._entries = entries
 

@@ -64,7 +64,7 @@ _COMPRESSED = 0x07
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan_rows.SegmentSlice``.
+    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan.rows.SegmentSlice``.
 
     ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
     offset; records from here on belong to open transactions or follow them.
@@ -243,10 +243,10 @@ class _SegmentWalk:
                 if len(buffer) < claimed <= end - position:
                     buffer = np.empty(claimed, np.uint8)
                 else:
-                    position = self._cut(position, end)
+                    position = self._judge_cut_batch(position, end)
             position += done
             if stop == at.NOT_MINE:
-                position = self._odd(buffer[done:size], position, end)
+                position = self._take_other(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
         """Walk a chunk's magic 2 batches: (why it stopped, bytes done, more than the chunk when damage was passed)."""
@@ -414,7 +414,7 @@ class _SegmentWalk:
 
     # ---- old messages, and bytes that are no batch
 
-    def _odd(self, rest: at.ByteArray, position: int, end: int) -> int:
+    def _take_other(self, rest: at.ByteArray, position: int, end: int) -> int:
         """Check one old message, or bytes that are no batch; returns where to go on."""
         try:
             entry = next(iter_batches(rest.data), None)
@@ -423,10 +423,10 @@ class _SegmentWalk:
         if entry is None:
             wanted = int.from_bytes(rest[8:12].tobytes(), "big") + 12 if len(rest) >= 12 else 0
             if not len(rest) < wanted <= end - position:
-                return self._cut(position, end)
+                return self._judge_cut_batch(position, end)
             rest = np.empty(wanted, np.uint8)
             self._file.read_into(position, rest.data)
-            return self._odd(rest, position, end)
+            return self._take_other(rest, position, end)
         if rest[16] == MAGIC_V2:  # the walk refused its header
             why = "no batch begins here (a batch header with impossible numbers)"
             return self._pass_damage("framing", position, self._expected, why)
@@ -463,7 +463,7 @@ class _SegmentWalk:
             audit_buckets.add(audit.buckets, times, np.array(hashes, np.uint64))
         return position + entry.size_in_bytes
 
-    def _cut(self, position: int, end: int) -> int:
+    def _judge_cut_batch(self, position: int, end: int) -> int:
         """Judge a last batch that is longer than the file: a write under way in an open log, else damage."""
         following = next(self._indices.batches_after(position), None)
         if not self._plan.is_closed and following is None:

@@ -23,7 +23,7 @@ class ValidEnd(NamedTuple):
 
 
 def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
-    """Yield headers of the whole batches between two bytes. Raises CorruptBatchError at one that cannot be."""
+    """Yield headers of the whole batches between two bytes. Raises CorruptBatchError at an impossible one."""
     position, offset = start, -1
     try:
         for header in iter_headers(file, start, end):
@@ -55,7 +55,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
 def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
     """Read the header of the batch that begins at ``position``; None at the end of the file.
 
-    Raises CorruptBatchError when there is none.
+    Raises CorruptBatchError when the bytes there are no header.
     """
     data = file.read_at(position, 61)
     if len(data) < 26 or (data[16] == 2 and len(data) < 61):

@@ -91,7 +91,7 @@ class ShareGroupStatePartitionMetadataValue(Message, api_key=15, versions="0", f
     deleting_topics: list[TopicInfo] = array(TopicInfo)
 
 
-#: Record type -> key class, value class, for ``group_records``.
+#: Record type -> key class, value class, for ``tidelog.broker.coordinator.group.records``.
 SHARE_RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
     10: (ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),
     11: (ShareGroupMetadataKey, ShareGroupMetadataValue),

@@ -1,6 +1,7 @@
 """Records of streams groups in ``__consumer_offsets`` (types 17 and 19 to 23): Kafka's own schemas (KIP-1071).
 
-``group_records`` puts them into its table; ``streams_group_records`` stands between them and the values of a group.
+``broker.coordinator.group.records`` puts them into its table; ``broker.coordinator.group.streams.records`` converts
+between them and the values of a group.
 Source: group-coordinator ``common/message/StreamsGroup*.json`` of Kafka 4.3.
 """
 
@@ -150,7 +151,7 @@ class StreamsGroupTopologyValue(Message, api_key=23, versions="0", flexible="0+"
     subtopologies: list[Subtopology] = array(Subtopology)
 
 
-#: Record type -> key class, value class, for ``group_records``.
+#: Record type -> key class, value class, for ``tidelog.broker.coordinator.group.records``.
 STREAMS_RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
     17: (StreamsGroupMetadataKey, StreamsGroupMetadataValue),
     19: (StreamsGroupMemberMetadataKey, StreamsGroupMemberMetadataValue),

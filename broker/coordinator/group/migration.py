@@ -2,7 +2,7 @@
 
     upgrade     a member comes with the consumer protocol to a classic group of consumers: the group becomes a consumer
                 group whose members are classic ones, with what they were assigned; they are told of a rebalance and are
-                served by ``classic_members`` until they are replaced, one by one
+                served by ``classic.members`` until they are replaced, one by one
     downgrade   the last member of the consumer protocol goes and only classic ones are left: the group becomes a
                 classic one with their assignments, and rebalances. Where a classic member takes the place of that last
                 one (static), nothing moves

@@ -1,13 +1,10 @@
-"""Records of share groups: Kafka's own schemas (KIP-932).
+"""Records of ``__share_group_state``, in Kafka's own schemas (KIP-932): the state of each share partition.
 
-``__consumer_offsets`` holds the groups (types 10 to 15; ``group_records`` puts them into its table), and
-``__share_group_state`` holds where each share partition is::
-
-    ShareSnapshot (type 0)   the whole state: start offset and the batches at or after it that are not fresh
+    ShareSnapshot (type 0)   the whole state: start offset, and batches at or after it that were acquired or are done
     ShareUpdate   (type 1)   what changed since the snapshot of the same epoch
 
 A share partition's state is its last snapshot and the updates after that. A tombstone of a snapshot removes it.
-Source: group-coordinator and share-coordinator ``common/message/*.json`` of Kafka 4.3.
+Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -22,11 +19,6 @@ from tidelog.protocol.coordinator_records.share import (
     ShareUpdateValue,
 )
 from tidelog.protocol.schema.fields import Message
-
-# -- __consumer_offsets: the groups -----------------------------------------------------------------------------
-
-
-# -- __share_group_state: where share partitions are ------------------------------------------------------------
 
 
 class ShareStateSerde:

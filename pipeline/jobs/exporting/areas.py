@@ -4,8 +4,8 @@
     object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
                        (a Delta table's dead letters are moved once the run has committed)
 
-Mounted too the names end with (a part of) the run: files of a version that the table was restored from stay beside
-those of the runs after, and their offsets may have other records since.
+On a mounted file system, too, a name ends with the beginning of the run's id. After a restore the files of abandoned
+versions stay beside those of later runs, which may have other records at the same offsets.
 
 A catalog may make a commit after its run has ended, and a store has no locks. So a run that has not committed counts as
 dead once the table has a newer state than the one that it began with: its commit asks for that, and can no longer
@@ -156,12 +156,12 @@ class StoreArea:
                 self._remove(self._place(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Leave the trace of a run. Raises OSError."""
+        """Leave the object that names a run. Raises OSError."""
         self._store.put(self._place(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep nothing away: the catalog lets one commit win."""
+        """Lock nothing: the catalog lets one commit win."""
         return contextlib.nullcontext()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:

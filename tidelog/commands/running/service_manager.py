@@ -50,14 +50,14 @@ class ServiceManager:
             self._timer = self._loop.call_later(self._interval_s, self._turn)
 
     def _tell(self, message: str) -> None:
-        """Send a message; a manager that is gone keeps no broker from its work."""
+        """Send a message. An error is ignored: the broker works without a service manager too."""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messages:
             messages.setblocking(False)
             messages.sendto(message.encode(), self._address)
 
 
 def watchdog_interval_s(environment: Mapping[str, str]) -> float:
-    """Return how often the watchdog wants to hear of this process; 0 where it is not asked to."""
+    """Return the seconds between two signs of life: half of the watchdog's limit, 0 where none is set."""
     text = environment.get(WATCHDOG, "")
     if environment.get(WATCHDOG_PROCESS, str(os.getpid())) != str(os.getpid()) or not text.isdecimal():
         return 0.0

@@ -5,7 +5,7 @@
     SyncGroup of the leader ...... the assignment is appended to the log; then -> Stable, all SyncGroups are answered
     a member is late or leaves ... -> PreparingRebalance again
 
-``classic_join`` and ``classic_sync`` hold what requests ask; this module holds the moves they share and what the
+``join`` and ``sync`` hold what requests ask; this module holds the moves they share and what the
 clocks do. Clocks, by key: ("heartbeat", group, member) the session; ("join", group) the end of PreparingRebalance;
 ("sync", group) members that joined but never sent SyncGroup. A request that waits holds a Deferred in its member; it
 is completed exactly once: with the outcome, or with the error that makes the client join again.

@@ -1,12 +1,12 @@
 """A decision about a consumer group in the works: what of it is known, and the records so far.
 
-A heartbeat, or a JoinGroup of a classic member (``classic_members``), goes through the same steps over a ``Draft``:
+A heartbeat, or a JoinGroup of a classic member (``classic.members``), goes through the same steps over a ``Draft``:
 
     apply_subscription   what the member says is compared with what is known; a changed subscription, or topics that
                          changed below it, raise the group epoch
     update_target        a group epoch ahead of the target makes the assignor work out a new one, for all members,
                          unless the last one is younger than the group's interval
-    take_a_step          the member goes one step towards its target (``consumer_reconciliation``)
+    take_a_step          the member goes one step towards its target (``reconciliation``)
 
 Each step adds records; none changes the group. Source: KIP-848.
 """

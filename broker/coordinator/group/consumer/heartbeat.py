@@ -2,7 +2,7 @@
 
 The member is found or made and its epoch checked; then its request goes through the steps of ``draft``. Each
 adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing new adds
-none. The clocks are in ``consumer_clocks``; classic groups that become consumer groups, and back, in ``migration``.
+none. The clocks are in ``clocks``; classic groups that become consumer groups, and back, in ``migration``.
 
 Source: ConsumerGroupHeartbeat v0-1.
 """

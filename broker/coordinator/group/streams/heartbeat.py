@@ -5,7 +5,7 @@
     3. a changed member, topology, topic or setting raises the group epoch
     4. a group epoch ahead of the target makes the assignor work out a new one, for a new group after a delay in which
        others may join, later when the last one is as old as the group's interval
-    5. the member goes one step towards its target (``streams_reconciliation``)
+    5. the member goes one step towards its target (``reconciliation``)
 
 Each step adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing
 new adds none. Topics that are missing are told to the caller, who makes them; the heartbeat after that finds them.
