@@ -1,7 +1,7 @@
 """CreateDelegationToken: a token for the client itself or, where it may, for another owner (KIP-48, KIP-373).
 
 Versions 0 to 3. What is asked of whom, in this order: whether the connection may ask (64), CREATE_TOKENS on the owner
-(65), the renewers' type (67), whether there is a secret key (61). Answered when the token is durable.
+(65), the owner's and the renewers' type (67), whether there is a secret key (61). Answered when the token is durable.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def check(broker: Broker, context: RequestContext, request: CreateDelegationToke
     check_may_ask(broker.config, context)
     if broker.authorizer is not None and owner != context.principal:
         require_right(broker.authorizer, context, owner)
-    if any(one.principal_type != USER for one in request.renewers):
+    # A bearer logs in as a user: one for ``Group:admin`` would be User:admin, whom CREATE_TOKENS was not asked for.
+    if owner.type != USER or any(one.principal_type != USER for one in request.renewers):
         raise InvalidPrincipalTypeError
 
 

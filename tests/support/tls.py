@@ -46,7 +46,12 @@ class TlsPair:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = client.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
         wrapped = server.wrap_socket(ours, server_side=True, do_handshake_on_connect=False)
-        self._shake_hands(wrapped)
+        try:
+            self._shake_hands(wrapped)
+        except ssl.SSLError:
+            wrapped.close()
+            self.raw.close()
+            raise
         self.tls = TlsSocket(wrapped, memoryview(bytearray(CHUNK_BYTES)))
 
     def _shake_hands(self, wrapped: ssl.SSLSocket) -> None:

@@ -110,7 +110,8 @@ class Logins:
         scheme, value = authorization_of(request)
         if scheme == BASIC and self._passwords is not None:
             user, password = parse_basic(value)
-            return Caller(Principal(USER, user)) if self._passwords.is_known(user, password) else None
+            source = source_of(request.remote or "")
+            return Caller(Principal(USER, user)) if self._passwords.is_known(source, user, password) else None
         return None
 
     async def _wait_for_turn(self, request: web.Request) -> Caller | None:
@@ -130,7 +131,7 @@ class Logins:
         scheme, value = authorization_of(request)
         try:
             if scheme == BASIC and self._passwords is not None:
-                return await self._check_password(self._passwords, *parse_basic(value))
+                return await self._check_password(self._passwords, source_of(request.remote or ""), *parse_basic(value))
             if scheme == BEARER and self._bearers is not None:
                 return await self._check_token(self._bearers, value)
             raise LoginError(scheme, "", "this way to log in is not configured")
@@ -138,8 +139,8 @@ class Logins:
             await self._refuse(request, error)
             return None
 
-    async def _check_password(self, passwords: Passwords, user: str, password: str) -> Caller:
-        if not await passwords.check(user, password):
+    async def _check_password(self, passwords: Passwords, source: str, user: str, password: str) -> Caller:
+        if not await passwords.check(source, user, password):
             raise LoginError(BASIC, user, "invalid username or password")
         return Caller(Principal(USER, user))
 

@@ -1,8 +1,10 @@
 """Passwords of users, checked for the admin interface: those of PLAIN's JAAS texts, and SCRAM's credentials.
 
 SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
-proof is remembered for a minute, by a keyed digest, and holds while the credential is the same object. An unknown user
-takes as long as a known one: a key is derived for each mechanism, of a user with fewer too. Loop thread only.
+proof is remembered for a minute and for its address, by a keyed digest, and holds while the credential is the same
+object: what is not proved yet has to wait for its turn, or guesses beside one another would wait for nothing. An
+unknown user takes as long as a known one: a key is derived for each mechanism, of a user with fewer too. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -45,32 +47,42 @@ class Passwords:
         self._usual_iterations = usual_iterations
         self._monotonic_ms = monotonic_ms
         self._key = secrets.token_bytes(32)
-        self._proved: dict[bytes, tuple[float, ScramState]] = {}
+        self._proved: dict[bytes, tuple[float, ScramState | PlainUsers]] = {}
+        """Digest of address, user and password -> the end of the proof, and what it was proved by."""
         self._executor = executor
         nothing = bytes(32)
         self._nobody = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
 
-    def is_known(self, user: str, password: str) -> bool:
-        """Return whether this is the user's password as far as that costs no time."""
-        if any(users.is_password(user, password) for users in self._plain):
-            return True
-        expires_ms, credential = self._proved.get(self._digest(user, password), (0.0, self._nobody))
-        return self._monotonic_ms() < expires_ms and any(credential is one for _, one in self._candidates(user))
+    def is_known(self, source: str, user: str, password: str) -> bool:
+        """Return whether the user has logged in from this source with this password a moment ago."""
+        expires_ms, proof = self._proved.get(self._digest(source, user, password), (0.0, self._nobody))
+        if self._monotonic_ms() >= expires_ms:
+            return False
+        return isinstance(proof, PlainUsers) or any(proof is one for _, one in self._candidates(user))
 
-    async def check(self, user: str, password: str) -> bool:
+    async def check(self, source: str, user: str, password: str) -> bool:
         """Return whether this is the user's password."""
-        if self.is_known(user, password):
+        if self.is_known(source, user, password):
             return True
+        proof = self._prove_plain(user, password) or await self._prove_scram(user, password)
+        if proof is None:
+            return False
+        if len(self._proved) >= MOST_REMEMBERED:
+            self._proved.clear()
+        self._proved[self._digest(source, user, password)] = (self._monotonic_ms() + REMEMBERED_MS, proof)
+        return True
+
+    def _prove_plain(self, user: str, password: str) -> PlainUsers | None:
+        """Return the users of PLAIN among whom this is a user with this password."""
+        return next((users for users in self._plain if users.is_password(user, password)), None)
+
+    async def _prove_scram(self, user: str, password: str) -> ScramState | None:
+        """Return the user's credential that the password fits."""
         known = dict(self._candidates(user))
         candidates = [(mechanism, known.get(mechanism) or self._decoy(mechanism)) for mechanism in ScramMechanism]
         work = partial(first_proved, password, candidates)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        if found is None or found not in known.values():
-            return False
-        if len(self._proved) >= MOST_REMEMBERED:
-            self._proved.clear()
-        self._proved[self._digest(user, password)] = (self._monotonic_ms() + REMEMBERED_MS, found)
-        return True
+        return found if found in known.values() else None
 
     def _decoy(self, mechanism: ScramMechanism) -> ScramState:
         """Make a credential that no password fits, which takes as long as most do."""
@@ -80,8 +92,8 @@ class Passwords:
         found = [(mechanism, self._credentials(user, mechanism)) for mechanism in ScramMechanism]
         return [(mechanism, credential) for mechanism, credential in found if credential is not None]
 
-    def _digest(self, user: str, password: str) -> bytes:
-        text = f"{len(user)}:{user}{password}".encode("utf-8", "surrogatepass")
+    def _digest(self, source: str, user: str, password: str) -> bytes:
+        text = f"{source} {len(user)}:{user}{password}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from tidelog.broker.security.tls.revocation import revocation_flags
 from tidelog.broker.security.tls.stores import KeyStore, read_trust_store, refuse
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError
 
 DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 TLS13_SUITES = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -33,7 +36,6 @@ TLS12_SUITES = {
 }  # fmt: skip
 """IANA's names, which Java uses, with OpenSSL's."""
 VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-_CRL_MARK = "-----BEGIN X509 CRL-----"
 
 
 def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
@@ -82,15 +84,20 @@ def check_suites(suites: Sequence[str]) -> None:
 
 def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
     """Load key and chain, which never touch a disk. Raises ConfigError."""
-    descriptor = os.memfd_create("keystore")
     try:
-        os.write(descriptor, store.pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: store.password)
+        with file_in_memory(store.pem) as path:
+            context.load_cert_chain(path, password=lambda: store.password)
     except ssl.SSLError as error:
         what = "whose key and certificate belong together" if error.reason == "KEY_VALUES_MISMATCH" else "with a key"
         raise refuse("ssl.keystore", "[hidden]", f"a store {what}, and the password that opens it") from error
-    finally:
-        os.close(descriptor)
+
+
+@contextmanager
+def file_in_memory(data: bytes) -> Iterator[str]:
+    """Give a path to bytes that never touch a disk: OpenSSL reads some things from files alone."""
+    with os.fdopen(os.memfd_create("store"), "wb", buffering=0) as file:
+        file.write(data)
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
@@ -108,9 +115,9 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
     if trusted is None:
         context.load_default_certs(purpose)
         return
-    if _CRL_MARK in trusted:
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     try:
-        context.load_verify_locations(cadata=trusted)
-    except ssl.SSLError as error:
+        context.verify_flags |= revocation_flags(trusted)
+        with file_in_memory(trusted.encode()) as path:
+            context.load_verify_locations(path)  # as ``cadata`` the revocation lists would be passed over
+    except (ssl.SSLError, MalformedCertificateError) as error:
         raise refuse("ssl.truststore", "[hidden]", "a store of certificates") from error

@@ -64,6 +64,25 @@ def expiry_of(certificate: bytes) -> float:
         raise MalformedCertificateError("the certificate cannot be read") from error
 
 
+def issuer_of(certificate: bytes) -> bytes:
+    """Read the issuer of a certificate, in DER form. Raises MalformedCertificateError."""
+    try:
+        return bytes(_fields(certificate)[2][1])  # after serial number and signature algorithm
+    except (IndexError, ValueError) as error:
+        raise MalformedCertificateError("the certificate cannot be read") from error
+
+
+def issuer_of_list(revocation_list: bytes) -> bytes:
+    """Read the issuer of a revocation list (CRL), in DER form. Raises MalformedCertificateError."""
+    try:
+        _, whole, _ = _element(memoryview(revocation_list))
+        _, signed, _ = _element(whole)
+        # a version that may be missing, signature algorithm, issuer
+        return bytes([content for tag, content, _ in _elements(signed) if tag == _SEQUENCE][1])
+    except (IndexError, ValueError) as error:
+        raise MalformedCertificateError("the revocation list cannot be read") from error
+
+
 def _alternative_names(extensions: memoryview) -> Iterator[tuple[int, bytes]]:
     for _, extension, _ in _elements(extensions):
         parts = [content for _, content, _ in _elements(extension)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -38,7 +39,7 @@ URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 ALLOWED_FILES = "org.apache.kafka.sasl.oauthbearer.allowed.files"
 FIRST_KEYS_S = 5.0
-"""So long the first tokens after a start wait for the keys."""
+"""So long after the start tokens wait for the first keys. One thread checks them all: each is not given this time."""
 _MODULES = ("jwt", "cryptography")
 _SIGNED = "tidelog.broker.security.sasl.oauth.signed_tokens"
 
@@ -79,9 +80,11 @@ class Secured:
         self._check: SignedTokens | None = None
         self._stopped = False
         self._ready = threading.Event()
+        self._waited_for_until_s = 0.0
 
     def begin(self) -> None:
         """Begin the thread."""
+        self._waited_for_until_s = monotonic() + FIRST_KEYS_S
         threading.Thread(target=self._run, name="jwks", daemon=True).start()
 
     def _run(self) -> None:
@@ -111,7 +114,7 @@ class Secured:
 
     def validate(self, token: str) -> BearerToken:
         """Return the user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
-        if not self._ready.wait(FIRST_KEYS_S) or self._check is None:
+        if not self._ready.wait(max(self._waited_for_until_s - monotonic(), 0.0)) or self._check is None:
             raise TokenRefusedError("the keys are not read yet")
         return self._check.validate(token)
 

@@ -182,6 +182,9 @@ def test_a_token_is_expired_now_or_later_and_swept(world: World) -> None:
 
 def test_renewers_are_users_and_a_lifetime_is_bounded(world: World) -> None:
     assert world.create(renewers=("Group:lab",)).error_code == PRINCIPAL_TYPE
+    asked = CreateDelegationTokenRequest(owner_principal_type="Group", owner_principal_name="ann", renewers=[])
+    answer = drive(world.broker, asked, CreateDelegationTokenResponse, context=client("ann"))
+    assert answer.error_code == PRINCIPAL_TYPE  # its bearer would be User:ann
     assert world.create(ms=5).max_timestamp_ms == world.now_ms + 5
     assert world.create(ms=2**63 - 1).max_timestamp_ms == world.now_ms + 1000
 

@@ -145,7 +145,7 @@ async def test_an_unknown_user_takes_the_work_of_a_known_one(
         )  # fmt: skip
         seen = []
         for user in ("ann", "nobody"):
-            assert not await passwords.check(user, "wrong")
+            assert not await passwords.check("10.0.0.1", user, "wrong")
             seen.append(sorted(work))
             work.clear()
     assert seen[0] == seen[1] != []
@@ -284,13 +284,14 @@ async def test_guesses_of_one_address_wait_and_known_users_do_not(
     begun = asyncio.Event()
     check = admin_login.Logins._check_password
 
-    async def counted(logins: object, passwords: object, user: str, password: str) -> admin_login.Caller:
+    async def counted(logins: object, passwords: object, source: str, user: str, password: str) -> admin_login.Caller:
         checked.append(user)
         begun.set()
-        return await check(logins, passwords, user, password)  # type: ignore[arg-type]
+        return await check(logins, passwords, source, user, password)  # type: ignore[arg-type]
 
     async with site(tmp_path, {**SASL, "admin.max.connections": "50"}) as asked:
         assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 200
+        assert (await asked.ask("GET", "/metrics", basic("ann", "plain"))).status == 200
         monkeypatch.setattr(admin_login.Logins, "_check_password", counted)
         head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n"
         guesses = [await asyncio.open_connection("127.0.0.1", asked.port) for _ in range(200)]
@@ -303,6 +304,43 @@ async def test_guesses_of_one_address_wait_and_known_users_do_not(
         assert checked == ["bob"]
         for _, writer in guesses:
             writer.transport.abort()
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
+async def test_guesses_beside_one_another_are_checked_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
+) -> None:
+    """A right guess is told from a wrong one only when its turn comes, however many connections guess at once."""
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)  # the first refusal never ends
+    failed = asyncio.Event()
+    refuse = admin_login.Logins._refuse
+
+    async def seen(logins: object, request: object, error: admin_login.LoginError) -> None:
+        failed.set()
+        await refuse(logins, request, error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(admin_login.Logins, "_refuse", seen)
+    async with site(tmp_path, SASL) as asked:
+        wrong = asyncio.create_task(asked.ask("GET", "/metrics", basic(user, "wrong")))
+        await asyncio.wait_for(failed.wait(), 60)
+        right = asyncio.create_task(asked.ask("GET", "/metrics", basic(user, password)))
+        assert not (await asyncio.wait({wrong, right}, timeout=0.2))[0]
+        for guess in (wrong, right):
+            guess.cancel()
+        await asyncio.gather(wrong, right, return_exceptions=True)
+
+
+async def test_a_login_is_known_to_the_address_it_came_from_alone(tmp_path: Path) -> None:
+    async with site(tmp_path, SASL) as asked:
+        broker = asked.parts.broker
+        users = ScramCredentials(broker.controller)
+        with ThreadPoolExecutor(1) as threads:
+            passwords = Passwords(broker.config, users.get, lambda: 0.0, threads, lambda _: MIN_ITERATIONS)
+            for user, password in (("ann", "plain"), ("bob", "scram")):
+                assert not passwords.is_known("10.0.0.1", user, password)
+                assert await passwords.check("10.0.0.1", user, password)
+                assert passwords.is_known("10.0.0.1", user, password)
+                assert not passwords.is_known("10.0.0.2", user, password)
 
 
 async def test_a_login_that_failed_and_a_write_leave_a_line_without_the_password(

@@ -14,7 +14,7 @@ from tidelog.broker.config.keys.security import SECURED_HANDLER, UNSECURED_HANDL
 from tidelog.broker.security.policy import find_weaknesses
 from tidelog.broker.security.sasl.listener import check_listener
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
-from tidelog.broker.security.sasl.oauth.settings import build_tokens
+from tidelog.broker.security.sasl.oauth.settings import FIRST_KEYS_S, Secured, build_tokens
 from tidelog.protocol.config_def import ConfigError
 
 HANDLER = "sasl.server.callback.handler.class"
@@ -102,6 +102,28 @@ def test_the_keys_come_from_the_file_or_from_the_endpoint(tmp_path: Path) -> Non
                     tokens.validate(issuer.token(aud="y"))
             finally:
                 tokens.close()
+
+
+def test_logins_do_not_each_wait_for_keys_that_do_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread checks the tokens, and tickets: an issuer that does not answer holds it for one wait, not for each."""
+    waits: list[float] = []
+    now_s = [100.0]
+    tokens = build_tokens("OUT", OWN | {URL: f"file://{tmp_path}/none"})
+    assert isinstance(tokens, Secured)
+    monkeypatch.setattr("tidelog.broker.security.sasl.oauth.settings.monotonic", lambda: now_s[0])
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        now_s[0] += seconds
+        return False
+
+    monkeypatch.setattr(tokens, "_run", lambda: None)
+    monkeypatch.setattr(tokens._ready, "wait", wait)
+    tokens.begin()
+    for _ in range(3):
+        with pytest.raises(TokenRefusedError, match="not read yet"):
+            tokens.validate("a.b.c")
+    assert waits == [FIRST_KEYS_S, 0.0, 0.0]
 
 
 def test_unsecured_tokens_have_no_keys() -> None:

@@ -1,0 +1,32 @@
+"""Revocation lists (CRLs) of a truststore: how far a client's chain can be checked by them.
+
+OpenSSL checks either the client's own certificate, or its whole chain. The latter needs a list of every authority in
+the chain, and refuses a chain that lacks one. So it is asked for only where the store is complete: it has the list of
+each authority that issued one of its certificates.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import ssl
+from base64 import b64decode
+
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError, issuer_of, issuer_of_list
+
+_BLOCK = re.compile(r"-----BEGIN (CERTIFICATE|X509 CRL)-----(.*?)-----END \1-----", re.DOTALL)
+
+
+def revocation_flags(trusted: str) -> ssl.VerifyFlags:
+    """Return the checks that the lists of a store in PEM form allow. Raises MalformedCertificateError."""
+    issuers: dict[str, set[bytes]] = {"CERTIFICATE": set(), "X509 CRL": set()}
+    for kind, text in _BLOCK.findall(trusted):
+        try:
+            der = b64decode(text)
+        except binascii.Error as error:
+            raise MalformedCertificateError("a certificate or a list cannot be read") from error
+        issuers[kind].add(issuer_of(der) if kind == "CERTIFICATE" else issuer_of_list(der))
+    if not issuers["X509 CRL"]:
+        return ssl.VerifyFlags(0)
+    is_whole = issuers["CERTIFICATE"] <= issuers["X509 CRL"]
+    return ssl.VERIFY_CRL_CHECK_CHAIN if is_whole else ssl.VERIFY_CRL_CHECK_LEAF

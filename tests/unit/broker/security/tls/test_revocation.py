@@ -1,0 +1,100 @@
+"""Clients' certificates that an authority, or an authority's authority, has revoked."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from tests.support.certificates import Certificates
+from tests.support.tls import TlsPair, client_context, server_context
+from tidelog.broker.security.tls.revocation import revocation_flags
+from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+
+NOW = datetime.now(UTC)
+
+
+def name_of(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+class Holder:
+    """A key and its certificate, which may sign others and revoke them."""
+
+    def __init__(self, name: str, issuer: Holder | None = None, *, is_authority: bool = True) -> None:
+        self.name, self.key = name_of(name), ec.generate_private_key(ec.SECP256R1())
+        signer = issuer or self
+        builder = x509.CertificateBuilder(signer.name, self.name, self.key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(NOW - timedelta(days=1)).not_valid_after(NOW + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        self.certificate = builder.sign(signer.key, SHA256())
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def revoke(self, *revoked: Holder, ended: bool = False) -> str:
+        """The list of this authority in PEM form."""
+        begin = NOW - timedelta(days=3)
+        end = NOW - timedelta(days=1) if ended else NOW + timedelta(days=1)
+        builder = x509.CertificateRevocationListBuilder(self.name, begin, end)
+        for one in revoked:
+            entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, begin).build()
+            builder = builder.add_revoked_certificate(entry)
+        return builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+ROOT = Holder("root")
+MIDDLE = Holder("middle", ROOT)
+ANN = Holder("ann", MIDDLE, is_authority=False)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize(
+    ("trusted", "is_let_in"),
+    [
+        ([ROOT.pem], True),
+        ([ROOT.pem, ROOT.revoke(), MIDDLE.revoke()], True),
+        ([MIDDLE.pem, MIDDLE.revoke()], True),  # the list of MIDDLE's own authority is not there
+        ([ROOT.pem, MIDDLE.pem, MIDDLE.revoke()], True),
+        ([ROOT.pem, ROOT.revoke(), MIDDLE.revoke(ANN)], False),
+        ([MIDDLE.pem, MIDDLE.revoke(ANN)], False),
+        ([ROOT.pem, ROOT.revoke(MIDDLE), MIDDLE.revoke()], False),
+        ([ROOT.pem, MIDDLE.pem, ROOT.revoke(MIDDLE), MIDDLE.revoke()], False),
+        ([ROOT.pem, ROOT.revoke(), MIDDLE.revoke(ended=True)], False),
+        ([ROOT.pem, ROOT.revoke()], False),  # nothing says whether ann's is revoked
+    ],
+)
+def test_a_client_comes_in_unless_a_list_revokes_its_chain(
+    certificates: Certificates, tmp_path: Path, trusted: list[str], is_let_in: bool
+) -> None:
+    store, pair = tmp_path / "trusted.pem", tmp_path / "ann.pem"
+    store.write_text("".join(trusted))
+    key = ANN.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    pair.write_text(key + ANN.pem + MIDDLE.pem)
+    server = server_context(
+        certificates, ssl_client_auth="required", ssl_truststore_type="PEM", ssl_truststore_location=str(store)
+    )
+    client = client_context(certificates.authority.certificate)
+    client.load_cert_chain(pair)
+    if is_let_in:
+        TlsPair(server, client).close()
+        return
+    with pytest.raises(ssl.SSLCertVerificationError):
+        TlsPair(server, client)
+
+
+def test_a_list_that_cannot_be_read_is_malformed() -> None:
+    with pytest.raises(MalformedCertificateError):
+        revocation_flags("-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----")
