@@ -50,6 +50,11 @@ class FollowerState:
         self.fetched_ms = now_ms
         self.broker_epoch = broker_epoch
 
+    def note_rest(self, asked_ms: float) -> None:
+        """Take over that the follower asked at ``asked_ms`` with all that the leader had, and has, until now."""
+        self.caught_up_ms = max(self.caught_up_ms, asked_ms)
+        self.fetched_ms = max(self.fetched_ms, asked_ms)
+
     def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
         """Return whether it has fetched lately: one that fell silent would leave again at the next check."""
         return now_ms - self.fetched_ms <= lag_time_max_ms

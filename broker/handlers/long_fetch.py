@@ -119,13 +119,13 @@ class TargetRead(Protocol):
     def result(self) -> ReadResult: ...
 
 
-def read_in_steps(read: TargetRead, context: FetchContext) -> Steps[ReadResult]:
+def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadResult]:
     """Run ``read_targets`` in steps and return its result. The slices are released if the client has gone."""
     from tidelog.broker.handlers.fetch import release_results
 
     try:
-        for first in range(0, len(context.targets), PER_STEP):
-            read.add(context.targets[first : first + PER_STEP])
+        for first in range(0, len(targets), PER_STEP):
+            read.add(targets[first : first + PER_STEP])
             yield None
     except GeneratorExit:
         release_results(read.result().results)
@@ -142,7 +142,7 @@ def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams,
     until_proven_ms = clock() + max(max_wait_ms, PROOF_WAIT_MS)
     is_over = False
     while True:
-        read = yield from read_in_steps(PartitionRead(broker, params), context)
+        read = yield from read_in_steps(PartitionRead(broker, params), context.targets)
         limit_ms = until_ms if read.proof is None else until_proven_ms
         if is_over or read.is_enough(params.min_bytes) or clock() >= limit_ms:
             return read

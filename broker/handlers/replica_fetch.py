@@ -3,15 +3,19 @@
     leader epoch checked -> log start and divergence checked -> read -> follower noted with the log end from before
     -> high watermark, which that may have moved, and log start told
 
-Nothing to read: parked until one of the partitions has records, or another leader. A fetch of many partitions is read
-in steps. A replica whose last epoch is not
-known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset makes Kafka's followers ask again without a pause.
+Nothing to read: parked until one of the partitions has records, or another leader. What has nothing to read and
+nothing to tell then rests: the next fetches of its session pass it over until something moves
+(:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
+
+A replica whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset makes Kafka's
+followers ask again without a pause.
 
 Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KIP-227, KIP-595, KIP-903.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
@@ -28,10 +32,11 @@ from tidelog.broker.handlers.fetch import (
 )
 from tidelog.broker.handlers.long_fetch import context_in_steps, read_in_steps, response_in_steps
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import NO_LEADER_EPOCH, Partition
 from tidelog.broker.replica.replica_manager import ReplicaManager
+from tidelog.broker.replica.replication.resting import READ_ALL_MS, Resting
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
 from tidelog.protocol.errors import (
@@ -69,14 +74,24 @@ def answer_replica(
     if names_many(request):
         return _answer_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
-    if len(fetch_context.targets) > MANY_TARGETS:
+    targets = targets_now(fetch_context)
+    if len(targets) > MANY_TARGETS:
         return _answer_in_steps(broker, context, fetch_context, request)
     asking = Asking(broker, context, fetch_context, request)
-    read = asking.read(fetch_context.targets, is_asked=True)
+    read = asking.read(targets, is_asked=True)
     if read.is_enough(asking.params.min_bytes) or request.max_wait_ms <= 0 or not fetch_context.targets:
         return asking.respond(read, build_response(fetch_context, read.results))
     release_results(read.results)
+    asking.let_rest(targets)
     return DelayedReplicaFetch(asking).park(request.max_wait_ms)
+
+
+def targets_now(context: FetchContext) -> list[FetchTarget]:
+    """Return the partitions that a fetch reads: all those of its session now and then, else those that do not rest."""
+    session = context.session
+    if session is not None and session.last_used_ms - session.active_since_ms >= READ_ALL_MS:
+        session.activate_all()
+    return context.active
 
 
 def _answer_many(
@@ -93,11 +108,15 @@ def _answer_in_steps(
     will.
     """
     asking = Asking(broker, context, fetch_context, request)
-    read = yield from read_in_steps(asking.reading(is_asked=True), fetch_context)
+    targets = targets_now(fetch_context)
+    read = yield from read_in_steps(asking.reading(is_asked=True), targets)
     waits = fetch_context.is_incremental and request.max_wait_ms > 0
     if read.is_enough(asking.params.min_bytes) or not waits:
         return asking.respond(read, (yield from response_in_steps(fetch_context, read.results)))
     release_results(read.results)
+    for first in range(0, len(targets), ITEMS_PER_STEP):
+        asking.let_rest(targets[first : first + ITEMS_PER_STEP])
+        yield None
     return DelayedReplicaFetch(asking).park(request.max_wait_ms)
 
 
@@ -122,6 +141,28 @@ class Asking:
         reading = self.reading(is_asked=is_asked)
         reading.add(targets)
         return reading.result()
+
+    def let_rest(self, targets: list[FetchTarget]) -> None:
+        """Have these partitions passed over from now on, where the replica has all of them and knows all offsets."""
+        session = self.context.session
+        if session is None:
+            return
+        active = session.activate_all() if session.active is None else session.active
+        for target in targets:
+            leading = self._leading_at_rest(target)
+            if leading is not None and active.pop(target.key, None) is target:
+                leading.rest(self._replica.broker_id, Resting(self.broker.purgatory, session, target))
+
+    def _leading_at_rest(self, target: FetchTarget) -> Leading | None:
+        """Return the leader's side of a partition that may rest."""
+        try:
+            partition = found_partition(self.broker.replica_manager, target)
+        except KafkaError:
+            return None
+        leading = partition.leading
+        if leading is None or target.current_leader_epoch != partition.leader_epoch or not is_known(target, partition):
+            return None
+        return leading if leading.is_at_rest(self._replica, target.fetch_offset) else None
 
     def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
         """Return the response, whole. Offsets beside a divergence are told again: a follower that truncates does not
@@ -148,6 +189,7 @@ class DelayedReplicaFetch:
     """A replica's fetch that waits for records. A purgatory operation.
 
     It reads what has moved, not the whole session: an append to one of thousands of partitions costs their sum nothing.
+    It waits under the partitions that do not rest, and under the session for those that do: one that is woken ends it.
     """
 
     __slots__ = ("_asking", "_deferred", "_waited")
@@ -155,18 +197,26 @@ class DelayedReplicaFetch:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._deferred: Deferred[FetchResponse] = Deferred()
-        find = asking.broker.replica_manager
-        self._waited = [(found_partition(find, target), target) for target in asking.context.targets]
+        find, session = asking.broker.replica_manager, asking.context.session
+        self._waited = [(found_partition(find, target), target) for target in asking.context.active]
+        if session is not None:
+            session.is_woken = False
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
         """Wait for one of the partitions to move. One may have done so since it was read, in an earlier step."""
         if self.try_complete():
             return self._deferred
-        keys = [partition for partition, _ in self._waited]
+        keys: list[Hashable] = [partition for partition, _ in self._waited]
+        if self._asking.context.session is not None:
+            keys.append(self._asking.context.session)
         return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
         """Answer if there is something to tell now. Most touches are of a high watermark, which is not asked for."""
+        session = self._asking.context.session
+        if session is not None and session.is_woken:
+            self._answer(self._read(self._asking.context.active))
+            return True
         moved = [target for partition, target in self._waited if has_moved(partition, target)]
         if not moved:
             return False

@@ -88,7 +88,17 @@ Result = tuple[FetchTarget, PartitionData]
 class FetchSession:
     """The partitions one client follows. ``epoch`` is the one its next request must carry."""
 
-    __slots__ = ("created_ms", "epoch", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+    __slots__ = (
+        "active",
+        "active_since_ms",
+        "created_ms",
+        "epoch",
+        "is_woken",
+        "last_used_ms",
+        "session_id",
+        "targets",
+        "uses_topic_ids",
+    )
 
     def __init__(self, session_id: int, targets: Iterable[FetchTarget], *, uses_topic_ids: bool, now_ms: float) -> None:
         self.session_id = session_id
@@ -96,6 +106,12 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
+        self.active: dict[Key, FetchTarget] | None = None
+        """The partitions that a replica's fetch reads, the others rest; None: all, as for consumers."""
+        self.active_since_ms = now_ms
+        """The time at which all were active last."""
+        self.is_woken = False
+        """True after a partition's rest has ended, until the next wait begins."""
 
     def update(self, request: FetchRequest) -> None:
         """Add, change and forget partitions as an incremental request says."""
@@ -113,12 +129,28 @@ class FetchSession:
             if target is None:
                 target = targets[name, asked.partition] = FetchTarget(topic.topic, topic.topic_id, asked)
             target.update(asked)
+            if self.active is not None:
+                self.active[name, asked.partition] = target
 
     def forget(self, topic: ForgottenTopic, partitions: Iterable[int]) -> None:
         """Forget these partitions of a topic."""
         name = topic.topic_id if self.uses_topic_ids else topic.topic
         for index in partitions:
             self.targets.pop((name, index), None)
+            if self.active is not None:
+                self.active.pop((name, index), None)
+
+    def wake(self, target: FetchTarget) -> None:
+        """Read a partition again, if it is still followed."""
+        if self.active is not None and self.targets.get(target.key) is target:
+            self.active[target.key] = target
+            self.is_woken = True
+
+    def activate_all(self) -> dict[Key, FetchTarget]:
+        """Have all partitions read again; return them, for those that rest to be taken out."""
+        self.active = dict(self.targets)
+        self.active_since_ms = self.last_used_ms
+        return self.active
 
 
 class FetchContext:
@@ -127,7 +159,7 @@ class FetchContext:
     A full fetch answers them all. ``is_incremental`` tells the reader that unchanged partitions need no result.
     """
 
-    __slots__ = ("_cache", "_session", "_wants_session", "is_incremental", "targets", "uses_topic_ids")
+    __slots__ = ("_cache", "_wants_session", "is_incremental", "session", "targets", "uses_topic_ids")
 
     def __init__(
         self,
@@ -139,11 +171,17 @@ class FetchContext:
         uses_topic_ids: bool = False,
     ) -> None:
         self._cache = cache
-        self._session = session
+        self.session = session
         self._wants_session = wants_session
         self.targets = targets
         self.is_incremental = session is not None
         self.uses_topic_ids = uses_topic_ids
+
+    @property
+    def active(self) -> list[FetchTarget]:
+        """The partitions that a replica's fetch reads."""
+        session = self.session
+        return self.targets if session is None or session.active is None else list(session.active.values())
 
     def finish(self, results: list[Result]) -> int:
         """Note what the client is told now. Returns the session id for the response."""
@@ -155,15 +193,15 @@ class FetchContext:
 
     def begin_session(self) -> int:
         """Create the session if one is wanted. Returns its id for the response."""
-        if self._session is None and self._wants_session:
-            self._session = self._cache.create(self.targets, uses_topic_ids=self.uses_topic_ids)
-        return INVALID_SESSION_ID if self._session is None else self._session.session_id
+        if self.session is None and self._wants_session:
+            self.session = self._cache.create(self.targets, uses_topic_ids=self.uses_topic_ids)
+        return INVALID_SESSION_ID if self.session is None else self.session.session_id
 
     def note(self, results: list[Result]) -> None:
         """Note what the client is told of some partitions."""
-        if self._session is None:
+        if self.session is None:
             return
-        targets = self._session.targets
+        targets, active = self.session.targets, self.session.active
         for target, data in results:
             if data.error_code:
                 target.sent_high_watermark = -1  # so that it is sent again when the error has gone
@@ -172,6 +210,8 @@ class FetchContext:
             target.sent_log_start_offset = data.log_start_offset
             if data.records and targets.pop(target.key, None) is not None:
                 targets[target.key] = target
+                if active is not None and active.pop(target.key, None) is not None:
+                    active[target.key] = target
 
 
 class FetchSessionCache:

@@ -495,6 +495,8 @@ class Partition:
         """Let go of records below ``offset``, whatever the topic's policy. Raises OffsetOutOfRangeError,
         KafkaStorageError."""
         self.local_log.maybe_increment_log_start_offset(offset)
+        if self.leading is not None:
+            self.leading.note_start()
         self.offsets_moved()
 
 

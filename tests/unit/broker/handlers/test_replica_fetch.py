@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.leaders import EPOCH
-from tests.support.replicated import LED, VERSION, ReplicatedBroker, told
+from tests.support.replicated import LAG_MS, LED, VERSION, ReplicatedBroker, content_of, told
 from tests.support.topics import create_topic
 from tidelog.broker.handlers import replica_fetch
 from tidelog.broker.handlers.fetch import handle
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metrics.rates import Window
 from tidelog.broker.replica.replication.quotas import LEADER, ReplicationQuota
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+from tidelog.broker.replica.replication.resting import READ_ALL_MS
+from tidelog.protocol.errors import FencedLeaderEpochError
+from tidelog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
 
 MANY = 40
 
@@ -221,3 +230,141 @@ def test_the_clock_brings_offsets_that_moved_and_reads_nothing_else(wide: Wide) 
     wide.node.loop.advance(600)
     assert waiting.result().responses == []
     assert not wide.reads
+
+
+class Quiet:
+    """A wide topic whose follower 2 has all of it and was told all: its next fetch waits in a session at rest."""
+
+    def __init__(self, wide: Wide) -> None:
+        self.wide, self.node = wide, wide.node
+        self.session = wide.begin()
+        self.epoch = 1
+        for replica in (2, 3):
+            for index in range(MANY):
+                leading = self.node.replica_manager.partition("wide", index).leading
+                assert leading is not None
+                leading.note_fetch((replica, EPOCH + replica), 0, 0, 0)
+        self.wait()
+        wide.reads.clear()
+
+    def wait(self) -> None:
+        """Ask and wait in vain."""
+        waiting = self.ask()
+        assert isinstance(waiting, Deferred)
+        self.node.loop.advance(600)
+        assert waiting.result().responses == []
+
+    def ask(self, *, offsets: dict[int, int] | None = None, forgotten: Sequence[int] = ()) -> object:
+        """The next fetch of the session, which names the partitions that have other offsets."""
+        asked = [
+            FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=5, partition_max_bytes=1 << 20)
+            for index, offset in (offsets or {}).items()
+        ]
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=2, replica_epoch=EPOCH + 2), max_wait_ms=500, min_bytes=1,
+            max_bytes=1 << 20, session_id=self.session, session_epoch=self.epoch,
+            topics=[FetchTopic(topic_id=self.wide.topic.topic_id, partitions=asked)] if asked else [],
+            forgotten_topics_data=[ForgottenTopic(topic_id=self.wide.topic.topic_id, partitions=list(forgotten))]
+            if forgotten else [],
+        )  # fmt: skip
+        self.epoch += 1
+        answer = handle(self.node.broker, self.node.context(VERSION), request)
+        return self.wide.finish(answer) if isinstance(answer, Iterator) else answer
+
+    def told_of(self, waiting: object) -> list[tuple[int, int, int]]:
+        """Partition, error and number of bytes of the partitions in an answer that is there now."""
+        self.node.loop.run_soon()
+        answer = waiting.result() if isinstance(waiting, Deferred) else waiting
+        assert isinstance(answer, FetchResponse)
+        found = [one for topic in answer.responses for one in topic.partitions]
+        return [(one.partition_index, one.error_code, len(content_of(one.records))) for one in found]
+
+
+@pytest.fixture
+def quiet(wide: Wide) -> Quiet:
+    return Quiet(wide)
+
+
+def test_partitions_at_rest_are_not_read(quiet: Quiet) -> None:
+    for _ in range(3):
+        quiet.wait()
+    assert not quiet.wide.reads
+
+
+def test_an_append_wakes_its_partition_alone(quiet: Quiet) -> None:
+    waiting = quiet.ask()
+    quiet.node.append("wide", b"a", partition=7)
+    ((index, error, size),) = quiet.told_of(waiting)
+    assert (index, error, size > 0) == (7, 0, True)
+    assert quiet.wide.reads == Counter([7])
+    assert isinstance(quiet.ask(offsets={7: 1}), Deferred)
+    assert set(quiet.wide.reads) == {7}, "the others rest all the time"
+
+
+def test_records_between_two_fetches_are_in_the_next_one(quiet: Quiet) -> None:
+    quiet.node.append("wide", b"a", partition=7)
+    assert [one[0] for one in quiet.told_of(quiet.ask())] == [7]
+
+
+def test_who_rests_longer_than_the_lag_stays_in_the_isr(quiet: Quiet) -> None:
+    for _ in range(int(2 * LAG_MS / 600)):
+        quiet.wait()
+    partition = quiet.node.replica_manager.partition("wide", 7)
+    leading = partition.leading
+    assert leading is not None
+    quiet.node.append("wide", b"a", partition=7)
+    follower, now = leading.core.follower(2), quiet.node.time.monotonic_ms()
+    assert follower is not None
+    assert follower.is_caught_up(1, now, LAG_MS)
+    assert not follower.is_caught_up(1, now + LAG_MS + 1, LAG_MS), "as after any fetch, no longer"
+
+
+def test_the_end_of_leadership_is_told(quiet: Quiet) -> None:
+    waiting = quiet.ask()
+    partition = quiet.node.replica_manager.partition("wide", 7)
+    partition.take_over(LED._replace(leader=3, leader_epoch=6, partition_epoch=8))
+    ((index, error, _),) = quiet.told_of(waiting)
+    assert (index, error) == (7, FencedLeaderEpochError.code)
+
+
+def test_who_leaves_the_isr_rests_no_more(quiet: Quiet) -> None:
+    """It may join again at any fetch."""
+    partition = quiet.node.replica_manager.partition("wide", 7)
+    partition.take_over(LED._replace(isr=(1, 3), partition_epoch=8))
+    quiet.ask()
+    assert quiet.wide.reads == Counter([7])
+    assert partition.leading is not None
+    assert 2 in partition.leading.core.maximal_isr, "it was proposed"
+
+
+def test_a_deleted_start_is_told(quiet: Quiet) -> None:
+    quiet.node.append("wide", b"a", partition=7)
+    quiet.told_of(quiet.ask())
+    quiet.node.replica_manager.partition("wide", 7).leading.note_fetch((3, EPOCH + 3), 1, 0, 1)  # type: ignore[union-attr]
+    waiting = quiet.ask(offsets={7: 1})
+    quiet.node.loop.advance(600)
+    assert [one[0] for one in quiet.told_of(waiting)] == [7], "the high watermark"
+    quiet.wait()
+    quiet.wide.reads.clear()
+    waiting = quiet.ask()
+    quiet.node.replica_manager.partition("wide", 7).move_log_start(1)
+    assert quiet.told_of(waiting) == [(7, 0, 0)]
+    assert quiet.wide.reads == Counter([7])
+
+
+def test_a_start_that_no_one_told_of_is_found_by_the_clock(quiet: Quiet) -> None:
+    quiet.node.replica_manager.partition("wide", 7).local_log.log_start_offset = -5  # as no fetch has been told
+    for _ in range(int(READ_ALL_MS / 600)):
+        answer = quiet.ask()
+        quiet.node.loop.advance(600)
+        if found := quiet.told_of(answer):
+            assert found == [(7, 0, 0)]
+            return
+    pytest.fail("it was never told")
+
+
+def test_what_is_forgotten_at_rest_is_not_told_any_more(quiet: Quiet) -> None:
+    waiting = quiet.ask(forgotten=[7])
+    quiet.node.append("wide", b"a", partition=7)
+    quiet.node.loop.advance(600)
+    assert quiet.told_of(waiting) == []
