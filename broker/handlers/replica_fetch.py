@@ -151,7 +151,7 @@ class Asking:
         for target in targets:
             leading = self._leading_at_rest(target)
             if leading is not None and active.pop(target.key, None) is target:
-                leading.rest(self._replica.broker_id, Resting(self.broker.purgatory, session, target))
+                leading.rests.add(self._replica.broker_id, Resting(self.broker.purgatory, session, target))
 
     def _leading_at_rest(self, target: FetchTarget) -> Leading | None:
         """Return the leader's side of a partition that may rest."""
@@ -162,7 +162,7 @@ class Asking:
         leading = partition.leading
         if leading is None or target.current_leader_epoch != partition.leader_epoch or not is_known(target, partition):
             return None
-        return leading if leading.is_at_rest(self._replica, target.fetch_offset) else None
+        return leading if leading.rests.may_rest(self._replica, target.fetch_offset) else None
 
     def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
         """Return the response, whole. Offsets beside a divergence are told again: a follower that truncates does not

@@ -185,7 +185,7 @@ class FetchContext:
 
     def finish(self, results: list[Result]) -> int:
         """Note what the client is told now. Returns the session id for the response."""
-        if self._session is None and not self._wants_session:
+        if self.session is None and not self._wants_session:
             return INVALID_SESSION_ID
         session_id = self.begin_session()
         self.note(results)

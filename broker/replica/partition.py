@@ -496,7 +496,7 @@ class Partition:
         KafkaStorageError."""
         self.local_log.maybe_increment_log_start_offset(offset)
         if self.leading is not None:
-            self.leading.note_start()
+            self.leading.rests.end_all()
         self.offsets_moved()
 
 

@@ -24,7 +24,7 @@ from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.replication.quotas import PartitionThrottle, ReplicationQuota
-from tidelog.broker.replica.replication.resting import Resting
+from tidelog.broker.replica.replication.resting import Rests
 from tidelog.protocol.errors import (
     KafkaError,
     NotEnoughReplicasAfterAppendError,
@@ -56,16 +56,15 @@ class LeaderParts(NamedTuple):
 class Leading:
     """The leader's side of one partition, in one leader epoch."""
 
-    __slots__ = ("_deletions", "_partition", "_parts", "_resting", "_syncs", "core", "throttle")
+    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "core", "rests", "throttle")
 
     def __init__(self, partition: Partition, core: LeaderState, parts: LeaderParts) -> None:
         self._partition = partition
         self._parts = parts
         self._syncs = Commits()
         self._deletions = Commits()
-        self._resting: dict[int, Resting] = {}
-        """By follower; each has all of the log and knows all offsets."""
         self.core = core
+        self.rests = Rests(core)
         self.throttle: PartitionThrottle | None = None
         """Holds back records of followers outside of the ISR: acks=all waits for the others (KIP-73)."""
         if parts.quota is not None:
@@ -95,13 +94,13 @@ class Leading:
 
     def note_append(self, log_end_offset: int) -> None:
         """Note that the log got longer, and no sync is asked for."""
-        self._wake()
+        self.rests.end_all()
         if not self._moved(self.core.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_unsynced(self, log_end_offset: int) -> None:
         """Note that the log got longer; for this replica the new records count when they are synced."""
-        self._wake()
+        self.rests.end_all()
         self.core.note_append(log_end_offset, self._now_ms, self.core.committed_end)
         self._partition.offsets_moved()
 
@@ -145,38 +144,6 @@ class Leading:
             self._parts.note_joinable(self)
         self._settle_deletions()
 
-    def rest(self, replica_id: int, resting: Resting) -> None:
-        """Have a follower passed over that has all of the log, until something moves."""
-        self._resting[replica_id] = resting
-
-    def is_at_rest(self, replica: tuple[int, int], fetch_offset: int) -> bool:
-        """Return whether a follower (id, broker epoch) of the ISR has all that there is, by its last fetch. One outside
-        of it may join at any fetch."""
-        core, (replica_id, broker_epoch) = self.core, replica
-        follower = core.follower(replica_id)
-        return (
-            follower is not None
-            and follower.broker_epoch == broker_epoch
-            and replica_id in core.isr
-            and fetch_offset == follower.log_end_offset == self._partition.log_end_offset == core.high_watermark
-        )
-
-    def note_start(self) -> None:
-        """Note that the start of the log has moved: followers are told."""
-        self._wake()
-
-    def _wake(self) -> None:
-        """End all rests."""
-        if self._resting:
-            for replica_id in list(self._resting):
-                self._wake_one(replica_id)
-
-    def _wake_one(self, replica_id: int) -> None:
-        resting, follower = self._resting.pop(replica_id), self.core.follower(replica_id)
-        if follower is not None:
-            follower.note_rest(resting.asked_ms)
-        resting.wake()
-
     def when_deleted(self, offset: int, timeout_ms: float) -> Deferred[int]:
         """Return what settles with the low watermark once it is at ``offset``. Fails with NotLeaderOrFollowerError,
         RequestTimedOutError.
@@ -219,13 +186,12 @@ class Leading:
 
     def close(self, error: KafkaError) -> None:
         """End leadership: who waits for followers is told ``error``."""
-        self._wake()
+        self.rests.end_all()
         self._syncs.fail(error)
         self._deletions.fail(error)
 
     def _took(self, moved: bool) -> None:
-        for replica_id in [one for one in self._resting if one not in self.core.isr]:
-            self._wake_one(replica_id)
+        self.rests.end_outside_isr()
         self._partition.isr = self.core.isr
         self._moved(moved)
         self._settle_deletions()

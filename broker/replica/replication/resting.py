@@ -12,6 +12,7 @@ Loop thread only. Kafka's leaders walk the whole session at each fetch.
 
 from __future__ import annotations
 
+from tidelog.broker.cluster.partition_state import LeaderState
 from tidelog.broker.replica.fetch_session import FetchSession, FetchTarget
 from tidelog.broker.replica.purgatory import Purgatory
 
@@ -38,3 +39,46 @@ class Resting:
         """End the rest; a fetch that waits in the session is looked at again."""
         self._session.wake(self._target)
         self._purgatory.touch(self._session)
+
+
+class Rests:
+    """The followers of one led partition for which it rests."""
+
+    __slots__ = ("_core", "_resting")
+
+    def __init__(self, core: LeaderState) -> None:
+        self._core = core
+        self._resting: dict[int, Resting] = {}
+
+    def may_rest(self, replica: tuple[int, int], fetch_offset: int) -> bool:
+        """Return whether a follower (id, broker epoch) of the ISR has all that there is, by its last fetch. One outside
+        of it may join at any fetch."""
+        core, (replica_id, broker_epoch) = self._core, replica
+        follower = core.follower(replica_id)
+        return (
+            follower is not None
+            and follower.broker_epoch == broker_epoch
+            and replica_id in core.isr
+            and fetch_offset == follower.log_end_offset == core.log_end_offset == core.high_watermark
+        )
+
+    def add(self, replica_id: int, resting: Resting) -> None:
+        """Have a follower passed over that may rest, until something moves."""
+        self._resting[replica_id] = resting
+
+    def end_all(self) -> None:
+        """End all rests: the log moves, or leadership ends."""
+        if self._resting:
+            for replica_id in list(self._resting):
+                self._end(replica_id)
+
+    def end_outside_isr(self) -> None:
+        """End the rests of followers that are in the ISR no more."""
+        for replica_id in [one for one in self._resting if one not in self._core.isr]:
+            self._end(replica_id)
+
+    def _end(self, replica_id: int) -> None:
+        resting, follower = self._resting.pop(replica_id), self._core.follower(replica_id)
+        if follower is not None:
+            follower.note_rest(resting.asked_ms)
+        resting.wake()
