@@ -210,7 +210,7 @@ class LogGrowth:
 
     @property
     def grown_bytes(self) -> int:
-        """What the log grew by."""
+        """The bytes that the log grew by."""
         return self._seen[-1][1] - self._seen[0][1]
 
     @property
