@@ -36,6 +36,10 @@ Steps = Generator[Deferred[Any] | None, None, T]
 SLICE_MS = 2.0
 """How long work goes on before the loop serves others. One step may take longer: it is kept to some microseconds."""
 
+LARGE_AT_ONCE = 4
+"""Large requests that are worked on at a time. What is made of one takes ten times its bytes: a hundred at a time take
+gigabytes, and none is answered before all are."""
+
 FREED_PER_STEP = ITEMS_PER_STEP = 64
 
 
@@ -122,12 +126,15 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
 class StepRunner:
     """Advances the long requests of one loop in turn. Loop thread only."""
 
-    __slots__ = ("_call_soon", "_is_in_turn", "_is_scheduled", "_jobs", "clock", "long_waits")
+    __slots__ = ("_call_soon", "_is_in_turn", "_is_scheduled", "_jobs", "_large", "_queued", "clock", "long_waits")
 
     def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
         """``clock`` is in milliseconds and monotonic."""
         self._call_soon = call_soon
         self._jobs: deque[Job] = deque()
+        self._queued: deque[tuple[Job, Steps[Any]]] = deque()
+        """Large requests that are not begun."""
+        self._large = 0
         self.long_waits: set[Job] = set()
         """Jobs that took a slice or more and now wait, most for a thread, with all the objects they made."""
         self._is_scheduled = self._is_in_turn = False
@@ -141,6 +148,33 @@ class StepRunner:
         job = Job(self, steps)
         job.advance()
         return job.done.result() if job.done.done else job
+
+    def queue(self, steps: Steps[Any]) -> Job:
+        """Have the steps of a large request done, once fewer than LARGE_AT_ONCE are under way. They wait for no other
+        client."""
+        held = self._hold(steps)
+        job = Job(self, held)
+        self._queued.append((job, held))
+        self._begin_large()
+        return job
+
+    def _hold(self, steps: Steps[T]) -> Steps[T]:
+        """Do the steps of a large request, then begin the next one."""
+        self._large += 1
+        try:
+            yield None
+            return (yield from steps)
+        finally:
+            self._large -= 1
+            self._begin_large()
+
+    def _begin_large(self) -> None:
+        """Begin as many of the large requests as may be under way."""
+        while self._queued and self._large < LARGE_AT_ONCE:
+            job, held = self._queued.popleft()
+            if not job.done.abandoned:
+                next(held)  # counted, until it ends or is closed
+                self.add(job)
 
     def is_busy(self) -> bool:
         """Return whether a job has its next slice or waits for it, or a long one waits for something else. Any

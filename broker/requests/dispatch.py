@@ -38,6 +38,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LARGE_BYTES = 128 * 1024
+"""A longer request, but for records, waits until few others like it are under way."""
+WAITING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""APIs that may wait for other clients: no other request waits for them."""
+
 _HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
 
 
@@ -106,7 +111,10 @@ class Dispatcher:
             allowed = max_bytes(route.api_key, self._broker.config)
             if len(frame) > allowed:
                 raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
-            return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
+            steps = self._answer_in_steps(route, context, own_frame(frame), position)
+            if len(frame) > LARGE_BYTES and route.api_key not in WAITING:
+                return InSteps(route.api_key, self.runner.queue(steps))
+            return route.run(steps)
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
             request, _ = route.decode(frame, position, route.one_turn_elements)

@@ -16,10 +16,12 @@ import pytest
 
 from tests.support.long_requests import Case, Naming, all_cases, frame, frame_of, most_legal
 from tests.unit.broker.request_world import CALLS_PER_MS, World, uncounted
+from tidelog.broker.loop.steps import LARGE_AT_ONCE
 from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.requests.bounds import max_elements
+from tidelog.broker.requests.dispatch import LARGE_BYTES
 from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import ONE_TURN_BYTES
+from tidelog.broker.requests.route import ONE_TURN_BYTES, Pending
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -110,6 +112,23 @@ def test_a_request_that_is_refused_as_a_whole_is_answered_in_short_turns(
         if case.version == REGISTRY[api_key].max_version and case.naming is Naming.UNKNOWN:
             longest[str(case)] = max(world.ask(frame_of(case, min(REFUSED, most_legal(case)))))
     assert {case: calls for case, calls in longest.items() if calls > REFUSAL_MS * CALLS_PER_MS} == {}
+
+
+def test_large_requests_are_answered_some_at_a_time_and_hold_up_no_short_one(world: World) -> None:
+    case = next(case for case in all_cases(ApiKey.LIST_OFFSETS) if case.naming is Naming.UNKNOWN)
+    large, order = frame_of(case, 12_000), []
+    assert len(large) > LARGE_BYTES
+    for number in range(2 * LARGE_AT_ONCE):
+        answer = world.dispatcher.dispatch(world.data.context(0), memoryview(bytearray(large)))
+        assert isinstance(answer, Pending)
+        answer.on_answer(lambda frame, number=number: order.append((number, frame is not None)))  # type: ignore[misc]
+    short = world.dispatcher.dispatch(world.data.context(0), memoryview(bytearray(frame_of(case, 1))))
+    assert isinstance(short, bytes)
+    assert not order
+    while len(order) < 2 * LARGE_AT_ONCE:
+        world.data.loop.run_soon()
+    assert {number for number, _ in order[:LARGE_AT_ONCE]} == set(range(LARGE_AT_ONCE))
+    assert all(is_answered for _, is_answered in order)
 
 
 def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import SLICE_MS, Job, StepRunner, Steps
+from tidelog.broker.loop.steps import LARGE_AT_ONCE, SLICE_MS, Job, StepRunner, Steps
 from tidelog.protocol.errors import InvalidTopicError
 
 
@@ -315,3 +316,44 @@ def test_a_job_that_cannot_be_queued_sticks_nowhere(world: World, monkeypatch: p
         waiting.complete(None)
     with pytest.raises(CloseConnectionError):
         job.done.result()
+
+
+def large(log: list[str], name: str, steps: int) -> Steps[str]:
+    log.append(f"{name} begins")
+    try:
+        for _ in range(steps):
+            yield None
+        return name
+    finally:
+        log.append(f"{name} ends")
+
+
+def test_few_large_requests_are_under_way_at_a_time() -> None:
+    loop = ManualLoop()
+    runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
+    log: list[str] = []
+    jobs = [runner.queue(large(log, str(number), 5)) for number in range(3 * LARGE_AT_ONCE)]
+    most = 0
+    while loop.soon:
+        loop.run_soon()
+        most = max(most, sum(line.endswith("begins") for line in log) - sum(line.endswith("ends") for line in log))
+    assert [job.done.result() for job in jobs] == [str(number) for number in range(3 * LARGE_AT_ONCE)]
+    assert most == LARGE_AT_ONCE
+    assert not runner.is_busy()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_large_request_whose_client_goes_lets_the_next_one_begin(turns: int) -> None:
+    loop = ManualLoop()
+    runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
+    log: list[str] = []
+    gone = [runner.queue(large(log, f"gone-{number}", 50)) for number in range(2 * LARGE_AT_ONCE)]
+    left = runner.queue(large(log, "left", 1))
+    for _ in range(turns):
+        loop.run_soon()
+    for job in gone:
+        job.done.abandon()
+    while loop.soon:
+        loop.run_soon()
+    assert left.done.result() == "left"
+    assert sum(line.endswith("begins") for line in log) == sum(line.endswith("ends") for line in log)
