@@ -144,7 +144,8 @@ def write_file(plan: FilePlan) -> FileResult:
         batches, seen = iter(rows.batches()), rows.largest_timestamp
     if plan.values is not None:
         batches = _with_values(plan.values, batches, letters)
-    files, largest = _write_split(plan, batches) if plan.split_by else _write_whole(plan, batches)
+    own = replace(plan, suffix=plan.suffix + plan.store.attempt_suffix())
+    files, largest = _write_split(own, batches) if plan.split_by else _write_whole(own, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
@@ -274,9 +275,11 @@ def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with store.open_output(path) as sink:
+    part = store.part_of(path)
+    with store.open_output(part) as sink:
         pq.write_table(pa.Table.from_pylist(letters.rows, dead_letter_schema()), sink, compression="zstd")
-    store.finish(path)
+    store.finish(part)
+    store.put_in_place(part, path)
 
 
 def dead_letter_schema() -> pa.Schema:

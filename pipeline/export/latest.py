@@ -9,8 +9,9 @@ key goes to the dead letters.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,10 +44,11 @@ class MergePlan:
 @dataclass(frozen=True, slots=True)
 class MergeResult:
     """Result of a merge. ``is_unchanged``: the one file stays as it is, and nothing was written. Without rows, no file
-    was written either."""
+    was written either. ``name``: that of the file that was."""
 
     is_unchanged: bool
     rows: int
+    name: str = ""
 
 
 class LatestRows:
@@ -129,9 +131,10 @@ def merge_files(plan: MergePlan) -> MergeResult:
     rows = int(sum(mask.sum() for mask in masks))
     if len(plan.paths) == 1 and rows == len(masks[0]):
         return MergeResult(is_unchanged=True, rows=rows)
+    target = plan.store.attempt_suffix().join(os.path.splitext(plan.target))
     if rows:
-        _write(plan, masks)
-    return MergeResult(is_unchanged=False, rows=rows)
+        _write(replace(plan, target=target), masks)
+    return MergeResult(is_unchanged=False, rows=rows, name=os.path.basename(target))
 
 
 def _write(plan: MergePlan, masks: list[Any]) -> None:

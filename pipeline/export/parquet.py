@@ -41,10 +41,11 @@ class RowWriter:
         self.rows = 0
         self.largest_timestamp = -1
         self._path = path
+        self._part = store.part_of(path)
         self._schema = schema.with_metadata(dict(origin))
         self._store = store
-        self._sink = store.open_output(path)
-        self._sync = store.begin_sync(path)
+        self._sink = store.open_output(self._part)
+        self._sync = store.begin_sync(self._part)
         self._writer: pq.ParquetWriter | None = None
 
     def _begin(self, codecs: Codecs) -> pq.ParquetWriter:
@@ -85,7 +86,7 @@ class RowWriter:
 
     def _is_equal_to(self, source: BinaryIO) -> bool:
         source.seek(0)
-        with open(self._path, "rb") as mine:
+        with open(self._part, "rb") as mine:
             while piece := source.read(_COMPARED_BYTES):
                 if mine.read(len(piece)) != piece:
                     return False
@@ -112,12 +113,13 @@ class RowWriter:
         """End the file, which has rows; it is on disk then. Raises OSError."""
         self._close_files()
         self._sync.end()
+        self._store.put_in_place(self._part, self._path)
 
     def give_up(self) -> None:
         """End without a file."""
         self._close_files()
         self._sync.give_up()
-        self._store.remove(self._path)
+        self._store.remove(self._part)
 
     def _close_files(self) -> None:
         if self._writer is not None:

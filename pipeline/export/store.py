@@ -1,6 +1,8 @@
 """The place of a table's files: a mounted file system, or an object store.
 
-Writing a file in an object store needs no second name: it is there whole, once it is closed, or not at all. For an
+Spark may run two attempts of one task at the same time: it speculates, or takes a live executor for lost. So no attempt
+writes at a name that another one may have finished. A mounted file has a name of its own until it is whole; an object,
+which has no other name before, has a part of its own in its name. For an
 Iceberg table addresses and credentials of a store are pyiceberg's own properties, which go to the workers with their
 plans. A Delta table's address names the store, and credentials come from each process's environment.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +21,7 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.export.early_sync import EarlySync, FileSync, NoSync
 from tidelog.pipeline.files.remote import located
 
+_PART = ".part-"
 Properties = tuple[tuple[str, str], ...]
 
 
@@ -28,6 +32,15 @@ def properties_of(properties: Mapping[str, Any]) -> Properties:
 
 class TableStore(Protocol):
     """Files of a table, by path. Each method may raise OSError."""
+
+    def part_of(self, path: str) -> str:
+        """Return where this attempt writes a file until it is whole."""
+
+    def put_in_place(self, part: str, path: str) -> None:
+        """Give a whole file its name; one that another attempt gave it goes."""
+
+    def attempt_suffix(self) -> str:
+        """Return what tells the names of this attempt's files from those of another one."""
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
@@ -60,6 +73,18 @@ class TableStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class LocalStore:
     """A mounted file system."""
+
+    def part_of(self, path: str) -> str:
+        """Return a name in the same folder that ``names_in`` leaves out."""
+        return os.path.join(os.path.dirname(path), f"{_PART}{secrets.token_hex(8)}")
+
+    def put_in_place(self, part: str, path: str) -> None:
+        """Rename a whole file."""
+        os.replace(part, path)
+
+    def attempt_suffix(self) -> str:
+        """Return nothing: names are given to whole files."""
+        return ""
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
@@ -94,7 +119,7 @@ class LocalStore:
     def names_in(self, folder: str) -> list[str]:
         """List the names in a folder, none where it is missing."""
         try:
-            return sorted(os.listdir(folder))
+            return sorted(name for name in os.listdir(folder) if not name.startswith(_PART))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -112,6 +137,17 @@ class ObjectStore:
     """An object store as one of pyarrow's file systems. A subclass says which."""
 
     __slots__ = ()
+
+    def part_of(self, path: str) -> str:
+        """Return the path: its object is there once it is closed."""
+        return path
+
+    def put_in_place(self, part: str, path: str) -> None:
+        """Do nothing: the object has its name."""
+
+    def attempt_suffix(self) -> str:
+        """Return a random part of a name."""
+        return f"-{secrets.token_hex(4)}"
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` whose object is there when it is closed."""

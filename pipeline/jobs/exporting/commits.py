@@ -9,15 +9,16 @@ files, and no more of the log than the part before it shows to take ``commit_min
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.pipeline.export.file import FilePlan, write_file
-from tidelog.pipeline.export.manifest import Manifest, StagingRun, id_text
-from tidelog.pipeline.job_errors import BadRequestError
+from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
+from tidelog.pipeline.export.manifest import DATA, Manifest, StagingRun, id_text
+from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
 from tidelog.pipeline.jobs.exporting.values import settle_values
@@ -192,5 +193,18 @@ def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, 
             placed = replace(file_plan, staging=staged.path, store=staged.store, suffix=staged.suffix)
             tasks.append(Task(placed.name, placed.log_bytes, placed))
             owners.append(plan)
-    for plan, result in zip(owners, run_tasks(spark, tasks, write_file, progress), strict=True):
+    for task, plan, result in zip(tasks, owners, run_tasks(spark, tasks, write_file, progress), strict=True):
+        _check_staged(task.plan, result)
         plan.results.append(result)
+
+
+def _check_staged(plan: FilePlan, result: FileResult) -> None:
+    """Check that the staged files are those that the counted attempt reports, else raise JobError: records went, and
+    a later attempt wrote the others."""
+    for file in result.files:
+        if plan.grows is not None and file.size == plan.grows[1].size:
+            continue  # no row came
+        size = plan.store.size_of(os.path.join(plan.staging, DATA, file.name))
+        if size != file.size:
+            raise JobError(f"{file.name} has {size} bytes, its task wrote {file.size}: another attempt of the task was "
+                           "under way; run the export again")  # fmt: skip

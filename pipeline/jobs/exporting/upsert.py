@@ -105,5 +105,5 @@ def _change(merges: Sequence[MergePlan], results: Sequence[MergeResult]) -> Chan
         if not merge.is_new:
             change.removed += merge.paths
         if result.rows:
-            change.added.append((os.path.basename(merge.target), result.rows))
+            change.added.append((result.name, result.rows))
     return change
