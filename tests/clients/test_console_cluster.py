@@ -66,7 +66,7 @@ def show_in_browser(browser: Browser, console: str, partition: int) -> str:
     page.on("request", lambda request: asked.append(request.url))
     page.goto(console + link("topics", TOPIC))
     page.locator("#partitions").get_by_role("link", name=str(partition), exact=True).click()
-    text = page.locator("#records").inner_text()
+    text: str = page.locator("#records").inner_text()
     context.close()
     assert [url for url in asked if not url.startswith(console)] == []
     return text

@@ -1,8 +1,8 @@
-"""ACLs: listed, created, deleted; names and numbers are Kafka's."""
+"""Requests that list, create and delete ACLs, and Kafka's numbers for the words in them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.client.cluster import Cluster, raise_for_code
 from tidelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
@@ -47,6 +47,7 @@ OPERATIONS = {
 }
 PERMISSIONS = {"deny": 2, "allow": 3}
 _ANY = 1
+"""The number of any type, pattern, operation or permission, in a filter."""
 
 
 class Acl(NamedTuple):
@@ -63,16 +64,7 @@ class Acl(NamedTuple):
 
 def list_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
     """Ask for the rules that a filter matches. Raises ClientError, KafkaError."""
-    request = DescribeAclsRequest(
-        resource_type_filter=RESOURCE_TYPES.get(wanted.resource_type or "", _ANY),
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=PATTERN_TYPES.get(wanted.pattern_type or "", _ANY),
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=OPERATIONS.get(wanted.operation or "", _ANY),
-        permission_type=PERMISSIONS.get(wanted.permission or "", _ANY),
-    )
-    answer = cluster.ask(request, DescribeAclsResponse)
+    answer = cluster.ask(DescribeAclsRequest(**_filter_fields(wanted)), DescribeAclsResponse)
     raise_for_code(answer.error_code, "acls", answer.error_message)
     return sorted(_acl_of(resource, rule) for resource in answer.resources for rule in resource.acls)
 
@@ -97,20 +89,25 @@ def create_acls(cluster: Cluster, acls: list[Acl]) -> None:
 
 def delete_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
     """Delete the rules that a filter matches, and return them. Raises ClientError, KafkaError."""
-    found = DeleteAclsFilter(
-        resource_type_filter=RESOURCE_TYPES.get(wanted.resource_type or "", _ANY),
-        resource_name_filter=wanted.resource_name,
-        pattern_type_filter=PATTERN_TYPES.get(wanted.pattern_type or "", _ANY),
-        principal_filter=wanted.principal,
-        host_filter=wanted.host,
-        operation=OPERATIONS.get(wanted.operation or "", _ANY),
-        permission_type=PERMISSIONS.get(wanted.permission or "", _ANY),
-    )
-    (answer,) = cluster.ask(DeleteAclsRequest(filters=[found]), DeleteAclsResponse).filter_results
+    request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(wanted))])
+    (answer,) = cluster.ask(request, DeleteAclsResponse).filter_results
     raise_for_code(answer.error_code, "acls", answer.error_message)
     for one in answer.matching_acls:
         raise_for_code(one.error_code, f"acl of {one.principal}", one.error_message)
     return sorted(_acl_of(one, one) for one in answer.matching_acls)
+
+
+def _filter_fields(wanted: Acl) -> dict[str, Any]:
+    """Return the fields of a filter: those of DescribeAclsRequest and of a DeleteAclsFilter alike."""
+    return {
+        "resource_type_filter": RESOURCE_TYPES.get(wanted.resource_type or "", _ANY),
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": PATTERN_TYPES.get(wanted.pattern_type or "", _ANY),
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": OPERATIONS.get(wanted.operation or "", _ANY),
+        "permission_type": PERMISSIONS.get(wanted.permission or "", _ANY),
+    }
 
 
 def _acl_of(
