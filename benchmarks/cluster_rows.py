@@ -28,6 +28,8 @@ BATCH_BYTES = 65_536
 WAIT_S = 120.0
 IDLE_S = 5.0
 REST_S = 3.0
+SETTLE_S = 6.0
+"""The creation of 1,000 partitions takes so long to come to rest."""
 STEADY_S = 6.0
 PACE_S = 0.002
 SAMPLED = 50
@@ -362,6 +364,7 @@ def idle_percent(cluster: BrokerCluster) -> float:
 def many_partitions(cluster: BrokerCluster, count: int) -> Row:
     """Stop a broker that leads many partitions in an orderly way under writers, and start it again."""
     create(cluster, "many", [1, 2, 3], count)
+    time.sleep(SETTLE_S)
     idle = idle_percent(cluster)
     leader = cluster.brokers[1]
     with PacedWriter(cluster.bootstrap, "many", count, max(1, count // SAMPLED)) as writer:
