@@ -1,8 +1,9 @@
 """TLS beside no TLS, Tidelog beside Apache Kafka: ``python -m benchmarks.tls [--mb 200] [--rounds 3] [--no-kafka]``.
 
-librdkafka produces values of 1,000 B to one partition and reads them again, over a plain and over an SSL listener of
-each broker in turn, after a warm-up. Figures are processor time of the broker in seconds a gigabyte: user, and user
-with system; medians of the rounds. Then a thousand connections shake hands one after the other, and stay open idle.
+librdkafka produces values of 1,000 B to one partition and reads them again, then Kafka's Java producer writes as many.
+Each broker serves that over a plain and an SSL listener in turn, after a warm-up. Figures are processor time
+of the broker in seconds a gigabyte: user, and user with system; medians of the rounds. Then a thousand connections
+shake hands one after the other, and stay open idle.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from benchmarks.procfs import cpu_time
-from benchmarks.rivals.apache_kafka import ApacheKafka
+from benchmarks.rivals.apache_kafka import PRODUCER_PERFORMANCE, ApacheKafka, run_tool
 from benchmarks.rivals.process import BrokerProcess, free_port
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.topics import Topics
 from tests.support.certificates import Certificates
 
 VALUE_BYTES = 1_000
+JAVA = "produce by Java"
 CONNECTIONS = 1_000
 WARM_UP_MB = {"tidelog": 50, "apache-kafka": 300}
 Client = dict[str, Any]
@@ -92,6 +94,18 @@ def fetch(client: Client, topic: str, count: int) -> None:
     consumer.close()
 
 
+def produce_by_java(client: Client, topic: str, count: int) -> None:
+    """Write so many values by Kafka's own ``kafka-producer-perf-test``."""
+    settings = {"bootstrap.servers": client["bootstrap.servers"], "batch.size": "1000000", "linger.ms": "5"}
+    if "ssl.ca.location" in client:
+        settings |= {"security.protocol": "SSL", "ssl.truststore.type": "PEM"}
+        settings["ssl.truststore.location"] = client["ssl.ca.location"]
+    given = [f"{key}={value}" for key, value in settings.items()]
+    sizes = ["--num-records", str(count), "--record-size", str(VALUE_BYTES), "--throughput", "-1"]
+    done = run_tool(PRODUCER_PERFORMANCE, ["--topic", topic, *sizes, "--producer-props", *given], options=())
+    assert done.returncode == 0, done.stderr
+
+
 Figures = dict[tuple[str, str, str], list[tuple[float, float]]]
 
 
@@ -100,7 +114,11 @@ def measure(side: Side, listener: str, number: int, mb: int, figures: Figures | 
     topic, count = f"{listener}-{number}", mb * 1_000_000 // VALUE_BYTES
     topics = Topics(side.broker.bootstrap)
     topics.create(topic, 1)
-    works: list[tuple[str, Callable[[Client, str, int], None]]] = [("produce", produce), ("fetch", fetch)]
+    works: list[tuple[str, Callable[[Client, str, int], None]]] = [
+        ("produce", produce),
+        ("fetch", fetch),
+        (JAVA, produce_by_java),
+    ]
     for name, work in works:
         before = cpu_time(side.broker.pid)
         work(side.listeners[listener], topic, count)
@@ -137,7 +155,7 @@ def report(figures: Figures, sides: list[Side]) -> None:
         "| s/GB, user / all | " + " | ".join(f"{side.name} {way}" for side in sides for way in ("plain", "TLS")) + " |"
     )
     print("|---|" + "---|" * (2 * len(sides)))
-    for name in ("produce", "fetch"):
+    for name in ("produce", "fetch", JAVA):
         cells = []
         for side in sides:
             for way in ("plain", "TLS"):
