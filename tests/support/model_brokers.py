@@ -82,7 +82,7 @@ class ModelCluster(Cluster):
         self.look_ups = 0
         self.before: Callable[[], None] = lambda: None
 
-    def _ask_leaders(self, topic: str, create: bool) -> list[tuple[str, int]]:
+    def _ask_leaders(self, topic: str, create: bool) -> list[tuple[str, int] | None]:
         self.look_ups += 1
         return [self.leading[place] for place in self.logs]
 

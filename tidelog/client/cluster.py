@@ -68,7 +68,7 @@ class Cluster:
         self._clients: dict[Address, Client] = {}
         self._servers = [server.strip() for server in servers.split(",") if server.strip()]
         self._any = self._first_of(self._servers)
-        self._leaders: dict[str, list[Address]] = {}
+        self._leaders: dict[str, list[Address | None]] = {}
 
     @classmethod
     def open(cls, settings: ClientSettings) -> Self:
@@ -126,20 +126,28 @@ class Cluster:
 
         Raises ClientError, KafkaError (retriable while a topic is not there or has no leaders).
         """
-        if topic not in self._leaders:
-            self._leaders[topic] = self._ask_leaders(topic, create)
-        return self._leaders[topic]
+        found = self._known_leaders(topic, create)
+        leaders = [one for one in found if one is not None]
+        without = [number for number, one in enumerate(found) if one is None]
+        if without:
+            del self._leaders[topic]
+            raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
+        return leaders
 
     def can_ask_leader(self, topic: str, partition: int) -> bool:
         """Return whether the partition's leader can be asked; the broker of a console asks no other one."""
         return True
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Return the address of one partition's leader. Raises as ``leaders``."""
-        leaders = self.leaders(topic)
+        """Return the address of one partition's leader; others may have none. Raises as ``leaders``."""
+        leaders = self._known_leaders(topic)
         if partition >= len(leaders):
             raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
-        return leaders[partition]
+        found = leaders[partition]
+        if found is None:
+            del self._leaders[topic]
+            raise LeaderNotAvailableError(f"topic {topic}: partition {partition} has no leader")
+        return found
 
     def client_for(self, address: Address) -> Client:
         """Return the connection to a broker, a new one where the last was cut off. Raises ClientError, KafkaError."""
@@ -178,17 +186,22 @@ class Cluster:
             raise
         return client
 
-    def _ask_leaders(self, topic: str, create: bool) -> list[Address]:
+    def _known_leaders(self, topic: str, create: bool = False) -> list[Address | None]:
+        """Return the leader of each partition, None for one without. Raises as ``leaders``."""
+        if topic not in self._leaders:
+            self._leaders[topic] = self._ask_leaders(topic, create)
+        return self._leaders[topic]
+
+    def _ask_leaders(self, topic: str, create: bool) -> list[Address | None]:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=create)
         answer = self.ask(request, MetadataResponse, _METADATA_BY_NAME)
         (found,) = answer.topics
         raise_for_code(found.error_code, f"topic {topic}")
         addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         partitions = sorted(found.partitions, key=lambda partition: partition.partition_index)
-        without = [entry.partition_index for entry in partitions if entry.leader_id not in addresses]
-        if without or not partitions:
-            raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
-        return [addresses[entry.leader_id] for entry in partitions]
+        if not partitions:
+            raise LeaderNotAvailableError(f"topic {topic} has no partitions yet")
+        return [addresses.get(entry.leader_id) for entry in partitions]
 
 
 #: Errors that a retry may resolve.

@@ -1,11 +1,12 @@
 """The console's pages over HTTP: parameters, threads, errors, and the two static files.
 
 Two pages are built at a time, in threads of their own, so that a page that waits for the loop keeps no thread from the
-broker. The others wait for them. Loop thread only.
+broker. The others wait for them; one whose client has gone meanwhile is not built. Loop thread only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +70,7 @@ class Site:
         self._schemas = Schemas(broker)
         self._sampler = Sampler(broker, self._history)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
+        self._places = asyncio.Semaphore(THREADS)
 
     async def close(self) -> None:
         """End threads and samples."""
@@ -84,7 +86,10 @@ class Site:
             return await self._static(request.match_info["name"])
         self._sampler.watch()
         build = partial(build_page, self._asker(request), path, self._view(request))
-        status, text = await self._broker.loop.run_in_executor(self._threads, build)
+        async with self._places:
+            if request.transport is None:
+                return web.Response()
+            status, text = await self._broker.loop.run_in_executor(self._threads, build)
         return web.Response(
             body=text.encode("utf-8", "replace"), status=status, content_type="text/html", charset="utf-8",
             headers=HEADERS,

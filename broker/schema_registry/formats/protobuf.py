@@ -60,6 +60,8 @@ def text_with_options(file: FileDescriptorProto, imports: Sequence[FileDescripto
     """Return the text of a file with its custom options. Raises InvalidSchemaError."""
     try:
         return text_of(know_options(file, imports))
+    except AttributeError:  # the schemas define descriptors of their own, with other fields
+        return text_of(file)
     except (TypeError, DecodeError) as error:
         raise InvalidSchemaError(f"the descriptor is not whole: {error}") from None
 

@@ -120,4 +120,4 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
         with file_in_memory(trusted.encode()) as path:
             context.load_verify_locations(path)  # as ``cadata`` the revocation lists would be passed over
     except (ssl.SSLError, MalformedCertificateError) as error:
-        raise refuse("ssl.truststore", "[hidden]", "a store of certificates") from error
+        raise refuse("ssl.truststore", "[hidden]", "a store of certificates and of whole revocation lists") from error

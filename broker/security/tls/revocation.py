@@ -2,12 +2,12 @@
 
 OpenSSL checks either the client's own certificate, or its whole chain. The latter needs a list of every authority in
 the chain, and refuses a chain that lacks one. So it is asked for only where the store is complete: it has the list of
-each authority that issued one of its certificates.
+each authority that issued one of its certificates. A list of changes to another one (delta CRL) is refused: OpenSSL
+would take it for the whole.
 """
 
 from __future__ import annotations
 
-import binascii
 import re
 import ssl
 from base64 import b64decode
@@ -15,6 +15,8 @@ from base64 import b64decode
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError, issuer_of, issuer_of_list
 
 _BLOCK = re.compile(r"-----BEGIN (CERTIFICATE|X509 CRL)-----(.*?)-----END \1-----", re.DOTALL)
+_DELTA_INDICATOR = bytes.fromhex("0603551d1b")
+"""DER form of the extension's object id, 2.5.29.27."""
 
 
 def revocation_flags(trusted: str) -> ssl.VerifyFlags:
@@ -23,8 +25,10 @@ def revocation_flags(trusted: str) -> ssl.VerifyFlags:
     for kind, text in _BLOCK.findall(trusted):
         try:
             der = b64decode(text)
-        except binascii.Error as error:
+        except ValueError as error:  # also of characters beyond ASCII
             raise MalformedCertificateError("a certificate or a list cannot be read") from error
+        if kind == "X509 CRL" and _DELTA_INDICATOR in der:
+            raise MalformedCertificateError("a list of changes is no whole list")
         issuers[kind].add(issuer_of(der) if kind == "CERTIFICATE" else issuer_of_list(der))
     if not issuers["X509 CRL"]:
         return ssl.VerifyFlags(0)

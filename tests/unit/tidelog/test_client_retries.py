@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +13,18 @@ from tidelog.client.cluster import Cluster
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    LeaderNotAvailableError,
     NotCoordinatorError,
     NotLeaderOrFollowerError,
 )
 from tidelog.protocol.messages import describe_groups, describe_producers, list_groups, offset_fetch, write_txn_markers
 from tidelog.protocol.messages import list_transactions as listed
+from tidelog.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 PLACE = ("paid", 0)
 
@@ -26,6 +33,7 @@ class Broker:
     """A connection to a broker that answers what a script says."""
 
     bootstrap = "broker:1"
+    is_broken = False
 
     def __init__(self, answers: list[Any]) -> None:
         self.answers = answers
@@ -118,3 +126,33 @@ def test_what_passes_is_asked_again(
     cluster = Scripted(list(answers))
     ask(cluster)
     assert cluster.broker.answers == []
+
+
+def metadata(*leaders: int) -> MetadataResponse:
+    """Metadata of a topic whose partitions have these leaders."""
+    partitions = [
+        MetadataResponsePartition(
+            error_code=0,
+            partition_index=number,
+            leader_id=leader,
+            replica_nodes=[1],
+            isr_nodes=[1],
+            offline_replicas=[],
+        )
+        for number, leader in enumerate(leaders)
+    ]
+    topic = MetadataResponseTopic(
+        error_code=0, name="paid", topic_id=bytes(16), is_internal=False, partitions=partitions
+    )  # fmt: skip
+    return MetadataResponse(brokers=[MetadataResponseBroker(node_id=1, host="broker", port=1)], topics=[topic])
+
+
+def test_a_partition_without_a_leader_hides_no_other_one() -> None:
+    broker = Broker([metadata(1, -1), metadata(1, -1), metadata(1, 1)])
+    cluster = Cluster("broker:1", 60.0, connect=lambda _: cast(Any, broker))
+    assert cluster.leader("paid", 0) == ("broker", 1)
+    with pytest.raises(LeaderNotAvailableError, match="partition 1 has no leader"):
+        cluster.leader("paid", 1)
+    with pytest.raises(LeaderNotAvailableError, match=r"partitions \[1\] have no leader"):
+        cluster.leaders("paid")
+    assert cluster.leader("paid", 1) == ("broker", 1)

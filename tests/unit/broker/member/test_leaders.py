@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.broker.member.test_latest_offsets import FENCED, OWN, SECOND, image
 from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.connections import leaders
 from tidelog.broker.member.connections.leaders import ATTEMPTS, Leaders
@@ -49,17 +50,31 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Others:
     return made
 
 
+class Asker:
+    """Leaders as the member has them, and the tasks that it runs for them."""
+
+    def __init__(self) -> None:
+        self.tasks: list[asyncio.Future[None]] = []
+        self._leaders = Leaders(
+            RemoteController(image(SECOND), OWN),
+            PeerSecurity("PLAINTEXT"),
+            lambda work: self.tasks.append(asyncio.ensure_future(work)),
+        )
+
+    def begin(self, node_id: int) -> Deferred[ListOffsetsResponse]:
+        """Ask a broker."""
+        return self._leaders.ask(node_id, ListOffsetsRequest(replica_id=-1, topics=[]), ListOffsetsResponse, HIGHEST)
+
+    async def ask(self, node_id: int) -> ListOffsetsResponse:
+        """Ask a broker. Raises KafkaError."""
+        asked = self.begin(node_id)
+        await self.tasks[-1]
+        return asked.result()
+
+
 async def ask(node_id: int) -> ListOffsetsResponse:
-    """Ask a broker. Raises KafkaError."""
-    tasks: list[asyncio.Future[None]] = []
-    asker = Leaders(
-        RemoteController(image(SECOND), OWN),
-        PeerSecurity("PLAINTEXT"),
-        lambda work: tasks.append(asyncio.ensure_future(work)),
-    )
-    asked = asker.ask(node_id, ListOffsetsRequest(replica_id=-1, topics=[]), ListOffsetsResponse, HIGHEST)
-    await asyncio.gather(*tasks)
-    return asked.result()
+    """Ask a broker once. Raises KafkaError."""
+    return await Asker().ask(node_id)
 
 
 @pytest.mark.parametrize("failures", range(ATTEMPTS))
@@ -82,3 +97,38 @@ async def test_a_leader_that_stays_silent_is_given_up(others: Others, monkeypatc
     others.is_silent = True
     with pytest.raises(LeaderNotAvailableError, match="in time"):
         await ask(SECOND)
+
+
+async def test_a_leader_that_stays_silent_holds_one_page_alone(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "LIMIT_S", 0.01)
+    others.is_silent = True
+    asker = Asker()
+    with pytest.raises(LeaderNotAvailableError, match="in time"):
+        await asker.ask(SECOND)
+    with pytest.raises(LeaderNotAvailableError, match="a moment ago"):
+        await asker.ask(SECOND)
+    assert len(others.asked) == 1
+    monkeypatch.setattr(leaders, "REST_S", 0.0)
+    asker = Asker()
+    with pytest.raises(LeaderNotAvailableError, match="in time"):
+        await asker.ask(SECOND)
+    asker.begin(SECOND)
+    await asyncio.sleep(0)
+    with pytest.raises(LeaderNotAvailableError, match="a moment ago"):  # while another finds out
+        await asker.ask(SECOND)
+    await asyncio.gather(*asker.tasks)
+    others.is_silent = False
+    assert await asker.ask(SECOND) is ANSWER
+    assert len(others.asked) == 4
+
+
+async def test_a_page_is_told_when_the_member_ends(others: Others) -> None:
+    others.is_silent = True
+    asker = Asker()
+    asked = asker.begin(SECOND)
+    await asyncio.sleep(0)
+    asker.tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asker.tasks[0]
+    with pytest.raises(LeaderNotAvailableError, match="stops"):
+        asked.result()

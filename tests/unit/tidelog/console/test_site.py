@@ -7,15 +7,20 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.admin.login.test_logins import AUTHORIZER, SASL, allow, basic, site
 from tests.unit.broker.admin.test_guard import Answer, Site
-from tidelog.broker.admin.permissions import CONSOLE_NEEDS
+from tidelog.broker.admin.login.logins import Caller
+from tidelog.broker.admin.permissions import CALLER, CONSOLE_NEEDS
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.schema_registry.records import RegisteredSchema, encode_key, schema_record, to_bytes
+from tidelog.broker.security.principal import ANONYMOUS
+from tidelog.console import site as site_module
 from tidelog.console.pages import TABLE
 from tidelog.console.pages.records import MAX_RECORDS
 from tidelog.log.files.topic_partition import TopicPartition
@@ -225,6 +230,32 @@ async def test_10_000_topics_are_looked_at_a_page_at_a_time(tmp_path: Path, monk
         assert looked_at == names[:100]
         await asked.ask("GET", re.findall(r'rel="next" href="([^"]*)"', page)[0])
         assert looked_at == names[:200]
+
+
+class Asked(dict[Any, Any]):
+    """A request whose client may have gone."""
+
+    def __init__(self, transport: object) -> None:
+        super().__init__({CALLER: Caller(ANONYMOUS)})
+        self.match_info = MatchInfo()
+        self.query: dict[str, str] = {}
+        self.remote = "127.0.0.1"
+        self.transport = transport
+
+
+class MatchInfo(dict[str, str]):
+    """A path without variables."""
+
+    route = SimpleNamespace(resource=None)
+
+
+async def test_a_page_whose_client_has_gone_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_module, "build_page", lambda *_: (200, "built"))
+    async with console(tmp_path) as asked:
+        pages = site_module.Site(asked.parts.broker)
+        answers = [cast(Any, await pages.answer(cast(Any, Asked(transport)))) for transport in (object(), None)]
+        assert [one.body for one in answers] == [b"built", None]
+        await pages.close()
 
 
 def offsets(page: str) -> list[int]:

@@ -274,6 +274,15 @@ def test_custom_options_without_their_definition_are_left_out() -> None:
     assert "string a = 1;" in found.canonical
 
 
+def test_a_descriptor_of_descriptors_may_be_of_somebodys_own() -> None:
+    own = 'syntax = "proto2"; package google.protobuf; message FileDescriptorProto { optional string name = 1; }'
+    found = parse(Source("PROTOBUF", own))
+    assert "message FileDescriptorProto {" in found.normalized
+    user = 'syntax = "proto3"; import "google/protobuf/descriptor.proto"; message A { string a = 1; }'
+    found = parse(Source("PROTOBUF", user, (("google/protobuf/descriptor.proto", own),)))
+    assert "string a = 1;" in found.normalized
+
+
 def test_a_descriptor_that_is_not_whole_is_refused() -> None:
     file = descriptor_pb2.FileDescriptorProto(syntax="proto3")
     file.message_type.add(name="A").field.add(name="a", number=1, type=11, label=1, type_name=".B")

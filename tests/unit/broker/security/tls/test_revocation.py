@@ -17,6 +17,7 @@ from tests.support.certificates import Certificates
 from tests.support.tls import TlsPair, client_context, server_context
 from tidelog.broker.security.tls.revocation import revocation_flags
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+from tidelog.protocol.config_def import ConfigError
 
 NOW = datetime.now(UTC)
 
@@ -40,11 +41,13 @@ class Holder:
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
-    def revoke(self, *revoked: Holder, ended: bool = False) -> str:
-        """The list of this authority in PEM form."""
+    def revoke(self, *revoked: Holder, ended: bool = False, of: int | None = None) -> str:
+        """The list of this authority in PEM form; ``of`` makes it one of changes to the list of this number."""
         begin = NOW - timedelta(days=3)
         end = NOW - timedelta(days=1) if ended else NOW + timedelta(days=1)
         builder = x509.CertificateRevocationListBuilder(self.name, begin, end)
+        if of is not None:
+            builder = builder.add_extension(x509.DeltaCRLIndicator(of), critical=True)
         for one in revoked:
             entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, begin).build()
             builder = builder.add_revoked_certificate(entry)
@@ -53,6 +56,7 @@ class Holder:
 
 ROOT = Holder("root")
 MIDDLE = Holder("middle", ROOT)
+OTHER = Holder("other")
 ANN = Holder("ann", MIDDLE, is_authority=False)
 
 
@@ -73,6 +77,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         ([ROOT.pem, ROOT.revoke(MIDDLE), MIDDLE.revoke()], False),
         ([ROOT.pem, MIDDLE.pem, ROOT.revoke(MIDDLE), MIDDLE.revoke()], False),
         ([ROOT.pem, ROOT.revoke(), MIDDLE.revoke(ended=True)], False),
+        ([ROOT.pem, OTHER.pem, OTHER.revoke()], False),
         ([ROOT.pem, ROOT.revoke()], False),  # nothing says whether ann's is revoked
     ],
 )
@@ -95,6 +100,18 @@ def test_a_client_comes_in_unless_a_list_revokes_its_chain(
         TlsPair(server, client)
 
 
-def test_a_list_that_cannot_be_read_is_malformed() -> None:
+@pytest.mark.parametrize("content", ["MAA=", "M", "MAA=\ufffd"])
+def test_a_list_that_cannot_be_read_is_malformed(content: str) -> None:
     with pytest.raises(MalformedCertificateError):
-        revocation_flags("-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----")
+        revocation_flags(f"-----BEGIN X509 CRL-----\n{content}\n-----END X509 CRL-----")
+
+
+def test_a_list_of_changes_is_refused_as_it_would_stand_for_the_whole_one(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    store = tmp_path / "trusted.pem"
+    store.write_text(ROOT.pem + ROOT.revoke() + MIDDLE.revoke(of=1) + MIDDLE.revoke(ANN))
+    with pytest.raises(ConfigError, match="whole revocation lists"):
+        server_context(
+            certificates, ssl_client_auth="required", ssl_truststore_type="PEM", ssl_truststore_location=str(store)
+        )
