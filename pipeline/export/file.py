@@ -177,11 +177,7 @@ def _schema(plan: FilePlan) -> pa.Schema:
 def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:
     """Write all rows into one file; returns it and the largest record time."""
     plan, writer = _open_writer(plan)
-    try:
-        writer.write(batches)
-    except BaseException:
-        writer.give_up()
-        raise
+    writer.write(batches)
     file = _finished(plan, writer)
     return () if file is None else (file,), writer.largest_timestamp
 
@@ -232,14 +228,8 @@ def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
     """Open the writer of the plan's file; return it and the plan: without growth where the earlier file cannot grow."""
     writer = RowWriter(_staged(plan), _schema(plan), _origin(plan), plan.store)
-    if plan.grows is None:
+    if plan.grows is None or writer.begin_with(plan.grows[0]):
         return plan, writer
-    try:
-        if writer.begin_with(plan.grows[0]):
-            return plan, writer
-    except BaseException:
-        writer.give_up()
-        raise
     writer.give_up()
     return _open_writer(replace(plan, grows=None))
 

@@ -142,14 +142,11 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
 
     first = pq.read_schema(plan.store.open_input(plan.paths[0]))
     writer = RowWriter(plan.target, first, {}, plan.store)
-    try:
+    with writer.or_nothing():
         for path, stays in zip(plan.paths, masks, strict=True):
             with pq.ParquetFile(plan.store.open_input(path)) as file:
                 writer.write(_chosen(file.iter_batches(), stays))
-    except BaseException:
-        writer.give_up()
-        raise
-    writer.close()
+        writer.close()
 
 
 def _keys_of(plan: MergePlan) -> dict[Place, Any]:

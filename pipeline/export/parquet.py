@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tidelog.pipeline.export.codecs import ENCODING, Codecs, choose_codecs, codecs_of, compression_of
@@ -35,7 +36,10 @@ _COMPARED_BYTES = 1024 * 1024
 
 
 class RowWriter:
-    """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``."""
+    """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``.
+
+    After an error of any method nothing is left of it: no file, open descriptor or thread.
+    """
 
     def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str], store: TableStore = LOCAL) -> None:
         self.rows = 0
@@ -61,7 +65,7 @@ class RowWriter:
         """
         import pyarrow.parquet as pq
 
-        with open(earlier, "rb") as source, pq.ParquetFile(source) as file:
+        with self.or_nothing(), open(earlier, "rb") as source, pq.ParquetFile(source) as file:
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
                 if not file.schema_arrow.equals(self._schema):
                     return False  # the table has got wider
@@ -94,15 +98,19 @@ class RowWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add rows, in row groups of ``ROW_GROUP_BYTES``."""
+        with self.or_nothing():
+            for group in _row_groups(batches):
+                self._write_batches(group)
+
+    def _write_batches(self, group: list[pa.RecordBatch]) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        for group in _row_groups(batches):
-            table = pa.Table.from_batches(group)
-            latest: Any = pc.max(table.column("timestamp").cast(pa.int64()))
-            self.rows += table.num_rows
-            self.largest_timestamp = max(self.largest_timestamp, latest.as_py() // 1000)
-            self._write_group(table.cast(self._schema))
+        table = pa.Table.from_batches(group)
+        latest: Any = pc.max(table.column("timestamp").cast(pa.int64()))
+        self.rows += table.num_rows
+        self.largest_timestamp = max(self.largest_timestamp, latest.as_py() // 1000)
+        self._write_group(table.cast(self._schema))
 
     def _write_group(self, table: pa.Table) -> None:
         writer = self._writer or self._begin(choose_codecs(table))
@@ -111,20 +119,34 @@ class RowWriter:
 
     def close(self) -> None:
         """End the file, which has rows; it is on disk then. Raises OSError."""
-        self._close_files()
-        self._sync.end()
-        self._store.put_in_place(self._part, self._path)
+        with self.or_nothing():
+            self._close_files()
+            self._sync.end()
+            self._store.put_in_place(self._part, self._path)
 
     def give_up(self) -> None:
-        """End without a file."""
-        self._close_files()
-        self._sync.give_up()
-        self._store.remove(self._part)
+        """End without a file. Raises OSError, at the end: a full disk has no room for a footer either."""
+        with ExitStack() as ends:  # the last one first
+            ends.callback(self._store.remove, self._part)
+            ends.callback(self._sync.give_up)
+            ends.callback(self._close_files)
+
+    @contextmanager
+    def or_nothing(self) -> Iterator[None]:
+        """Give up where the work inside fails; its error is the one to tell."""
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError):
+                self.give_up()
+            raise
 
     def _close_files(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._sink.close()
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._sink.close()
 
 
 def _start_of(group: pq.RowGroupMetaData) -> int:

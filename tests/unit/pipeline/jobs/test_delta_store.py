@@ -24,6 +24,7 @@ from tidelog.pipeline.jobs.export import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting import commits, delta
 from tidelog.pipeline.jobs.exporting.areas import StoreArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
+from tidelog.pipeline.jobs.runner import run_tasks
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,26 @@ def test_of_two_runs_one_wins_and_the_others_objects_go(
     assert offsets(table) == list(range(20))
     assert left_over(store, table) == set()
     assert not audit(None, AuditRequest(data.source(), table)).is_wrong
+
+
+def test_a_run_whose_objects_later_ones_took_away_is_a_conflict(
+    data: DataDirectory, table: str, store: MotoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 1)
+    real = run_tasks
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(commits, "run_tasks", real)
+        done = list(real(*arguments))
+        run(data, table)
+        run(data, table)  # nothing new, but it clears away
+        return done
+
+    monkeypatch.setattr(commits, "run_tasks", overtaken)
+    with pytest.raises(ConflictError, match="another export committed"):
+        run(data, table)
+    assert offsets(table) == list(range(5))
+    assert left_over(store, table) == set()
 
 
 def test_a_commit_that_another_writer_overtakes_is_a_conflict(

@@ -1,0 +1,90 @@
+"""The writer of an exported file on a disk that gets full: the error is told, and nothing of the file is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.support.pipelines import NOW_MS
+from tidelog.pipeline.export.parquet import RowWriter
+from tidelog.pipeline.export.store import LocalStore
+from tidelog.pipeline.options.columns import Columns
+
+SCHEMA = Columns.all(headers=False).arrow_schema()
+ROWS = 1000
+
+
+class FullFile:
+    """A file with room for so many bytes."""
+
+    def __init__(self, path: str, room: int) -> None:
+        self._file = open(path, "wb")  # noqa: SIM115 - the writer closes it
+        self._room = room
+
+    def write(self, data: bytes) -> int:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@dataclass(frozen=True)
+class FullDisk(LocalStore):
+    """A disk with room for so many bytes of a file."""
+
+    room: int
+
+    def open_output(self, path: str) -> Any:
+        return pa.PythonFile(FullFile(path, self.room), mode="w")
+
+
+def batch() -> pa.RecordBatch:
+    chance = np.random.default_rng(1)
+    columns = {
+        "key": [b"key"] * ROWS,
+        "value": [chance.bytes(100) for _ in range(ROWS)],
+        "topic": ["t"] * ROWS,
+        "partition": [0] * ROWS,
+        "offset": range(ROWS),
+        "timestamp": [NOW_MS * 1000] * ROWS,
+        "timestampType": [0] * ROWS,
+    }
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names], schema=SCHEMA
+    )
+
+
+def write(path: Path, store: LocalStore) -> None:
+    writer = RowWriter(str(path), SCHEMA, {}, store)
+    writer.write([batch()])
+    writer.close()
+
+
+def open_files() -> list[str]:
+    """Return where open descriptors lead to."""
+    found = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return sorted(os.readlink(path) for path in found if os.path.islink(path))
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.999], ids=["the first byte", "rows", "the footer"])
+def test_a_full_disk_keeps_nothing_of_a_file(tmp_path: Path, part: float) -> None:
+    write(tmp_path / "whole", LocalStore())
+    room = int((tmp_path / "whole").stat().st_size * part)
+    files, threads = open_files(), threading.active_count()
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "file", FullDisk(room))
+    assert [name for name in open_files() if str(tmp_path) in name] == []
+    assert open_files() == files
+    assert threading.active_count() == threads
+    assert os.listdir(tmp_path) == ["whole"]
