@@ -150,7 +150,8 @@ class Asking:
         active = session.activate_all() if session.active is None else session.active
         for target in targets:
             leading = self._leading_at_rest(target)
-            if leading is not None and active.pop(target.key, None) is target:
+            if leading is not None and active.get(target.key) is target:
+                del active[target.key]
                 leading.rests.add(self._replica.broker_id, Resting(self.broker.purgatory, session, target))
 
     def _leading_at_rest(self, target: FetchTarget) -> Leading | None:

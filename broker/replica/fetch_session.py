@@ -50,6 +50,7 @@ class FetchTarget:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "rested_until_ms",
         "sent_high_watermark",
         "sent_log_start_offset",
         "topic",
@@ -62,6 +63,8 @@ class FetchTarget:
         self.index = asked.partition
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
+        self.rested_until_ms: float | None = None
+        """The time of the last request before one that named or forgot it: a rest counts no longer."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -130,14 +133,16 @@ class FetchSession:
                 target = targets[name, asked.partition] = FetchTarget(topic.topic, topic.topic_id, asked)
             target.update(asked)
             if self.active is not None:
+                target.rested_until_ms = self.last_used_ms
                 self.active[name, asked.partition] = target
 
     def forget(self, topic: ForgottenTopic, partitions: Iterable[int]) -> None:
         """Forget these partitions of a topic."""
         name = topic.topic_id if self.uses_topic_ids else topic.topic
         for index in partitions:
-            self.targets.pop((name, index), None)
-            if self.active is not None:
+            target = self.targets.pop((name, index), None)
+            if self.active is not None and target is not None:
+                target.rested_until_ms = self.last_used_ms
                 self.active.pop((name, index), None)
 
     def wake(self, target: FetchTarget) -> None:

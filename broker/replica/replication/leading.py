@@ -137,6 +137,7 @@ class Leading:
     ) -> None:
         """Take over a fetch of a replica (id, broker epoch). Raises NotLeaderOrFollowerError."""
         core, (replica_id, broker_epoch) = self.core, replica
+        self.rests.end(replica_id)
         self._moved(
             core.note_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset, leader_end_offset, self._now_ms)
         )

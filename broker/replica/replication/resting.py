@@ -7,6 +7,9 @@ partitions most are quiet. A resting follower still lives, by each request of it
 the rest ends, before anything else happens. Now and then all of a session's partitions are read again, for what no one
 tells: a log start that retention moved.
 
+The rest counts up to the last request that neither named nor forgot the partition: after that the follower has said
+something else of it, or does not ask for it any more.
+
 Loop thread only. Kafka's leaders walk the whole session at each fetch.
 """
 
@@ -29,11 +32,13 @@ class Resting:
         self._purgatory = purgatory
         self._session = session
         self._target = target
+        target.rested_until_ms = None
 
     @property
     def asked_ms(self) -> float:
-        """The time of the session's last request, in which the follower had all of the partition."""
-        return self._session.last_used_ms
+        """The time of the session's last request in which the follower had all of the partition."""
+        until_ms = self._target.rested_until_ms
+        return self._session.last_used_ms if until_ms is None else until_ms
 
     def wake(self) -> None:
         """End the rest; a fetch that waits in the session is looked at again."""
@@ -65,6 +70,11 @@ class Rests:
     def add(self, replica_id: int, resting: Resting) -> None:
         """Have a follower passed over that may rest, until something moves."""
         self._resting[replica_id] = resting
+
+    def end(self, replica_id: int) -> None:
+        """End a follower's rest: it says itself how far it is."""
+        if replica_id in self._resting:
+            self._end(replica_id)
 
     def end_all(self) -> None:
         """End all rests: the log moves, or leadership ends."""
