@@ -39,6 +39,9 @@ SLICE_MS = 2.0
 LARGE_AT_ONCE = 4
 """Large requests that are worked on at a time. What is made of one takes ten times its bytes: a hundred at a time take
 gigabytes, and none is answered before all are."""
+LONG_WAIT_MS = 1000.0
+"""A large request that waits longer, for a follower, another broker or a client, lets the next one begin. What it waits
+for may be a large request itself."""
 
 FREED_PER_STEP = ITEMS_PER_STEP = 64
 
@@ -123,18 +126,49 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
             yield None
 
 
+class LargeRequest:
+    """A large request that is under way. Its jobs, those that its own steps begin too, note when they work."""
+
+    __slots__ = ("worked_ms",)
+
+    def __init__(self) -> None:
+        self.worked_ms = 0.0
+        """The end of its last slice."""
+
+
 class StepRunner:
     """Advances the long requests of one loop in turn. Loop thread only."""
 
-    __slots__ = ("_call_soon", "_is_in_turn", "_is_scheduled", "_jobs", "_large", "_queued", "clock", "long_waits")
+    __slots__ = (
+        "_call_later",
+        "_call_soon",
+        "_is_in_turn",
+        "_is_looking",
+        "_is_scheduled",
+        "_jobs",
+        "_queued",
+        "_under_way",
+        "clock",
+        "large",
+        "long_waits",
+    )
 
-    def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
-        """``clock`` is in milliseconds and monotonic."""
+    def __init__(
+        self,
+        call_soon: Callable[..., object],
+        clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        """``clock`` is in milliseconds and monotonic, and so is ``call_later``, which ``queue`` needs."""
         self._call_soon = call_soon
+        self._call_later = call_later
         self._jobs: deque[Job] = deque()
         self._queued: deque[tuple[Job, Steps[Any]]] = deque()
         """Large requests that are not begun."""
-        self._large = 0
+        self._under_way: set[LargeRequest] = set()
+        self._is_looking = False
+        self.large: LargeRequest | None = None
+        """The large request whose slice this is."""
         self.long_waits: set[Job] = set()
         """Jobs that took a slice or more and now wait, most for a thread, with all the objects they made."""
         self._is_scheduled = self._is_in_turn = False
@@ -150,31 +184,43 @@ class StepRunner:
         return job.done.result() if job.done.done else job
 
     def queue(self, steps: Steps[Any]) -> Job:
-        """Have the steps of a large request done, once fewer than LARGE_AT_ONCE are under way. They wait for no other
-        client."""
-        held = self._hold(steps)
-        job = Job(self, held)
+        """Have the steps of a large request done, once fewer than LARGE_AT_ONCE are at work."""
+        large = LargeRequest()
+        held = self._hold(large, steps)
+        job = Job(self, held, large)
         self._queued.append((job, held))
         self._begin_large()
         return job
 
-    def _hold(self, steps: Steps[T]) -> Steps[T]:
+    def _hold(self, large: LargeRequest, steps: Steps[T]) -> Steps[T]:
         """Do the steps of a large request, then begin the next one."""
-        self._large += 1
+        large.worked_ms = self.clock()
+        self._under_way.add(large)
         try:
             yield None
             return (yield from steps)
         finally:
-            self._large -= 1
+            self._under_way.discard(large)
             self._begin_large()
 
     def _begin_large(self) -> None:
-        """Begin as many of the large requests as may be under way."""
-        while self._queued and self._large < LARGE_AT_ONCE:
+        """Begin as many of the large requests as may be under way; look again after a while if some are left."""
+        while self._queued and len(self._under_way) < LARGE_AT_ONCE:
             job, held = self._queued.popleft()
             if not job.done.abandoned:
                 next(held)  # counted, until it ends or is closed
                 self.add(job)
+        if self._queued and not self._is_looking and self._call_later is not None:
+            self._is_looking = True
+            self._call_later(LONG_WAIT_MS, self._pass_over_waits)
+
+    def _pass_over_waits(self) -> None:
+        """Count those no longer that have waited for long."""
+        self._is_looking = False
+        since = self.clock() - LONG_WAIT_MS
+        at_work = {job.large for job in self._jobs}
+        self._under_way = {large for large in self._under_way if large in at_work or large.worked_ms > since}
+        self._begin_large()
 
     def is_busy(self) -> bool:
         """Return whether a job has its next slice or waits for it, or a long one waits for something else. Any
@@ -215,10 +261,12 @@ class StepRunner:
 class Job:
     """Steps that are under way. ``done`` settles with what they return or raise; abandoning it closes them."""
 
-    __slots__ = ("_is_running", "_runner", "_steps", "_waiting", "done", "seconds")
+    __slots__ = ("_is_running", "_runner", "_steps", "_waiting", "done", "large", "seconds")
 
-    def __init__(self, runner: StepRunner, steps: Steps[Any]) -> None:
+    def __init__(self, runner: StepRunner, steps: Steps[Any], large: LargeRequest | None = None) -> None:
+        """``large`` is the large request that this is; a job begun in its slice is part of it."""
         self._runner = runner
+        self.large = large or runner.large
         self._steps = steps
         self._waiting: Deferred[Any] | None = None
         self._is_running = False
@@ -258,13 +306,19 @@ class Job:
 
     def _slice(self, until: float) -> Deferred[Any] | None:
         """Do steps until the clock says so, or until one has to wait for what is returned. Raises what they raise."""
-        clock, advance = self._runner.clock, self._steps.__next__
-        while True:
-            waiting = advance()
-            if waiting is not None and not waiting.done:
-                return waiting
-            if clock() >= until:
-                return None
+        runner, large, advance = self._runner, self.large, self._steps.__next__
+        clock, around, runner.large = runner.clock, runner.large, large
+        try:
+            while True:
+                waiting = advance()
+                if waiting is not None and not waiting.done:
+                    return waiting
+                if clock() >= until:
+                    return None
+        finally:
+            runner.large = around
+            if large is not None:
+                large.worked_ms = clock()
 
     def _go_on(self) -> None:
         if self.done.abandoned:

@@ -56,7 +56,9 @@ class Dispatcher:
         self._quotas = broker.services.quotas
         self._routes: dict[int, Route] = {}
         self.runner = StepRunner(
-            broker.timers.turns.measure_callbacks("long request", broker.loop.call_soon), broker.timers.monotonic_ms
+            broker.timers.turns.measure_callbacks("long request", broker.loop.call_soon),
+            broker.timers.monotonic_ms,
+            broker.timers.schedule,
         )
 
     def routes(self) -> list[Route]:

@@ -160,7 +160,7 @@ class Route(RequestCount):
         if response is None:
             return None
         frame = yield from self._encode_in_steps(correlation_id, response)
-        held = [*elements_of(request), *([] if response.__class__ is bytes else elements_of(response))]
+        held = [*elements_of(request), *elements_of(response)]
         del request, response, again
         yield from let_go(held)
         return frame
@@ -170,9 +170,13 @@ class Route(RequestCount):
         return refuse_in_steps(self.error_response, request, error)
 
     def refuse_frame_in_steps(self, correlation_id: int, request: Any, error: KafkaError) -> FrameSteps:
-        """Build the frame of the error response in steps. Raises CloseConnectionError."""
+        """Build the frame of the error response in steps, and let the request go. Raises CloseConnectionError."""
         response = yield from self._refuse(request, error)
-        return (yield from self._encode_in_steps(correlation_id, response))
+        frame = yield from self._encode_in_steps(correlation_id, response)
+        held = [*elements_of(request), *elements_of(response)]
+        del request, response
+        yield from let_go(held)
+        return frame
 
     def fail_at_once(self, request: Any, error: KafkaError) -> Any:
         """Build the error response of a request that is not long."""

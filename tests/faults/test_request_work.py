@@ -16,10 +16,11 @@ import pytest
 
 from tests.support.long_requests import Case, Naming, all_cases, frame, frame_of, most_legal
 from tests.unit.broker.request_world import CALLS_PER_MS, World, uncounted
+from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import LARGE_AT_ONCE
 from tidelog.broker.loop.thread_rule import suspended
 from tidelog.broker.requests.bounds import max_elements
-from tidelog.broker.requests.dispatch import LARGE_BYTES
+from tidelog.broker.requests.dispatch import LARGE_BYTES, Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import ONE_TURN_BYTES, Pending
 from tidelog.protocol.api_keys import ApiKey
@@ -129,6 +130,26 @@ def test_large_requests_are_answered_some_at_a_time_and_hold_up_no_short_one(wor
         world.data.loop.run_soon()
     assert {number for number, _ in order[:LARGE_AT_ONCE]} == set(range(LARGE_AT_ONCE))
     assert all(is_answered for _, is_answered in order)
+
+
+def test_large_requests_that_wait_for_others_hold_up_no_large_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> Deferred[object]:
+        return Deferred()
+
+    monkeypatch.setattr(importlib.import_module(REGISTRY[ApiKey.DELETE_RECORDS].module), "handle", wait)
+    monkeypatch.setattr(world, "dispatcher", Dispatcher(world.data.broker))
+    cases = [next(all_cases(key)) for key in (ApiKey.DELETE_RECORDS, ApiKey.LIST_OFFSETS)]
+    waiting, other = (frame_of(case, 15_000) for case in cases)
+    assert min(len(waiting), len(other)) > LARGE_BYTES
+    answers = [
+        world.dispatcher.dispatch(world.data.context(0), memoryview(bytearray(waiting))) for _ in range(LARGE_AT_ONCE)
+    ]
+    world.answer(other, uncounted)
+    for answer in answers:
+        assert isinstance(answer, Pending)
+        answer.abandon()
 
 
 def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:

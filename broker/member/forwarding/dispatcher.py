@@ -17,7 +17,7 @@ from tidelog.broker.config.description import ResourceType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Job, Steps
+from tidelog.broker.loop.steps import Job, Steps, let_go
 from tidelog.broker.member.forwarding.audit import note_forwarded
 from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
@@ -25,7 +25,7 @@ from tidelog.broker.requests.bounds import max_bytes, max_elements
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher, served
 from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Route, wait_for, wait_for_frame
+from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Route, elements_of, wait_for, wait_for_frame
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.header import decode_request_header
@@ -73,7 +73,7 @@ class MemberDispatcher(Dispatcher):
 
         Raises InvalidRequestError, CloseConnectionError.
         """
-        if api_key in _CHANGES_OF_CONFIGS and is_about_loggers((yield from decode_in_steps(frame))):
+        if api_key in _CHANGES_OF_CONFIGS and (yield from changes_loggers(frame)):
             return (yield from wait_for_frame(Dispatcher.dispatch(self, context, frame)))
         principal = DefaultPrincipalData(type=context.principal.type, name=context.principal.name)
         principal.token_authenticated = context.token_authenticated
@@ -129,8 +129,8 @@ class MemberDispatcher(Dispatcher):
         header, _ = decode_request_header(frame)
         module = importlib.import_module(REGISTRY[header.api_key].module)
         route = Route(header.api_key, header.api_version, module, self.runner)
-        request = yield from decode_in_steps(frame)
-        return (yield from route.refuse_frame_in_steps(header.correlation_id, request, error))
+        steps = route.refuse_frame_in_steps(header.correlation_id, (yield from decode_in_steps(frame)), error)
+        return (yield from steps)
 
 
 def has_transactional_id(frame: memoryview) -> bool:
@@ -164,6 +164,16 @@ def decode_in_steps(frame: memoryview) -> Steps[Any]:
     module = importlib.import_module(REGISTRY[header.api_key].module)
     steps = module.Request.decode_in_steps(frame, position, header.api_version, max_elements(header.api_key))
     return (yield from steps)[0]
+
+
+def changes_loggers(frame: memoryview) -> Steps[bool]:
+    """Return whether a request is a change of loggers of a broker alone. Raises InvalidRequestError."""
+    request = yield from decode_in_steps(frame)
+    found = is_about_loggers(request)
+    held = list(elements_of(request))
+    del request
+    yield from let_go(held)
+    return found
 
 
 def is_about_loggers(request: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import LARGE_AT_ONCE, SLICE_MS, Job, StepRunner, Steps
+from tidelog.broker.loop.steps import LARGE_AT_ONCE, LONG_WAIT_MS, SLICE_MS, Job, StepRunner, Steps
 from tidelog.protocol.errors import InvalidTopicError
 
 
@@ -357,3 +357,80 @@ def test_a_large_request_whose_client_goes_lets_the_next_one_begin(turns: int) -
         loop.run_soon()
     assert left.done.result() == "left"
     assert sum(line.endswith("begins") for line in log) == sum(line.endswith("ends") for line in log)
+
+
+def waits_within(runner: StepRunner, waiting: Deferred[None]) -> Steps[str]:
+    """Steps that have a job of their own do the work, as requests do, which waits."""
+
+    def handle() -> Steps[str]:
+        yield waiting
+        yield None
+        return "handled"
+
+    inner = runner.run(handle())
+    assert isinstance(inner, Job)
+    yield inner.done
+    return str(inner.done.result())
+
+
+def test_large_requests_that_wait_for_long_hold_up_no_other_one() -> None:
+    loop = ManualLoop()
+    runner = StepRunner(loop.call_soon, loop.time.monotonic_ms, loop.timers.schedule)
+    end: Deferred[None] = Deferred()
+    log: list[str] = []
+    waiting = [runner.queue(waits_within(runner, end)) for _ in range(LARGE_AT_ONCE)]
+    others = [runner.queue(large(log, str(number), 1)) for number in range(LARGE_AT_ONCE + 1)]
+    while loop.soon:
+        loop.run_soon()
+    assert not log
+    loop.advance(2 * LONG_WAIT_MS)
+    while loop.soon:
+        loop.run_soon()
+    assert [job.done.result() for job in others] == [str(number) for number in range(LARGE_AT_ONCE + 1)]
+    end.complete(None)
+    while loop.soon:
+        loop.run_soon()
+    assert {job.done.result() for job in waiting} == {"handled"}
+
+
+def test_a_large_request_whose_work_takes_long_keeps_its_place() -> None:
+    loop = ManualLoop()
+    runner = StepRunner(loop.call_soon, loop.time.monotonic_ms, loop.timers.schedule)
+
+    def handle() -> Steps[str]:
+        for _ in range(30):
+            loop.time.advance(2 * LONG_WAIT_MS)
+            yield None
+        return "handled"
+
+    def steps() -> Steps[str]:
+        inner = runner.run(handle())
+        assert isinstance(inner, Job)
+        yield inner.done
+        return str(inner.done.result())
+
+    log: list[str] = []
+    working = [runner.queue(steps()) for _ in range(LARGE_AT_ONCE)]
+    last = runner.queue(large(log, "last", 1))
+    for _ in range(60):
+        loop.run_soon()
+        loop.advance(1)
+    assert not log
+    while loop.soon:
+        loop.run_soon()
+    assert {job.done.result() for job in working} == {"handled"}
+    assert last.done.result() == "last"
+
+
+def test_a_large_request_that_waits_and_is_given_up_lets_the_next_one_begin() -> None:
+    loop = ManualLoop()
+    runner = StepRunner(loop.call_soon, loop.time.monotonic_ms)
+    gone = [runner.queue(waits_within(runner, Deferred())) for _ in range(LARGE_AT_ONCE)]
+    left = runner.queue(large([], "left", 1))
+    while loop.soon:
+        loop.run_soon()
+    assert not left.done.done
+    gone[0].done.abandon()
+    while loop.soon:
+        loop.run_soon()
+    assert left.done.result() == "left"

@@ -9,12 +9,19 @@ import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.steps import StepRunner
+from tidelog.broker.loop.steps import FREED_PER_STEP, StepRunner
 from tidelog.broker.requests import route as route_module
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Route
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError, RequestTimedOutError
 from tidelog.protocol.messages import fetch
+from tidelog.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from tidelog.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -77,3 +84,29 @@ def test_a_fetch_answer_that_is_too_long_lets_its_files_go(monkeypatch: pytest.M
     with pytest.raises(CloseConnectionError):
         route.answer(SimpleNamespace(), RequestContext(), fetch.FetchRequest())  # type: ignore[arg-type]
     assert let_go == [found]
+
+
+class Counted(str):
+    """Name in a request that says when it is freed."""
+
+    freed = 0
+
+    def __del__(self) -> None:
+        Counted.freed += 1
+
+
+def test_a_long_request_that_is_refused_frees_some_elements_in_a_step() -> None:
+    def refuse(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:
+        topics = [CreatableTopicResult(name="t", error_code=error.code) for _ in request.topics]
+        return CreateTopicsResponse(topics=topics)
+
+    module = SimpleNamespace(Request=CreateTopicsRequest, handle=None, error_response=refuse)
+    route = Route(ApiKey.CREATE_TOPICS, VERSION, module, StepRunner(ManualLoop().call_soon, lambda: 0.0))
+    topics = [CreatableTopic(name=Counted("t")) for _ in range(MANY)]
+    steps = route.refuse_frame_in_steps(5, CreateTopicsRequest(topics=topics), RequestTimedOutError())
+    del topics
+    Counted.freed = before = most = 0
+    for _ in steps:
+        most, before = max(most, Counted.freed - before), Counted.freed
+    assert Counted.freed == MANY
+    assert max(most, Counted.freed - before) <= FREED_PER_STEP
