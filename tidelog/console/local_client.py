@@ -23,6 +23,7 @@ from typing import TypeVar
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred, failed
+from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -116,7 +117,9 @@ class Asker:
         context = self.make_context()
         is_fetch = isinstance(request, FetchRequest)
         operation = AclOperation.READ if is_fetch else AclOperation.DESCRIBE
-        names = [one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics]
+        asked = {one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics}
+        # A topic that is here may be one that the leader does not know (yet), which takes its name for a virtual one.
+        names = asked.union(map(base_name, asked))
         if not all(authorizer.authorize(context, operation, ResourceType.TOPIC, name) for name in names):
             raise TopicAuthorizationFailedError
 

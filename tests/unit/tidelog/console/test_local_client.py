@@ -121,6 +121,22 @@ async def test_another_broker_is_asked_what_the_caller_may_know(
     parts.close()
 
 
+@pytest.mark.parametrize("name", ["orders...key.4711", "orders?key=4711"])
+async def test_what_a_leader_may_take_for_a_virtual_topic_needs_its_base(tmp_path: Path, name: str) -> None:
+    parts = DataBroker(tmp_path)
+    request = FetchRequest(topics=[FetchTopic(topic=name, partitions=[])])
+    for rights, asked in (([name], []), (["orders"], []), ([name, "orders"], [2])):
+        other = OtherBroker(*((AclOperation.READ, one) for one in rights))
+        broker = replace(
+            parts.broker, loop=asyncio.get_running_loop(), peers=cast(Any, other), authorizer=cast(Any, other)
+        )
+        client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+        with nullcontext() if asked else pytest.raises(TopicAuthorizationFailedError):
+            await asyncio.to_thread(ask, client, request, ListOffsetsResponse, 5)
+        assert other.asked == asked
+    parts.close()
+
+
 async def test_a_leader_that_does_not_answer_is_no_reason_to_try_again(tmp_path: Path) -> None:
     parts = DataBroker(tmp_path)
     other = OtherBroker()
