@@ -59,7 +59,7 @@ class MemberDispatcher(Dispatcher):
             return super().dispatch(context, frame)
         (word,) = _WORD.unpack_from(frame)
         served(word)
-        api_key = word >> 16
+        api_key = context.api_key = word >> 16
         allowed = max_bytes(api_key, self._broker.config)
         if len(frame) > allowed:
             raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")

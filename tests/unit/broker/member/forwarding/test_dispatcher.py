@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.description import ResourceType
-from tidelog.broker.member.forwarding.dispatcher import has_transactional_id, is_about_loggers, producer_of
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.member.forwarding.dispatcher import (
+    MemberDispatcher,
+    has_transactional_id,
+    is_about_loggers,
+    producer_of,
+)
+from tidelog.broker.requests.bounds import max_bytes
+from tidelog.broker.requests.route import Pending
 from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import InvalidRequestError, NotControllerError
 from tidelog.protocol.header import RequestHeader, encode_request_header
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
@@ -52,3 +68,49 @@ def test_the_producer_of_a_transactional_batch() -> None:
     assert producer_of(batch(is_transactional=False)) is None
     assert producer_of(batch(is_transactional=True)[:60]) is None
     assert producer_of(None) is None
+
+
+class Controller:
+    """A forwarder whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.answers: list[Deferred[bytes]] = []
+
+    def forward(self, *_: object) -> Deferred[bytes]:
+        self.answers.append(Deferred())
+        return self.answers[-1]
+
+
+def test_what_no_controller_answers_is_refused_by_each_topic_and_counts_as_its_own_api(tmp_path: Path) -> None:
+    data, controller = DataBroker(tmp_path), Controller()
+    dispatcher = MemberDispatcher(data.broker, cast(Any, controller), cast(Any, SimpleNamespace()))
+    context = data.context(0)
+    names = [f"t{number}" for number in range(3_000)]
+    answer = dispatcher.dispatch(context, frame(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=names)))
+    assert isinstance(answer, Pending)
+    assert context.api_key == ApiKey.DELETE_TOPICS
+    frames: list[Any] = []
+    answer.on_answer(frames.append)
+    controller.answers[0].fail(NotControllerError())
+    while not frames:
+        data.run_turn()
+    response = DeleteTopicsResponse.decode(memoryview(b"".join(map(bytes, frames[0])))[9:], 5)
+    code = NotControllerError.code
+    assert [(one.name, one.error_code) for one in response.responses] == [(name, code) for name in names]
+    data.close()
+
+
+def test_what_is_forwarded_is_bounded(tmp_path: Path) -> None:
+    data, controller = DataBroker(tmp_path), Controller()
+    dispatcher = MemberDispatcher(data.broker, cast(Any, controller), cast(Any, SimpleNamespace()))
+    request = frame(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]))
+    longest = bytes(request) + bytes(max_bytes(ApiKey.DELETE_TOPICS, data.broker.config) - len(request))
+    assert isinstance(dispatcher.dispatch(data.context(0), memoryview(longest)), Pending)
+    with pytest.raises(InvalidRequestError):
+        dispatcher.dispatch(data.context(0), memoryview(longest + b"x"))
+    controller.is_full = True
+    with pytest.raises(CloseConnectionError):
+        dispatcher.dispatch(data.context(0), request)
+    assert len(controller.answers) == 1
+    data.close()
