@@ -38,11 +38,8 @@ def run(directory: Path, **answers: str) -> subprocess.CompletedProcess[str]:
     for tool in TOOLS:
         executable(directory / "bin" / tool)
     executable(directory / "bin" / "make", MAKE)
-    if not (directory / "bin" / "mount").exists():
-        executable(directory / "bin" / "mount", "exit 32")
     executable(directory / "bin" / "go", "echo go version go1.26.1 linux/amd64")
-    if not (directory / ".venv" / "bin" / "pytest").exists():
-        executable(directory / ".venv" / "bin" / "pytest", PYTEST)
+    executable(directory / ".venv" / "bin" / "pytest", PYTEST)
     executable(directory / ".venv" / "bin" / "python", "echo 3.11.7")
     environment = {"PATH": f"{directory / 'bin'}:{os.environ['PATH']}", **GREEN, **answers}
     command = [str(directory / ".ci" / "run")]
@@ -54,69 +51,6 @@ def test_it_passes_when_all_passed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "checked" in done.stdout
     assert "second run" not in done.stdout
-
-
-def scratch_machine(directory: Path, available: int, limit: str) -> Path:
-    """Stand-ins for a machine with memory for all and for a container, in bytes; the file has what is mounted."""
-    scratch, mounts = directory / "scratch", directory / "mounts"
-    executable(directory / "bin" / "mktemp", f"mkdir {scratch} && echo {scratch}")
-    executable(directory / "bin" / "df", "echo 24G")
-    executable(
-        directory / "bin" / "awk", f'case "$*" in *meminfo) echo {available} ;; *) exec {which("awk")} "$@" ;; esac'
-    )
-    executable(directory / "bin" / "cat", f'case "$1" in /sys/*) echo {limit} ;; *) exec {which("cat")} "$@" ;; esac')
-    executable(directory / "bin" / "truncate")
-    executable(directory / "bin" / "mkfs.ext4")
-    for tool in ("mount", "umount"):
-        executable(directory / "bin" / tool, f'echo "{tool} $*" >> {mounts}')
-    mounts.touch()
-    return mounts
-
-
-def which(tool: str) -> str:
-    return require_tool(tool, f"apt-get install {tool}")
-
-
-@pytest.mark.parametrize("error", ["exit 32", "exit 127"])
-def test_it_passes_and_leaves_nothing_where_nothing_may_be_mounted(tmp_path: Path, error: str) -> None:
-    scratch_machine(tmp_path, 64_000_000_000, "max")
-    for tool in ("mount", "umount"):
-        executable(tmp_path / "bin" / tool, error)
-    done = run(tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "no room or right for one in memory" in done.stdout
-    assert not (tmp_path / "scratch").exists()
-
-
-@pytest.mark.parametrize("tests", ["0", "2"])
-def test_the_disk_in_memory_goes_at_the_end(tmp_path: Path, tests: str) -> None:
-    mounts = scratch_machine(tmp_path, 64_000_000_000, "max")
-    assert run(tmp_path, TESTS=tests).returncode == (tests != "0")
-    mounted, unmounted = mounts.read_text().splitlines()
-    assert mounted.startswith("mount -o loop")
-    assert unmounted == f"umount --lazy {tmp_path / 'scratch'}"
-    assert not (tmp_path / "scratch").exists()
-
-
-@pytest.mark.parametrize(
-    ("available", "limit"),
-    [(4_000_000_000, "max"), (17_900_000_000, "9223372036854771712"), (64_000_000_000, "8589934592")],
-)
-def test_a_disk_in_memory_leaves_memory_to_the_tests(tmp_path: Path, available: int, limit: str) -> None:
-    mounts = scratch_machine(tmp_path, available, limit)
-    done = run(tmp_path)
-    assert done.returncode == 0
-    assert "no room or right for one in memory" in done.stdout
-    assert "mount -o" not in mounts.read_text()
-
-
-def test_what_failed_has_its_files_on_the_machines_disk_when_it_runs_again(tmp_path: Path) -> None:
-    scratch_machine(tmp_path, 64_000_000_000, "max")
-    executable(tmp_path / ".venv" / "bin" / "pytest", f'echo "$TMPDIR $*" >> {tmp_path / "places"}; {PYTEST}')
-    assert run(tmp_path, TESTS="1", TMPDIR=str(tmp_path)).returncode == 0
-    *others, again = (tmp_path / "places").read_text().splitlines()
-    assert again.startswith(f"{tmp_path} tests --last-failed")
-    assert all(line.startswith(f"{tmp_path / 'scratch'} ") for line in others)
 
 
 @pytest.mark.parametrize("failed", ["CHECKS", "SANITIZED"])
