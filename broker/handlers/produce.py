@@ -324,7 +324,7 @@ def _check_transaction(
     broker: Broker, version: int, transactional_id: str | None, partition: TopicPartition, records: memoryview
 ) -> Deferred[None] | None:
     """Check that a producer writes only into an open transaction of its own (KIP-890). Returns what to wait for, None
-    if nothing. What to wait for, None if nothing.
+    if nothing.
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
