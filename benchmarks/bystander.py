@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from benchmarks.beside import Beside
 from benchmarks.hostile_data import PARTITIONS, HostileRequest
 from benchmarks.hostile_data import ROWS as DATA_ROWS
 from benchmarks.hostile_requests import WIDE_PARTITIONS, WIDE_TOPIC, Hostile, hostile_requests
@@ -84,13 +85,12 @@ class Row(NamedTuple):
     answer: str
 
 
-class Bystander:
+class Bystander(Beside):
     """A client on a connection and a thread of its own that produces one record at a time and notes the waits."""
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self._connection = connect(port)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bystander")
         self._lock = threading.Lock()
         self._longest_s = 0.0
         self._asked_s: float | None = None
@@ -103,13 +103,8 @@ class Bystander:
         )
         self._frame = Hostile("produce", 7, lambda: request).frame()
 
-    def __enter__(self) -> Bystander:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._connection.close()
         if self.failure is not None:
             raise self.failure
@@ -121,9 +116,10 @@ class Bystander:
             waiting = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
         return max(longest, waiting)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Produce until the end."""
         try:
-            while not self._stop.wait(EVERY_S):
+            while not self.is_ended.wait(EVERY_S):
                 self._produce()
         except (OSError, EOFError, RuntimeError) as error:  # raised by __exit__
             self.failure = error

@@ -9,17 +9,16 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Self
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from benchmarks.beside import Beside
 from benchmarks.procfs import CpuTime, cpu_time, rss_bytes
 from benchmarks.rivals.cluster import NODE_IDS, BrokerCluster
 
@@ -177,29 +176,21 @@ def return_to_isr(cluster: BrokerCluster) -> tuple[float, float]:
     return time.monotonic() - begin, cpu_time(follower.pid).total_s
 
 
-class LogGrowth:
+class LogGrowth(Beside):
     """A thread that watches the files of a partition's log while a follower copies what it missed."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._thread = threading.Thread(target=self._run)
-        self._is_ended = threading.Event()
         self._seen = [(time.monotonic(), self._size())]
         """Times and sizes, from the last one without growth on."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_ended.set()
-        self._thread.join()
 
     def _size(self) -> int:
         return sum(path.stat().st_size for path in self._directory.glob("*.log"))
 
-    def _run(self) -> None:
-        while not self._is_ended.wait(PACE_S):
+    def run(self) -> None:
+        """Look until the end."""
+        while not self.is_ended.wait(PACE_S):
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
@@ -221,32 +212,27 @@ class LogGrowth:
         return self._seen[-1][0] - self._seen[0][0]
 
 
-class PacedWriter:
+class PacedWriter(Beside):
     """A thread that writes a record each PACE_S with acks=all, to partitions in turn, and notes acknowledgements."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, step: int = 1) -> None:
+        super().__init__()
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
         self._topic, self._numbers = topic, range(0, partitions, step)
-        self._thread = threading.Thread(target=self._run)
-        self._is_ended = threading.Event()
         self.times: list[float] = []
         """Milliseconds to each acknowledgement."""
         self.acknowledged: dict[int, list[float]] = defaultdict(list)
         """Times of the clock, for each partition."""
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._is_ended.set()
-        self._thread.join()
+        super().__exit__()
         if self._producer.flush(WAIT_S):
             raise TimeoutError
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Write until the end."""
         for number in itertools.cycle(self._numbers):
-            if self._is_ended.is_set():
+            if self.is_ended.is_set():
                 return
             note = partial(self._note, time.monotonic(), number)
             self._producer.produce(self._topic, b"x" * 100, partition=number, on_delivery=note)

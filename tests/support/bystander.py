@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 
+from benchmarks.beside import Beside
 from tests.support import raw_client
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -18,26 +18,20 @@ EVERY_S = 0.01
 _LIST_OFFSETS, _LATEST = 2, -1
 
 
-class Bystander:
+class Bystander(Beside):
     """Produces on a connection and a thread of its own; ``acknowledged`` counts its records, each at its offset."""
 
     def __init__(self, port: int, topic: str) -> None:
+        super().__init__()
         self._topic = topic
         self.acknowledged = 0
         self.longest_wait_s = 0.0
         self._port = port
         self._connection = raw_client.connect(port)
-        self._stop = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="bystander")
-
-    def __enter__(self) -> Bystander:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._connection.close()
         if self._failure is not None:
             raise self._failure
@@ -48,9 +42,10 @@ class Bystander:
         while self.acknowledged < wanted and self._thread.is_alive():
             time.sleep(EVERY_S)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Produce until the end."""
         try:
-            while not self._stop.wait(EVERY_S):
+            while not self.is_ended.wait(EVERY_S):
                 self._produce()
         except Exception as error:  # noqa: BLE001 - raised by __exit__
             self._failure = error

@@ -1,6 +1,7 @@
 """A partition that rests in a follower's fetch session: the follower has all of it and knows all of its offsets.
 
-    reads, waits --nothing to read or to tell--> rests --append, deletion, its own word, out of the ISR, end of leadership--> reads
+    reads, waits --nothing to read or to tell--> rests
+    rests --append, deletion, its own word, out of the ISR, end of leadership--> reads
 
 Fetches pass a resting partition over. So a fetch costs what has moved, and not what the session has: of thousands of
 partitions most are quiet. A resting follower still lives, by each request of its session; its leader is told so when
