@@ -28,6 +28,7 @@ from tidelog.broker.security.sasl.jaas import JAAS_KEY, OAUTHBEARER_MODULE, Logi
 from tidelog.broker.security.sasl.oauth.key_set import KeySet, Pace, fetch_file, fetch_url, file_of
 from tidelog.broker.security.sasl.oauth.server import OAUTHBEARER, BearerToken, TokenRefusedError
 from tidelog.broker.security.sasl.oauth.unsecured_tokens import UnsecuredTokens, rules_of
+from tidelog.broker.security.tls.contexts import trust
 from tidelog.broker.security.tls.stores import read_trust_store
 from tidelog.protocol.config_def import ConfigError
 
@@ -204,13 +205,12 @@ def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
     Raises ConfigError.
     """
     given = {name: text for name, text in options.items() if name in LISTENER_CONFIG_DEF and name.startswith("ssl.")}
-    trusted = read_trust_store(listener_values(given, ""))
-    if trusted is None:
+    values = listener_values(given, "")
+    if read_trust_store(values) is None:
         return None
-    try:
-        return ssl.create_default_context(cadata=trusted)
-    except ssl.SSLError as error:
-        raise refuse("ssl.truststore", "[hidden]", "a store of certificates") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust(context, values, ssl.Purpose.SERVER_AUTH)
+    return context
 
 
 def refuse(key: str, value: object, allowed: str) -> ConfigError:

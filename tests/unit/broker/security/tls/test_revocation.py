@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Certificates
 from tests.support.tls import TlsPair, client_context, server_context
+from tidelog.broker.security.sasl.oauth.settings import trust_of
 from tidelog.broker.security.tls.revocation import revocation_flags
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
 from tidelog.protocol.config_def import ConfigError
@@ -65,6 +66,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
+def anns_chain(tmp_path: Path) -> Path:
+    """Write ANN's key, its certificate and that of MIDDLE."""
+    key = ANN.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    path = tmp_path / "ann.pem"
+    path.write_text(key + ANN.pem + MIDDLE.pem)
+    return path
+
+
 @pytest.mark.parametrize(
     ("trusted", "is_let_in"),
     [
@@ -84,20 +93,35 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def test_a_client_comes_in_unless_a_list_revokes_its_chain(
     certificates: Certificates, tmp_path: Path, trusted: list[str], is_let_in: bool
 ) -> None:
-    store, pair = tmp_path / "trusted.pem", tmp_path / "ann.pem"
+    store = tmp_path / "trusted.pem"
     store.write_text("".join(trusted))
-    key = ANN.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    pair.write_text(key + ANN.pem + MIDDLE.pem)
     server = server_context(
         certificates, ssl_client_auth="required", ssl_truststore_type="PEM", ssl_truststore_location=str(store)
     )
     client = client_context(certificates.authority.certificate)
-    client.load_cert_chain(pair)
+    client.load_cert_chain(anns_chain(tmp_path))
     if is_let_in:
         TlsPair(server, client).close()
         return
     with pytest.raises(ssl.SSLCertVerificationError):
         TlsPair(server, client)
+
+
+@pytest.mark.parametrize("revoked", [(), (ANN,)])
+def test_an_issuers_endpoint_is_trusted_unless_a_list_revokes_it(tmp_path: Path, revoked: tuple[Holder, ...]) -> None:
+    store = tmp_path / "trusted.pem"
+    store.write_text(ROOT.pem + ROOT.revoke() + MIDDLE.revoke(*revoked))
+    issuer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    issuer.load_cert_chain(anns_chain(tmp_path))
+    asking = trust_of({"ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)})
+    assert asking is not None
+    assert asking.check_hostname
+    asking.check_hostname = False  # ann is no host
+    if not revoked:
+        TlsPair(issuer, asking).close()
+        return
+    with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
+        TlsPair(issuer, asking)
 
 
 @pytest.mark.parametrize("content", ["MAA=", "M", "MAA=\ufffd"])
