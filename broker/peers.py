@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.messages.fetch import FetchRequest
-from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 from tidelog.protocol.schema.fields import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.txn_markers import Marker
     from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+    from tidelog.protocol.messages.fetch import FetchRequest
+    from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 
-LeaderRequest = FetchRequest | ListOffsetsRequest
+LeaderRequest: TypeAlias = "FetchRequest | ListOffsetsRequest"
 """What a consumer asks of a partition's leader."""
 Response = TypeVar("Response", bound=Message)
 

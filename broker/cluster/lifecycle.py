@@ -29,7 +29,7 @@ from tidelog.protocol.messages.broker_registration import (
 )
 
 CATCH_UP_INTERVAL_MS = 10
-REGISTRATION_RETRY_MS = 200
+REGISTRATION_RETRY_MS = 500
 """Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of the process before is over, 9 s by default."""
 SHUTDOWN_INTERVAL_MS = 50
 FIRST_BACKOFF_MS = 50

@@ -1,4 +1,4 @@
-"""Collection of tests without the garbage collector: it rests meanwhile, and never looks at them later.
+"""Collection of tests without the garbage collector: it rests meanwhile, and passes them over later.
 
 Fifteen thousand tests and their modules are some millions of objects that live to the end. The collector would go
 through them again and again: while they are made, and in tests that make many objects of their own.
@@ -27,7 +27,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Collect the tests without the garbage collector, which never looks at them later."""
+    """Collect the tests without the garbage collector, which passes them over later."""
     with no_garbage_collection():
         result = yield
     gc.freeze()

@@ -41,6 +41,7 @@ from tidelog.protocol.errors import (
     TopicAuthorizationFailedError,
 )
 from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords, release_slices
@@ -186,7 +187,7 @@ class LeaderClient(Client):
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
         """Ask for records or offsets, in this version or an older one. Raises ClientError, KafkaError."""
-        if not isinstance(request, LeaderRequest):
+        if not isinstance(request, FetchRequest | ListOffsetsRequest):
             raise ClientError(ELSEWHERE.format(self.bootstrap))
         return self._asker.ask_leader(self._node_id, request, response_type, version)
 

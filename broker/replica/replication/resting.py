@@ -16,9 +16,13 @@ Loop thread only. Kafka's leaders walk the whole session at each fetch.
 
 from __future__ import annotations
 
-from tidelog.broker.cluster.partition_state import LeaderState
+from typing import TYPE_CHECKING
+
 from tidelog.broker.replica.fetch_session import FetchSession, FetchTarget
 from tidelog.broker.replica.purgatory import Purgatory
+
+if TYPE_CHECKING:
+    from tidelog.broker.cluster.partition_state import LeaderState
 
 READ_ALL_MS = 30_000
 """The time after which the partitions that rest are read again."""
