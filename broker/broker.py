@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metrics.clients import ConnectedClients
     from tidelog.broker.metrics.registry import Metrics
-    from tidelog.broker.nodes import Nodes
     from tidelog.broker.peers import Peers
-    from tidelog.broker.replica.fetch_session import FetchSessionCache
+    from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
     from tidelog.broker.replica.purgatory import Purgatory
     from tidelog.broker.replica.replica_manager import ReplicaManager
+    from tidelog.broker.requests.nodes import Nodes
     from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.broker.services import LateServices
     from tidelog.log.manager import LogManager

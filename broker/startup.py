@@ -38,13 +38,13 @@ from tidelog.broker.metadata.metadata_log import MetadataPlace
 from tidelog.broker.metrics.clients import ConnectedClients
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.advertised_address import LoneNode
-from tidelog.broker.nodes import Nodes
 from tidelog.broker.peers import Peers
 from tidelog.broker.publishers import subscribe_publishers
-from tidelog.broker.replica.fetch_session import FetchSessionCache
+from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.replica.strays import StrayLogs
+from tidelog.broker.requests.nodes import Nodes
 from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from tidelog.broker.cluster.observer import Observer, ObserverConfig, Question
+from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig, Question
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import Published

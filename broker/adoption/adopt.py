@@ -34,11 +34,11 @@ from tidelog.broker.adoption.source import SourcePartition, offset_of
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF
 from tidelog.broker.config.description import CLUSTER_DEFAULT
 from tidelog.broker.controller.activation import first_records
-from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
+from tidelog.broker.controller.clients.client_quotas import QuotaChange, quota_record
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.conversion import convert_store
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.controller.producer_ids import BLOCK_SIZE, block_record
-from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record, config_records, token_record

@@ -16,11 +16,11 @@ import logging
 import os
 from collections.abc import Iterator
 
-from tidelog.broker.controller.client_quotas import QuotaChange, quota_record
+from tidelog.broker.controller.clients.client_quotas import QuotaChange, quota_record
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.embedded import open_controller
 from tidelog.broker.controller.features import first_level, first_levels, level_record
 from tidelog.broker.controller.producer_ids import block_record
-from tidelog.broker.controller.scram_credentials import ScramMechanism, credential_record
 from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated

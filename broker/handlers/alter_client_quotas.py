@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange, entity_of
+from tidelog.broker.controller.clients.client_quotas import ClientQuotas, QuotaChange, entity_of
 from tidelog.broker.loop.deferred import error_of
 from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.requests.context import RequestContext

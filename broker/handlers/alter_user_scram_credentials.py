@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.scram_credentials import ScramCredentials, mechanism_of
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, mechanism_of
 from tidelog.broker.loop.deferred import error_of
 from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.requests.context import RequestContext

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.acls import check_acl, new_rules, plan_creation
+from tidelog.broker.controller.clients.acls import check_acl, new_rules, plan_creation
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule

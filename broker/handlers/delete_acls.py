@@ -9,7 +9,7 @@ more than may be removed at once removes nothing.
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.acls import AclFilter, check_filter, find_acls
+from tidelog.broker.controller.clients.acls import AclFilter, check_filter, find_acls
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.steps import Steps, settled, without_traceback
 from tidelog.broker.metadata.metadata_image import AccessRule

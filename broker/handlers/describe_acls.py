@@ -7,7 +7,7 @@ Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373).
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.acls import find_acls
+from tidelog.broker.controller.clients.acls import find_acls
 from tidelog.broker.handlers.delete_acls import filter_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext

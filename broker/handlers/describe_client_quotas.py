@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.client_quotas import ClientQuotas, FilterComponent
+from tidelog.broker.controller.clients.client_quotas import ClientQuotas, FilterComponent
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError

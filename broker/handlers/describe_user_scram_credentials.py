@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.scram_credentials import ScramCredentials
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import DuplicateResourceError, KafkaError, ResourceNotFoundError

@@ -23,7 +23,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.metadata.metadata_image import NO_LEADER
-from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
+from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
@@ -409,7 +409,7 @@ def converted_response(
     broker: Broker, context: FetchContext, params: ReadParams, read: ReadResult
 ) -> FetchResponse | Deferred[FetchResponse]:
     """Convert the response to the format of clients from before 0.11; in a thread when there is much to convert."""
-    from tidelog.broker.replica.down_conversion import Conversion, convert_all, fits_turn
+    from tidelog.broker.replica.fetching.down_conversion import Conversion, convert_all, fits_turn
 
     converting = [data for _, data in read.results if data.records]
     conversions = [

@@ -6,7 +6,7 @@ A client without an id is given one. With no subscription set the list is empty,
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.client_metrics import subscription_of
+from tidelog.broker.controller.clients.client_metrics import subscription_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.metadata.metadata_image import NO_LEADER
-from tidelog.broker.nodes import Node
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import FencedLeaderEpochError, NotLeaderOrFollowerError
 from tidelog.protocol.types import ZERO_UUID
 

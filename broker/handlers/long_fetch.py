@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
-from tidelog.broker.replica.fetch_session import FetchTarget
+from tidelog.broker.replica.fetching.fetch_session import FetchTarget
 from tidelog.broker.replica.opening import opening_of
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.schema.engine import blank
@@ -19,7 +19,7 @@ from tidelog.protocol.schema.engine import blank
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.handlers.fetch import ReadParams, ReadResult
-    from tidelog.broker.replica.fetch_session import FetchContext, FetchSessionCache, Key, Result
+    from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchSessionCache, Key, Result
     from tidelog.broker.replica.partition import Partition
     from tidelog.protocol.messages.fetch import FetchRequest
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.controller.topics import validate_topic_name
@@ -23,6 +22,11 @@ from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.authorization.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidRequestError,

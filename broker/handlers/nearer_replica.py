@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import NO_REPLICA
-from tidelog.broker.replica.fetch_session import FetchTarget
+from tidelog.broker.replica.fetching.fetch_session import FetchTarget
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 

@@ -6,7 +6,7 @@ They are checked as Kafka checks them and then let go: no receiver for client me
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.client_metrics import subscription_of
+from tidelog.broker.controller.clients.client_metrics import subscription_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, TelemetryTooLargeError, UnknownSubscriptionIdError

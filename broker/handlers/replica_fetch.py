@@ -33,7 +33,7 @@ from tidelog.broker.handlers.fetch import (
 from tidelog.broker.handlers.long_fetch import context_in_steps, read_in_steps, response_in_steps
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
-from tidelog.broker.replica.fetch_session import FetchContext, FetchTarget, Result
+from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import NO_LEADER_EPOCH, Partition
 from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.replica.replication.resting import READ_ALL_MS, Resting

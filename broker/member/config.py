@@ -8,7 +8,7 @@ from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid
 from tidelog.broker.config.broker_config import Endpoint as Listener
-from tidelog.broker.member.security import PeerSecurity, broker_security, controller_security
+from tidelog.broker.member.connections.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import Endpoint
 from tidelog.broker.metrics.rates import Window
 from tidelog.broker.replica.replication.quotas import FOLLOWER, LEADER, ReplicationQuota, ReplicationQuotas

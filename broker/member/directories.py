@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tidelog.broker.cluster.metadata_position import NOWHERE, MetadataPosition
+from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.metadata_image import MetadataImage

@@ -23,16 +23,16 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
-from tidelog.broker.cluster.metadata_tail import MetadataLostError
-from tidelog.broker.cluster.observer import Observer, ObserverConfig, ObserverError
+from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
+from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig, ObserverError
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.threads import in_thread
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.config import fetcher_config, member_config, replication_quotas
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.controllers import ControllerChannels
 from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController

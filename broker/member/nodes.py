@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
-from tidelog.broker.member.channel import ChannelError
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
-from tidelog.broker.nodes import Node
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import CoordinatorNotAvailableError
 
 INTERNAL_TOPIC_OF = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)

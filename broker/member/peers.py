@@ -19,13 +19,13 @@ from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.latest_offsets import PeerOffsets
 from tidelog.broker.member.connections.leaders import Leaders
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.connections.share_states import MemberShareStates
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from tidelog.broker.peers import LeaderRequest
 from tidelog.protocol.errors import (

@@ -13,7 +13,7 @@ from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.controller.metadata_controller import MetadataController
 from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 logger = logging.getLogger(__name__)

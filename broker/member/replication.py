@@ -26,8 +26,8 @@ from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers, Follow
 from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.cluster.fetching.work import Append, FetcherConfig, Followed, Work
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import address_on
 from tidelog.broker.metadata.image import TopicImage

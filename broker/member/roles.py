@@ -18,7 +18,7 @@ from tidelog.broker.cluster.alter_partition import RETRY_MS, AlterPartitions, Pa
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.loop.threads import InThread
 from tidelog.broker.loop.timers import TimerQueue
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample

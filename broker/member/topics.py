@@ -16,7 +16,7 @@ from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.topic_changes import Change, NewTopic, TopicChanges
 from tidelog.broker.controller.topics import TopicManager, internal_topic_settings, validate_topic_name
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.broker.metadata.metadata_image import MetadataImage

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from tidelog.broker.nodes import Node
+from tidelog.broker.requests.nodes import Node
 
 if TYPE_CHECKING:
     from tidelog.broker.config.broker_config import BrokerConfig

@@ -18,7 +18,7 @@ from functools import partial
 from math import inf
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.scram_credentials import ScramCredentials
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import in_thread

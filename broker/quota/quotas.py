@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from tidelog.broker.controller.client_quotas import (
+from tidelog.broker.controller.clients.client_quotas import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     IP,

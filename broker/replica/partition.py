@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.replica.commits import Commits
-from tidelog.broker.replica.fetch_cursor import FetchCursor
+from tidelog.broker.replica.fetching.fetch_cursor import FetchCursor
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, void
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets

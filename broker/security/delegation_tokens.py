@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.keys.token import EXPIRY_TIME_MS, MAX_LIFETIME_MS, SECRET_KEY
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
 from tidelog.broker.metadata.image_records import VersionedRecord, token_record
 from tidelog.broker.metadata.metadata_image import ScramState, TokenState
 from tidelog.broker.security.sasl.scram import TokenCredential

@@ -1,6 +1,6 @@
 """The transactions of one segment in an audit: the aborted ones, checked against the transaction indices.
 
-    the log's markers (tidelog.pipeline.plan.markers)       which batches no reader of committed records gets
+    the log's markers (``plan/transactions``)  which batches no reader of committed records gets
     all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
     the segment's own ``.txnindex``            each entry fits an abort marker (tidelog.log.segment.transaction_check)
 
@@ -25,7 +25,7 @@ from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import IntegerArray
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
-from tidelog.pipeline.plan.markers import MarkerWalk
+from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Tell = Callable[[str, str, int, int, str], None]

@@ -27,8 +27,8 @@ from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
 from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.holes import Hole, Holes
-from tidelog.pipeline.plan.markers import MarkerWalk
 from tidelog.pipeline.plan.rows import LostRange, SegmentSlice
+from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 from tidelog.protocol.errors import CorruptMessageError, KafkaError
 from tidelog.protocol.record.compression import decompress
 from tidelog.protocol.record.message_set import LegacyRecordBatch

@@ -38,11 +38,11 @@ from tidelog.pipeline.jobs.reports.audit_compare import AuditedTable, compare_pl
 from tidelog.pipeline.jobs.reports.foreign_rows import scan
 from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource
-from tidelog.pipeline.plan.aborted import aborted_transactions
 from tidelog.pipeline.plan.holes import checkpointed_below
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

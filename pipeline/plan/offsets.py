@@ -30,8 +30,8 @@ from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, Segment
 from tidelog.pipeline.files.sparse_index import offset_index
 from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json
-from tidelog.pipeline.plan.last_stable import first_unstable_offset
 from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.pipeline.plan.transactions.last_stable import first_unstable_offset
 from tidelog.protocol.errors import KafkaError, error_for_code
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,

@@ -23,7 +23,7 @@ from tests.support.apache_kafka import TOPIC_COMMAND, run_tool
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kraft_node import KraftNode, addresses, ports_of_controllers, wait_until
 from tests.support.registered_broker import BROKER_ID, LONG_SESSIONS, RegisteredBroker
-from tidelog.broker.cluster.observer import ObserverConfig
+from tidelog.broker.cluster.observing.observer import ObserverConfig
 from tidelog.broker.metadata.image_description import uuid_text
 from tidelog.broker.metadata.log_reader import read_metadata_image
 from tidelog.broker.metadata.metadata_image import MetadataImage

@@ -26,7 +26,7 @@ import pytest
 
 from tests.support.certificates import Certificates
 from tests.support.issuer import AUDIENCE, ISSUER, Issuer
-from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.authenticator import SaslAuthenticator, State
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError

@@ -21,12 +21,12 @@ from tests.support.model_controller import CLUSTER_ID
 from tidelog.broker.cluster.fetching.fetcher import Stage
 from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleError, Registration
-from tidelog.broker.cluster.observer import Observer, ObserverConfig
+from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.replication import Replication
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import Endpoint, MetadataImage
 from tidelog.protocol.messages.fetch import FetchRequest

@@ -19,7 +19,7 @@ from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import NO_LEADER, MetadataImage, PartitionState
-from tidelog.broker.replica.fetch_session import FetchSessionCache
+from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
 from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory

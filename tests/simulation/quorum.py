@@ -1,7 +1,7 @@
 """The metadata quorum of a simulation: one active controller at a time, and the log that observers fetch.
 
 Records are committed as they are decided. What a quorum can do to an observer beyond that (divergence, snapshots) is
-tried in tests/unit/broker/cluster/test_observer.py.
+tried in tests/unit/broker/cluster/observing/test_observer.py.
 """
 
 from __future__ import annotations

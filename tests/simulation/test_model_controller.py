@@ -19,10 +19,10 @@ from benchmarks.rivals.apache_kafka import CLUSTER_ID as REAL_CLUSTER_ID
 from tests.support import model_controller
 from tests.support.kraft_node import HOST, KraftNode, ports_of_controllers
 from tests.support.model_controller import ANY_EPOCH, MIN_ISR, UNCLEAN, ModelController
-from tidelog.broker.cluster.observer import Observer, ObserverConfig
+from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.channel import Channel
-from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.member.connections.channel import Channel
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.replay import MAX_BATCH_BYTES, MetadataReplay
 from tidelog.protocol.messages.alter_partition import (

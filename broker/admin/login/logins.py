@@ -22,7 +22,7 @@ from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
 from tidelog.broker.admin.login.passwords import Passwords
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER
-from tidelog.broker.controller.scram_credentials import ScramCredentials
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials
 from tidelog.broker.network.newcomers import FailedLogins
 from tidelog.broker.security.audit import record
 from tidelog.broker.security.client_address import source_of

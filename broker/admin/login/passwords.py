@@ -19,7 +19,7 @@ from functools import partial
 
 from tidelog.broker.config.broker_config import SASL_PROTOCOLS, BrokerConfig
 from tidelog.broker.config.keys.security import listener_values, mechanism_values
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas
 from tidelog.broker.security.sasl.listener import plain_users

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.broker.cluster.metadata_tail import MetadataLostError
+from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import SnapshotId
 from tidelog.protocol.record.record_batch import RecordBatch

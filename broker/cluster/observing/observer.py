@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from tidelog.broker.cluster.image_difference import difference
-from tidelog.broker.cluster.metadata_position import NOWHERE, UNKNOWN_TIME, KnownRecord, MetadataPosition
-from tidelog.broker.cluster.metadata_tail import FetchPosition, MetadataLostError, MetadataTail
+from tidelog.broker.cluster.observing.image_difference import difference
+from tidelog.broker.cluster.observing.metadata_position import NOWHERE, UNKNOWN_TIME, KnownRecord, MetadataPosition
+from tidelog.broker.cluster.observing.metadata_tail import FetchPosition, MetadataLostError, MetadataTail
+from tidelog.broker.cluster.observing.snapshot_download import SnapshotDownload, whole_batches
 from tidelog.broker.cluster.quorum import Address, QuorumView
-from tidelog.broker.cluster.snapshot_download import SnapshotDownload, whole_batches
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import MetadataReplay, Published, SnapshotId
 from tidelog.broker.metadata.snapshot import SnapshotContent

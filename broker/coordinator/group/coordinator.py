@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.coordinator.group.admin import (
     dead_group,
     describe_classic_group,
@@ -25,6 +24,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,

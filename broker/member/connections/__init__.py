@@ -1,5 +1,7 @@
-"""Connections of a member that know which node to ask: the active controller, the coordinators on other brokers.
+"""Connections of a member: their channel and its security, and those that know which node to ask.
 
-Imports: ``tidelog.broker.cluster``, ``coordinator``, and of ``tidelog.broker.member`` the channel and what is below it.
+Those know the active controller, leaders, and the coordinators on other brokers.
+
+Imports: ``tidelog.broker.cluster``, ``coordinator``, and of ``tidelog.broker.member`` the controller and the nodes.
 Invariant: what a frozen or dead node was asked is given up in time. Loop thread only.
 """

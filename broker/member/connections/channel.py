@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import InvalidRequestError, SaslAuthenticationFailedError, error_for_code

@@ -7,9 +7,9 @@ over, or before, when the metadata are fetched from a new leader. Loop thread on
 from __future__ import annotations
 
 from tidelog.broker.cluster.quorum import QuorumView
-from tidelog.broker.member.channel import Channel
 from tidelog.broker.member.config import ControllerTimeouts
-from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.member.connections.channel import Channel
+from tidelog.broker.member.connections.security import PeerSecurity
 
 
 class ControllerChannels:

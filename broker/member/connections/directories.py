@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle
 from tidelog.broker.cluster.quorum import QuorumView
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.replica.replication.replica_directories import ReplicaDirectories
 from tidelog.log.environment import DirectoryState

@@ -14,10 +14,10 @@ from typing import Any
 
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.replica.offsets import LATEST
 from tidelog.protocol.errors import (

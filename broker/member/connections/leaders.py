@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.peers import LeaderRequest
 from tidelog.protocol.errors import LeaderNotAvailableError
 from tidelog.protocol.schema.fields import Message

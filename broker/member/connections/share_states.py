@@ -20,10 +20,10 @@ from tidelog.broker.coordinator.share_state.persister import AGAIN, Batch, Share
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, Written
 from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed, when_all_done
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import peer_address
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidelog.broker.cluster.forwarding import ForwardedRequest, build_envelope
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.log.system.time import Time
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
 

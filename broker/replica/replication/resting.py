@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.replica.fetch_session import FetchSession, FetchTarget
+from tidelog.broker.replica.fetching.fetch_session import FetchSession, FetchTarget
 from tidelog.broker.replica.purgatory import Purgatory
 
 if TYPE_CHECKING:

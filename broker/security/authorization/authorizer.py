@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.metadata.metadata_image import MetadataImage
-    from tidelog.broker.replica.fetch_session import FetchTarget
+    from tidelog.broker.replica.fetching.fetch_session import FetchTarget
     from tidelog.broker.requests.context import RequestContext
     from tidelog.broker.security.principal import Principal
     from tidelog.protocol.messages.fetch import FetchRequest

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
     ERRORS,

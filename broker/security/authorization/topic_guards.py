@@ -11,8 +11,13 @@ from collections import Counter
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS, operations_of
 from tidelog.broker.loop.steps import Steps
+from tidelog.broker.security.authorization.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+    operations_of,
+)
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
     FEW,

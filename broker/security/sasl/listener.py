@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.broker_config import Endpoint
 from tidelog.broker.config.keys.security import PLAIN_HANDLER, listener_prefix, listener_values, mechanism_values
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS
 from tidelog.broker.security.sasl.authenticator import Identity, SaslAuthenticator
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, LoginModule, parse_jaas
 from tidelog.broker.security.sasl.kerberos.server import GSSAPI

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramMechanism
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramMechanism
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError
 from tidelog.broker.security.sasl.mechanism import Reply

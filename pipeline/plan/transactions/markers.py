@@ -29,8 +29,8 @@ from tidelog.pipeline.engine.reference import ByteArray, IntegerArray
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile, list_segments
 from tidelog.pipeline.files.sparse_index import indexed_batches
-from tidelog.pipeline.plan.aborted import aborted_transactions
 from tidelog.pipeline.plan.holes import checkpointed_below
+from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.record_batch import (
     LOG_OVERHEAD,

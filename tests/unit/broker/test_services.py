@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.controller.client_quotas import ClientQuotas, QuotaChange
+from tidelog.broker.controller.clients.client_quotas import ClientQuotas, QuotaChange
 from tidelog.broker.loop.lazy import Begin
 from tidelog.broker.services import LateServices, wants_index
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE

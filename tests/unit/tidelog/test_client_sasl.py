@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.authenticator import PASS_ON, SaslAuthenticator, encode
 from tidelog.broker.security.sasl.client.exchange import Credentials

@@ -15,9 +15,9 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
 from tidelog.broker.cluster_membership import check_is_alone
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, ScramMechanism, derive
 from tidelog.broker.controller.embedded import EmbeddedController
 from tidelog.broker.controller.features import first_level, first_levels, supported_features
-from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism, derive
 from tidelog.broker.metadata.bootstrap import BOOTSTRAP_FILE, read_bootstrap, write_bootstrap
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_batches

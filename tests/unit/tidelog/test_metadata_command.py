@@ -15,7 +15,7 @@ import pytest
 from tests.support.kafka_directories import KafkaDirectory
 from tests.support.model_quorum import ModelQuorum, UnreachableError
 from tidelog import cli
-from tidelog.broker.cluster.observer import ObserverConfig
+from tidelog.broker.cluster.observing.observer import ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.metadata_follower import CatchUpError, MetadataFollower
 from tidelog.protocol.api_keys import ApiKey

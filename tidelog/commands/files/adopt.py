@@ -144,7 +144,7 @@ def described(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
 
 def read_topic_configs(path: str) -> Mapping[str, Mapping[str, str]]:
     """Read the topics' configurations from what Kafka's tool printed. Raises OSError."""
-    from tidelog.broker.metadata.topic_descriptions import parse_topic_configs
+    from tidelog.commands.files.topic_descriptions import parse_topic_configs
 
     with open(path, encoding="utf-8") as file:
         return parse_topic_configs(file.read())

@@ -18,7 +18,7 @@ import os
 import re
 from typing import NamedTuple
 
-from tidelog.broker.controller.scram_credentials import (
+from tidelog.broker.controller.clients.scram_credentials import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
     ScramMechanism,

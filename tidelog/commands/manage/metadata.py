@@ -55,8 +55,8 @@ def describe(*, bootstrap_controller: str | None, directory: str | None, as_json
 
 def describe_source(controllers: str | None, directory: str | None, timeout_s: float) -> dict[str, Any]:
     """Build the description of the image in a directory or at controllers. Raises ClientError, KafkaError, OSError."""
-    from tidelog.broker.cluster.metadata_tail import MetadataLostError
-    from tidelog.broker.cluster.observer import ObserverError
+    from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
+    from tidelog.broker.cluster.observing.observer import ObserverError
     from tidelog.broker.metadata.image_description import describe_image
     from tidelog.metadata_follower import CatchUpError, NotAControllerError
 
@@ -88,7 +88,7 @@ def ask_controllers(controllers: str, timeout_s: float) -> MetadataImage:
 
     Raises ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, KafkaError.
     """
-    from tidelog.broker.cluster.observer import ObserverConfig
+    from tidelog.broker.cluster.observing.observer import ObserverConfig
     from tidelog.broker.cluster.quorum import Address
     from tidelog.metadata_follower import MetadataFollower
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.coordinator.group.admin import describe_share_group
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
 from tidelog.broker.coordinator.group.share.assignor import assign_simple
@@ -21,6 +20,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, all_settled, settled
+from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
     KafkaError,

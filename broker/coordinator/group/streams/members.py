@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, NewTopic
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
@@ -18,6 +17,7 @@ from tidelog.broker.coordinator.group.streams.describe import describe_streams_g
 from tidelog.broker.coordinator.group.streams.group import StreamsGroup
 from tidelog.broker.coordinator.group.streams.topology import InternalTopic, StatusCode, refused_names, topology_of
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
+from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,

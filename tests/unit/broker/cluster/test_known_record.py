@@ -9,9 +9,9 @@ from copy import deepcopy
 import pytest
 
 from tests.support.model_quorum import ModelQuorum, UnreachableError
-from tidelog.broker.cluster.metadata_position import NOWHERE, UNKNOWN_TIME, MetadataPosition
-from tidelog.broker.cluster.metadata_tail import MetadataLostError
-from tidelog.broker.cluster.observer import Observer, ObserverConfig
+from tidelog.broker.cluster.observing.metadata_position import NOWHERE, UNKNOWN_TIME, MetadataPosition
+from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
+from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.protocol.messages import fetch, fetch_snapshot
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.schema.fields import Message

@@ -17,7 +17,7 @@ from tests.unit.broker.handlers.drive import drive, handler_of
 from tests.unit.broker.security.authorization import test_decision
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
-from tidelog.broker.controller import acls
+from tidelog.broker.controller.clients import acls
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metadata.metadata_image import AccessRule

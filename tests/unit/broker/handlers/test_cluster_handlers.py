@@ -11,7 +11,6 @@ from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.handlers import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -19,6 +18,7 @@ from tidelog.broker.handlers import (
     describe_topic_partitions,
     elect_leaders,
 )
+from tidelog.broker.security.authorization.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,

@@ -15,7 +15,7 @@ from tidelog.broker.config.keys.member import RACK_AWARE
 from tidelog.broker.handlers.fetch import handle as fetch
 from tidelog.broker.handlers.produce import handle as produce
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.nodes import Node
+from tidelog.broker.requests.nodes import Node
 from tidelog.protocol import errors
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData

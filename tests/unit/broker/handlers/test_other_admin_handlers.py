@@ -15,8 +15,8 @@ from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
-from tidelog.broker.controller.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.handlers import describe_log_dirs, describe_user_scram_credentials
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.requests.registry import REGISTRY

@@ -12,10 +12,10 @@ import pytest
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Registration
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.member.channel import Channel, ChannelError
 from tidelog.broker.member.config import ControllerTimeouts, controller_timeouts
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.controllers import ControllerChannels
-from tidelog.broker.member.security import PeerSecurity
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.security.sasl.authenticator import encode
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.header import decode_request_header

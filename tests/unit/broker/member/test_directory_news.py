@@ -11,8 +11,8 @@ import pytest
 
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Registration
 from tidelog.broker.cluster.quorum import Address, QuorumView
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.connections import directories
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.metadata_image import MetadataImage, PartitionState, TopicState

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.cluster.metadata_position import NOWHERE, MetadataPosition
+from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.connections import latest_offsets
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.latest_offsets import ATTEMPTS, MAX_PARTITIONS, PeerOffsets
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.metadata_image import (
     NO_LEADER,
     BrokerRegistration,

@@ -9,11 +9,11 @@ import pytest
 from tests.unit.broker.member.test_latest_offsets import FENCED, OWN, SECOND, image
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.connections import leaders
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.leaders import ATTEMPTS, Leaders
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.protocol.errors import LeaderNotAvailableError
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 

@@ -18,11 +18,11 @@ from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher
 from tidelog.broker.cluster.fetching.work import FetcherConfig, Work
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import replication
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.config import MemberConfig
+from tidelog.broker.member.connections.channel import ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.replication import Replication
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
 from tidelog.broker.metrics.rates import Window

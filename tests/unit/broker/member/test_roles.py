@@ -14,7 +14,7 @@ from tests.support.replicated import LED, ReplicatedBroker
 from tidelog.broker.cluster.alter_partition import RETRY_MS
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member import roles
-from tidelog.broker.member.channel import ChannelError
+from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.protocol import errors

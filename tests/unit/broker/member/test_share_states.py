@@ -27,11 +27,11 @@ from tidelog.broker.handlers import read_share_group_state_summary as summarizin
 from tidelog.broker.handlers import write_share_group_state as writing
 from tidelog.broker.handlers.share_state import build_error
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.channel import ChannelError
 from tidelog.broker.member.connections import share_states
+from tidelog.broker.member.connections.channel import ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.connections.share_states import MemberShareStates
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.security import PeerSecurity
 from tidelog.broker.metadata.metadata_image import (
     BrokerRegistration,
     Endpoint,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
-from tidelog.broker.controller.client_quotas import ClientQuotas, Entity, QuotaChange, entity_of
+from tidelog.broker.controller.clients.client_quotas import ClientQuotas, Entity, QuotaChange, entity_of
 from tidelog.broker.metrics.rates import Window
 from tidelog.broker.quota import quotas as module
 from tidelog.broker.quota.quotas import (

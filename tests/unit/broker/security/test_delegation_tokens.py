@@ -16,7 +16,7 @@ import pytest
 from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
-from tidelog.broker.controller.scram_credentials import ScramMechanism
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.delegation_tokens import DelegationTokens
 from tidelog.broker.security.principal import ANONYMOUS, Principal

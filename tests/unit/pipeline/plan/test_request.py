@@ -29,12 +29,12 @@ from tidelog.pipeline.errors import (
 from tidelog.pipeline.files.segment_files import ReadCount, list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
-from tidelog.pipeline.plan import last_stable
 from tidelog.pipeline.plan.offsets import broker_bounds, log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
 from tidelog.pipeline.plan.request import batch_request
 from tidelog.pipeline.plan.selection import ensure_same_topics, find_partitions
 from tidelog.pipeline.plan.timestamps import first_offset_at_or_after
+from tidelog.pipeline.plan.transactions import last_stable
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytest.importorskip("pyarrow")

@@ -33,7 +33,7 @@ from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_token
 from tidelog.broker.admin.permissions import CONSOLE_NEEDS, NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import ScramState

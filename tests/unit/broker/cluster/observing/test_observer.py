@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.model_quorum import NOT_LEADER, ModelQuorum, UnreachableError
-from tidelog.broker.cluster.metadata_tail import MetadataLostError
-from tidelog.broker.cluster.observer import MAX_BACKOFF_MS, Observer, ObserverConfig, ObserverError
+from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
+from tidelog.broker.cluster.observing.observer import MAX_BACKOFF_MS, Observer, ObserverConfig, ObserverError
 from tidelog.broker.metadata.replay import Published
 from tidelog.protocol.errors import CorruptMessageError, UnsupportedVersionError
 from tidelog.protocol.messages import fetch, fetch_snapshot

@@ -16,9 +16,9 @@ import pytest
 from tests.support.certificates import Certificates
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.controller.scram_credentials import ScramMechanism, derive
-from tidelog.broker.member.channel import Channel, ChannelError
-from tidelog.broker.member.security import PeerSecurity, broker_security, controller_security
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism, derive
+from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl.authenticator import PASS_ON, SaslAuthenticator, State, encode
 from tidelog.broker.security.sasl.listener import SaslListener
@@ -194,7 +194,7 @@ async def test_a_session_that_ends_is_begun_again_on_another_connection(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka closes a connection whose session is over (KIP-368): the next request must not be lost to that."""
-    monkeypatch.setattr("tidelog.broker.member.channel.SESSION_SHARE", 0.0)
+    monkeypatch.setattr("tidelog.broker.member.connections.channel.SESSION_SHARE", 0.0)
     security = controller_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates)))
     async with Node("SASL_PLAINTEXT", node_texts(certificates, connections__max__reauth__ms="3600000")) as node:
         channel = node.channel(security)

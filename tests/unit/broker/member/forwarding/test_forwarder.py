@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.member.channel import Channel, ChannelError
+from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.forwarding.forwarder import MAX_QUEUED, Forwarder
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import ClusterAuthorizationFailedError, NotControllerError, RequestTimedOutError

@@ -10,7 +10,7 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
-from tidelog.broker.replica.down_conversion import INLINE_RECORDS
+from tidelog.broker.replica.fetching.down_conversion import INLINE_RECORDS
 from tidelog.broker.requests.route import Pending
 from tidelog.log.records import down_convert
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -14,7 +14,7 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.metadata_image import PartitionState
-from tidelog.broker.replica.fetch_cursor import MOST_PLACES
+from tidelog.broker.replica.fetching.fetch_cursor import MOST_PLACES
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.index.transaction_index import AbortedTxn
@@ -40,7 +40,7 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture
 def data() -> Iterator[DataBroker]:
     """A broker on a file system that tells what is in memory, where there is one."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parents[4] / "build") as directory:
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parents[5] / "build") as directory:
         made = DataBroker(Path(directory))
         create_topic(made, "t", 1, configs={"segment.bytes": "65536"})
         yield made

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tidelog.broker.replica.fetch_session import EVICTION_MS, FetchContext, FetchSessionCache, next_epoch
+from tidelog.broker.replica.fetching.fetch_session import EVICTION_MS, FetchContext, FetchSessionCache, next_epoch
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import (
     FetchSessionIdNotFoundError,

@@ -19,7 +19,7 @@ from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, Par
 from tidelog.broker.cluster.follower_state import FollowerState
 from tidelog.broker.handlers import fetch, replica_fetch
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.replica.fetch_session import FetchSession, FetchTarget
+from tidelog.broker.replica.fetching.fetch_session import FetchSession, FetchTarget
 from tidelog.broker.replica.partition import Partition
 from tidelog.protocol.errors import NONE, KafkaError
 from tidelog.protocol.messages.fetch import (

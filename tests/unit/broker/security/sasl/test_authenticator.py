@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.broker.controller.scram_credentials import ScramMechanism
+from tidelog.broker.controller.clients.scram_credentials import ScramMechanism
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.security.sasl.authenticator import MAX_FRAMES, PASS_ON, Identity, Outcome, SaslAuthenticator, State
 from tidelog.broker.security.sasl.mechanism import Mechanism

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.controller.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism, derive
+from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism, derive
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.broker.security.sasl import scram
 from tidelog.broker.security.sasl.errors import AuthenticationFailedError, InvalidTokenError

@@ -35,11 +35,11 @@ from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.options.columns import Columns
-from tidelog.pipeline.plan import markers
-from tidelog.pipeline.plan.aborted import aborted_transactions
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan
 from tidelog.pipeline.plan.selection import PartitionDirectory
+from tidelog.pipeline.plan.transactions import markers
+from tidelog.pipeline.plan.transactions.aborted import aborted_transactions
 from tidelog.protocol.record.record_batch import Record, RecordBatch
 
 pytest.importorskip("pyarrow")

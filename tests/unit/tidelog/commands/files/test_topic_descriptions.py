@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.metadata.topic_descriptions import parse_topic_configs
+from tidelog.commands.files.topic_descriptions import parse_topic_configs
 
 NEW = """\
 Dynamic configs for topic orders are:
