@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.authorization.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
 from tidelog.protocol.messages.describe_cluster import (

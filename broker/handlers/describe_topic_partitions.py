@@ -12,7 +12,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.authorization.authorized_operations import TOPIC_OPERATIONS
+from tidelog.broker.security.authorized_operations import TOPIC_OPERATIONS
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from tidelog.protocol.messages.describe_topic_partitions import (

@@ -22,7 +22,7 @@ from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.authorization.authorized_operations import (
+from tidelog.broker.security.authorized_operations import (
     CLUSTER_OPERATIONS,
     NOT_REQUESTED,
     TOPIC_OPERATIONS,

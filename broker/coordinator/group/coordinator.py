@@ -24,7 +24,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, settled
-from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,

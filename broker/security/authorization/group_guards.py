@@ -10,7 +10,6 @@ from typing import Any
 
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
-from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
     ERRORS,
@@ -22,6 +21,7 @@ from tidelog.broker.security.authorization.guard import (
     cluster,
     keep_allowed,
 )
+from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED, operations_of
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,

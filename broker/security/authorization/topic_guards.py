@@ -12,12 +12,6 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.security.authorization.authorized_operations import (
-    CLUSTER_OPERATIONS,
-    NOT_REQUESTED,
-    TOPIC_OPERATIONS,
-    operations_of,
-)
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
     FEW,
@@ -27,6 +21,12 @@ from tidelog.broker.security.authorization.guard import (
     Split,
     cluster,
     keep_allowed,
+)
+from tidelog.broker.security.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+    operations_of,
 )
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.errors import KafkaError, TopicAuthorizationFailedError

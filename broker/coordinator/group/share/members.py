@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, all_settled, settled
-from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
     KafkaError,

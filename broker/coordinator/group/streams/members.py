@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.group.streams.describe import describe_streams_g
 from tidelog.broker.coordinator.group.streams.group import StreamsGroup
 from tidelog.broker.coordinator.group.streams.topology import InternalTopic, StatusCode, refused_names, topology_of
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
-from tidelog.broker.security.authorization.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,

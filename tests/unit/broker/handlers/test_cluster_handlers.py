@@ -18,7 +18,7 @@ from tidelog.broker.handlers import (
     describe_topic_partitions,
     elect_leaders,
 )
-from tidelog.broker.security.authorization.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,

@@ -8,7 +8,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import CLUSTER_ID, AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
-from tidelog.broker.security.authorization.authorized_operations import (
+from tidelog.broker.security.authorized_operations import (
     CLUSTER_OPERATIONS,
     NOT_REQUESTED,
     TOPIC_OPERATIONS,
