@@ -176,16 +176,13 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         forget=services.forget_topic,
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
+    begin_generation = (lambda: None) if authorizer is None else authorizer.begin_generation
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
         timers=timers, purgatory=purgatory, metrics=Metrics(), clients=ConnectedClients(), controller=controller,
-        metadata=metadata, nodes=nodes,
+        metadata=metadata, nodes=nodes, producer_ids=producer_ids,
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
-        configs=ConfigManager(
-            config, controller, metadata, topic_configs, topics,
-            (lambda: None) if authorizer is None else authorizer.begin_generation,
-        ),
-        producer_ids=producer_ids,
+        configs=ConfigManager(config, controller, metadata, topic_configs, topics, begin_generation),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
         authorizer=authorizer, peers=peers,

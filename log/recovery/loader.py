@@ -87,6 +87,13 @@ def load_log(request: LoadRequest) -> UnifiedLog:
     return LogLoader(request).load()
 
 
+def remove_after_cut(directory: str, segment: LogSegment) -> None:
+    """Remove an unsynced segment that begins after the end of a damaged one."""
+    logger.warning("%s: removing unsynced segment %d after the cut", directory, segment.base_offset)
+    segment.close()
+    segment.delete_files()
+
+
 def flush_rebuilt(segment: LogSegment) -> None:
     """Make rebuilt indices durable. On a full disk they are not: the next start rebuilds them again."""
     write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced")
@@ -358,9 +365,7 @@ class LogLoader:
             overlap = end is not None and recovery_point <= segment.base_offset < end
             cut = cut or overlap or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
-                logger.warning("%s: removing unsynced segment %d after the cut", self._directory, segment.base_offset)
-                segment.close()
-                segment.delete_files()
+                remove_after_cut(self._directory, segment)
                 continue
             logger.info(
                 "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)

@@ -16,7 +16,8 @@ from tests.support.module_facts import ModuleFacts, facts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "log", "cleaner", "broker", "tidelog", "pipeline", "benchmarks")
-MAX_FUNCTION_LINES = 70
+MAX_FUNCTION_LINES = 40
+MAX_TEST_LINES = 50
 MAX_MODULE_LINES = 700
 MAX_CLASS_METHODS = 20
 MAX_LOOSE_MODULES = 12
@@ -51,6 +52,18 @@ WIDE_CLASSES = {
     "broker/coordinator/runtime/runtime.py:CoordinatorRuntime": "shards of a topic: found, loaded, written, answered",
     "broker/replica/partition.py:Partition": "the only door to a log: appends, reads, offsets, leadership",
     "protocol/record/record_batch.py:RecordBatch": "one property per header field",
+}
+
+# Functions with more than MAX_FUNCTION_LINES, each with its reason.
+LONG_FUNCTIONS = {
+    "broker/services.py:__init__": "one table, a row for each late service",
+    "broker/handlers/fetch.py:read_partition": "once for each partition of each fetch: a call less is 0.1 µs of it",
+    "broker/replica/partition.py:append_records": "once for each append: a call less is 0.1 µs of it",
+    "log/unified_log.py:append_as_leader": "once for each append: a call less is 0.1 µs of it",
+    "log/records/reference.py:check_records": "one loop over records: 1.0 µs a record against 2.4 in functions",
+    "log/validation/validator.py:_single_unchanged": "once for each batch where nothing is compiled",
+    "log/validation/single_batch.py:_check_and_assign": "a header's eight values would go to a part of it",
+    "pipeline/decode/columns.py:_decode_records": "one loop over records, a store for each of nine columns",
 }
 
 # Riddles and old-fashioned words in English, and first words of docstrings that do not say what a thing is.
@@ -106,7 +119,9 @@ def faults_of(path: Path, facts: ModuleFacts) -> Iterator[str]:
         yield f"longer than {MAX_MODULE_LINES} lines"
     if not facts.docstring:
         yield "no module docstring"
-    yield from (f"{function} has over {MAX_FUNCTION_LINES} lines" for function in long_functions(facts))
+    for function in long_functions(facts, MAX_FUNCTION_LINES):
+        if f"{name}:{function}" not in LONG_FUNCTIONS:
+            yield f"{function} has over {MAX_FUNCTION_LINES} lines"
     for each, methods in facts.classes:
         if methods > MAX_CLASS_METHODS and f"{name}:{each}" not in WIDE_CLASSES:
             yield f"{each} has over {MAX_CLASS_METHODS} methods"
@@ -117,8 +132,27 @@ def faults_of(path: Path, facts: ModuleFacts) -> Iterator[str]:
         yield f"import a module of the package, never the package: lines {bare}"
 
 
-def long_functions(facts: ModuleFacts) -> list[str]:
-    return [function for function, lines in facts.functions if lines > MAX_FUNCTION_LINES]
+def long_functions(facts: ModuleFacts, most: int) -> list[str]:
+    return [function for function, lines in facts.functions if lines > most]
+
+
+def test_every_long_function_is_one() -> None:
+    long = {
+        f"{relative(path)}:{each}" for path in MODULES for each in long_functions(facts_of(path), MAX_FUNCTION_LINES)
+    }
+    assert not LONG_FUNCTIONS.keys() - long, "shorter now: take it out"
+
+
+@pytest.mark.parametrize(
+    "folder", [folder for folder in FOLDERS if folder.relative_to(ROOT).parts[0] == "tests"], ids=relative
+)
+def test_a_test_can_be_read_at_a_glance(folder: Path) -> None:
+    found = [
+        f"{relative(path)}: {each}"
+        for path in modules_in(folder)
+        for each in long_functions(facts_of(path), MAX_TEST_LINES)
+    ]
+    assert not found, f"over {MAX_TEST_LINES} lines:\n" + "\n".join(found)
 
 
 def test_the_makefile_names_tests_that_are_there() -> None:

@@ -123,24 +123,15 @@ class GroupShard:
         self._joins = ClassicJoin(self._rebalance, new_uuid)
         self._syncs = ClassicSync(self._rebalance)
         self.consumers = ConsumerHeartbeats(
-            self.groups,
-            timer=timer,
+            self.groups, timer=timer, config=config, new_uuid=new_uuid, settings=settings,
             steps=DraftSteps(metadata, time, config.group_consumer_assignors, interval_ms, may_describe),
-            config=config,
             migration=Migration(self.groups, rebalance=self._rebalance, config=config, metadata=metadata),
-            new_uuid=new_uuid,
-            settings=settings,
-        )
+        )  # fmt: skip
         self._classic_members = ClassicMembers(self.consumers)
         self.shares = ShareHeartbeats(
-            self.groups,
-            timer=timer,
-            time=time,
-            config=share_config,
-            metadata=metadata,
-            on_member_gone=on_share_member_gone,
-            interval_ms=interval_ms,
-        )
+            self.groups, timer=timer, time=time, config=share_config, metadata=metadata,
+            on_member_gone=on_share_member_gone, interval_ms=interval_ms,
+        )  # fmt: skip
         self.streams = StreamsHeartbeats(
             self.groups, timer=timer, time=time, config=streams_config, metadata=metadata, interval_ms=interval_ms
         )

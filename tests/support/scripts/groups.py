@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.questions import Broker
@@ -351,36 +352,13 @@ def consumer_group_heartbeat(broker: Broker, version: int) -> None:
         }
         return broker.ask("consumer_group_heartbeat", version, **fields)
 
-    beat(group_id="")
-    beat(group_id="  ")
-    beat(rebalance_timeout_ms=-1)
-    beat(subscribed_topic_names=None)
-    beat(subscribed_topic_names=[])
-    beat(topic_partitions=None)
-    beat(topic_partitions=[{"topic_id": known, "partitions": [0]}])
-    beat(server_assignor="nosuch")
-    beat(server_assignor="")
-    beat(instance_id="")
-    beat(rack_id="")
-    beat(member_epoch=-3)
-    beat(member_epoch=5)
-    beat(member_id="", member_epoch=1)
+    send_refused_beats(beat, known)
     if version >= 1:
         beat(member_id="")
         beat(subscribed_topic_names=None, subscribed_topic_regex="(")
         beat(subscribed_topic_names=None, subscribed_topic_regex="")
     first = beat()
-    member_id = first.member_id
-    kept = {"member_id": member_id, "member_epoch": first.member_epoch}
-    quiet = {**kept, "rebalance_timeout_ms": -1, "subscribed_topic_names": None, "topic_partitions": None}
-    beat(**quiet)
-    beat(**{**kept, "topic_partitions": [{"topic_id": known, "partitions": [0, 1, 2]}]})
-    beat(**{**quiet, "member_epoch": 99})
-    beat(**{**quiet, "member_id": "unknown", "member_epoch": 1})
-    beat(**{**quiet, "member_epoch": -1, "member_id": "unknown"})
-    beat(**{**quiet, "member_epoch": -2})
-    beat(**{**quiet, "group_id": f"{group}-none"})
-    broker.ask("consumer_group_describe", 1, group_ids=[group])
+    quiet = send_beats_of_member(broker, group, known, beat, first)
     if version >= 1:
         second = beat(member_id="second")
         beat(**{**quiet, "topic_partitions": [{"topic_id": known, "partitions": [0, 1, 2]}]})
@@ -401,6 +379,41 @@ def consumer_group_heartbeat(broker: Broker, version: int) -> None:
     broker.ask("describe_groups", 6, groups=[f"{group}-s"])
     broker.ask("join_group", 9, group_id=f"{group}-s", session_timeout_ms=30_000, protocol_type="x", protocols=[])
     broker.ask("delete_groups", 2, groups_names=[f"{group}-s", group])
+
+
+def send_refused_beats(beat: Callable[..., Any], known: bytes) -> None:
+    """Send first heartbeats with fields that are wrong, missing or empty."""
+    beat(group_id="")
+    beat(group_id="  ")
+    beat(rebalance_timeout_ms=-1)
+    beat(subscribed_topic_names=None)
+    beat(subscribed_topic_names=[])
+    beat(topic_partitions=None)
+    beat(topic_partitions=[{"topic_id": known, "partitions": [0]}])
+    beat(server_assignor="nosuch")
+    beat(server_assignor="")
+    beat(instance_id="")
+    beat(rack_id="")
+    beat(member_epoch=-3)
+    beat(member_epoch=5)
+    beat(member_id="", member_epoch=1)
+
+
+def send_beats_of_member(
+    broker: Broker, group: str, known: bytes, beat: Callable[..., Any], first: Any
+) -> dict[str, Any]:
+    """Send heartbeats of the group's first member, right and wrong ones. Returns the fields of a quiet one."""
+    kept = {"member_id": first.member_id, "member_epoch": first.member_epoch}
+    quiet = {**kept, "rebalance_timeout_ms": -1, "subscribed_topic_names": None, "topic_partitions": None}
+    beat(**quiet)
+    beat(**{**kept, "topic_partitions": [{"topic_id": known, "partitions": [0, 1, 2]}]})
+    beat(**{**quiet, "member_epoch": 99})
+    beat(**{**quiet, "member_id": "unknown", "member_epoch": 1})
+    beat(**{**quiet, "member_epoch": -1, "member_id": "unknown"})
+    beat(**{**quiet, "member_epoch": -2})
+    beat(**{**quiet, "group_id": f"{group}-none"})
+    broker.ask("consumer_group_describe", 1, group_ids=[group])
+    return quiet
 
 
 @script("consumer_group_describe")

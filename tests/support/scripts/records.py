@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.support.questions import Broker
 from tests.support.scripts.registry import TIMESTAMP, batch, create, script, topic_id, write
 
@@ -37,15 +39,8 @@ def produce(broker: Broker, version: int) -> None:
         send(name, batch(b"a"), acks=acks)
     send(name, memoryview(bytes(batch(b"a"))[:-1]))
     send(name, memoryview(bytes(batch(b"a"))[:40]))
-    damaged = bytearray(batch(b"a"))
-    damaged[-1] ^= 1
-    send(name, memoryview(damaged))
-    counted = bytearray(batch(b"a"))
-    counted[57:61] = (5).to_bytes(4, "big")
-    send(name, memoryview(counted))
-    of_future = bytearray(batch(b"a"))
-    of_future[16] = 3
-    send(name, memoryview(of_future))
+    for damaged in damaged_batches():
+        send(name, damaged)
     send(name, memoryview(bytes(batch(b"a")) + bytes(batch(b"b"))))
     send(f"{name}-compact", batch(b"a"))
     send(f"{name}-compact", batch(b"a", key=b"k"))
@@ -64,6 +59,19 @@ def produce(broker: Broker, version: int) -> None:
     data = [{"name": name, "topic_id": known[name], "partition_data": [{"index": 0, "records": inside}]}]
     broker.ask("produce", version, acks=-1, timeout_ms=5_000, transactional_id=f"{name}-unknown", topic_data=data)
     broker.ask("list_offsets", 5, topics=[{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}])
+
+
+def damaged_batches() -> Iterator[memoryview]:
+    """Yield a batch of one record thrice: with a flipped bit, with a count of five, and of a magic to come."""
+    flipped = bytearray(batch(b"a"))
+    flipped[-1] ^= 1
+    yield memoryview(flipped)
+    counted = bytearray(batch(b"a"))
+    counted[57:61] = (5).to_bytes(4, "big")
+    yield memoryview(counted)
+    of_future = bytearray(batch(b"a"))
+    of_future[16] = 3
+    yield memoryview(of_future)
 
 
 @script("fetch")

@@ -93,8 +93,12 @@ class AdminBroker:
         self.configs = ConfigManager(self.config, self.controller, self.metadata, self.topic_configs, self.topics)
         self.topics.load()
         self.configs.load()
+        self.broker = self._build_broker()
+        subscribe_publishers(self.broker)
+
+    def _build_broker(self) -> Broker:
         nothing = cast(Any, None)
-        self.broker = Broker(
+        return Broker(
             config=self.config,
             time=self.time,
             loop=cast(asyncio.AbstractEventLoop, None),
@@ -121,7 +125,6 @@ class AdminBroker:
             locks=[],
             authorizer=build_authorizer(self.config, self.controller, self.metadata, self.time.monotonic_ms),
         )
-        subscribe_publishers(self.broker)
 
     def set_listener(
         self, listener: TopicListener, in_thread: InThread = run_now, run_turn: Callable[[], None] = lambda: None

@@ -19,7 +19,7 @@ from tidelog.commands.frame.output import print_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidelog.broker.adoption.plan import AdoptionPlan
+    from tidelog.broker.adoption.plan import AdoptionOptions, AdoptionPlan
 
 
 @click.command(cls=Command)
@@ -56,14 +56,10 @@ def command(
 
     DIR are the log.dirs of the stopped broker; give all of them.
     """
-    from tidelog.broker.adoption.adopt import carry_out
-    from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions, make_plan
-    from tidelog.log.system.file_system import OsFileSystem
-    from tidelog.log.system.time import SystemTime
+    from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions
     from tidelog.protocol.errors import KafkaStorageError
 
     os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)
-    file_system, time = OsFileSystem(), SystemTime()
     try:
         options = AdoptionOptions(
             sources,
@@ -73,24 +69,39 @@ def command(
             leave_out=frozenset(leave_out),
             topic_configs=None if topic_configs is None else read_topic_configs(topic_configs),
         )
-        plan = make_plan(file_system, time, options)
-        plan.notes.extend(ownership_notes(data_dir, is_shared=not copy))
-        try:
-            if not as_json:
-                report(plan)
-            is_to_do = not (plan.problems or dry_run or not plan.topics)
-            if is_to_do:
-                carry_out(file_system, time, plan, tell if as_json else print)
-        finally:
-            plan.close()
+        plan, is_adopted = plan_and_adopt(options, dry_run=dry_run, as_json=as_json)
     except (AdoptionError, KafkaStorageError, OSError) as error:
         print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
         return 1
     if as_json:
-        print_json(described(plan, is_adopted=is_to_do))
+        print_json(described(plan, is_adopted=is_adopted))
     else:
         conclude(plan, dry_run=dry_run)
     return 1 if plan.problems else 0
+
+
+def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) -> tuple[AdoptionPlan, bool]:
+    """Plan an adoption and carry it out, unless it is a dry run or something stands against it.
+
+    Returns the plan, and whether it was carried out. Raises AdoptionError, KafkaStorageError, OSError.
+    """
+    from tidelog.broker.adoption.adopt import carry_out
+    from tidelog.broker.adoption.plan import make_plan
+    from tidelog.log.system.file_system import OsFileSystem
+    from tidelog.log.system.time import SystemTime
+
+    file_system, time = OsFileSystem(), SystemTime()
+    plan = make_plan(file_system, time, options)
+    try:
+        plan.notes.extend(ownership_notes(options.target, is_shared=options.link))
+        if not as_json:
+            report(plan)
+        is_to_do = not (plan.problems or dry_run or not plan.topics)
+        if is_to_do:
+            carry_out(file_system, time, plan, tell if as_json else print)
+    finally:
+        plan.close()
+    return plan, is_to_do
 
 
 def ownership_notes(data_dir: str, *, is_shared: bool) -> list[str]:

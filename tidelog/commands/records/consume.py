@@ -20,6 +20,7 @@ from tidelog.commands.records.registered import RegisteredValues, registry_optio
 if TYPE_CHECKING:
     from tidelog.client.admin.offsets import TopicPartition
     from tidelog.client.cluster import Cluster
+    from tidelog.client.records.reading import Range
     from tidelog.find import FoundRecord
     from tidelog.protocol.errors import KafkaError
 
@@ -79,8 +80,7 @@ def command(
 ) -> None:
     """Read records of topics."""
     from tidelog.client.cluster import Cluster
-    from tidelog.client.records.reading import MemberReading, Range, read_partitions
-    from tidelog.find import in_ms
+    from tidelog.client.records.reading import MemberReading, read_partitions
 
     if sum((offset is not None, from_beginning, begin is not None)) > 1:
         raise click.UsageError("expected one of --offset, --from-beginning and --from")
@@ -88,21 +88,26 @@ def command(
         raise click.UsageError("--value-format: values stand in JSON; expected no --format hex with it")
     if group is not None and partitions:
         raise click.UsageError("--partition: a group assigns the partitions; expected no --group with it")
-    wanted = Range(
-        checked_offset("start" if from_beginning else offset),
-        None if begin is None else in_ms(begin),
-        None if end is None else in_ms(end),
-        follow,
-        ISOLATION[isolation],
-    )
-    if wanted.begin_ms is not None and wanted.end_ms is not None and wanted.begin_ms > wanted.end_ms:
-        raise click.UsageError(f"--from {begin} is after --to {end}")
+    place = checked_offset("start" if from_beginning else offset)
+    wanted = range_of(place, begin, end, follow=follow, isolation=isolation)
     with Cluster.open(settings) as cluster:
         if group is None:
             records = read_partitions(cluster, chosen(cluster, topics, partitions), wanted)
         else:
             records = MemberReading(cluster, group, topics, wanted, tell).records()
         show(records, line_maker("json" if as_json else form, values), most)
+
+
+def range_of(place: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
+    """Return what is read of each partition. Raises UsageError when it ends before it begins."""
+    from tidelog.client.records.reading import Range
+    from tidelog.find import in_ms
+
+    begin_ms = None if begin is None else in_ms(begin)
+    end_ms = None if end is None else in_ms(end)
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise click.UsageError(f"--from {begin} is after --to {end}")
+    return Range(place, begin_ms, end_ms, follow, ISOLATION[isolation])
 
 
 def checked_offset(text: str | None) -> str | None:

@@ -105,15 +105,7 @@ def command(
         raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
     choose_schema(values, topic, schema_path, schema_id)
     given = tuple((name, value.encode()) for name, value in key_values(headers, "--header").items())
-    fields = Fields(
-        form,
-        None if key is None else key.encode(),
-        None if key_delimiter is None else key_delimiter.encode(),
-        given,
-        partition,
-        tombstone,
-        values,
-    )
+    fields = Fields(form, encoded(key), encoded(key_delimiter), given, partition, tombstone, values)
     with Cluster.open(settings) as cluster:
         producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
         try:
@@ -122,6 +114,11 @@ def command(
             producer.flush()
         finally:
             report(topic, producer, as_json=as_json)
+
+
+def encoded(text: str | None) -> bytes | None:
+    """Encode an option that may be left out."""
+    return None if text is None else text.encode()
 
 
 def choose_schema(values: RegisteredValues | None, topic: str, path: str | None, number: int | None) -> None:

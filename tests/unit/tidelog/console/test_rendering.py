@@ -97,8 +97,6 @@ def models(text: str) -> Iterator[Page]:
     indexer = SimpleNamespace(
         log=SimpleNamespace(topic_partition=TopicPartition(text, 0)), keys=1, tags=None, lag=1, rebuilds=0
     )
-    group = Group(text, "consumer", "Stable", text, [Member(text, text, text, [(text, 0)], [text])],
-                  [PartitionLag(text, 0, 1, 2, 1, text)])  # fmt: skip
     entry = ConfigEntry(text, text, "topic", True, False, text)
     client = ConnectedClient(text, f"User:{text}", text, "PLAINTEXT", 0, 9, 1.0)
     quota = Quota({"user": text, "client-id": None}, {text: 1.0})
@@ -124,18 +122,7 @@ def models(text: str) -> Iterator[Page]:
     yield Page("record.html", text, {
         "section": "topics", "topic": text, "partition": 0, "offset": 5, "format": "text", "formats": FORMATS,
         "record": record, "key": shown, "value": shown, "headers": [(text, shown)]})  # fmt: skip
-    yield Page("groups.html", text, {
-        "section": "groups", "listing": Listing([ListedGroup(text, "classic", text, "")], text), "lags": {text: [1]},
-        "partial": {text}, "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
-    yield Page("group.html", text, {"section": "groups", "group": group, "rows": group.partitions, "next": 100,
-                                    "lags": [1, 2], "lags_are_partial": True,
-                                    "members": group.members, "member_places": 20})  # fmt: skip
-    yield Page("transactions.html", text, {
-        "section": "transactions", "find": text,
-        "listing": Listing([ListedTransaction(text, 1, "Ongoing")], text)})  # fmt: skip
-    yield Page("transaction.html", text, {
-        "section": "transactions", "transaction": Transaction(text, "Ongoing", 1, 0, 60_000, 5, [(text, 0)]),
-        "places": [(text, 0)], "is_cut": True, "now_ms": 10})  # fmt: skip
+    yield from coordinator_models(text)
     yield Page("compaction.html", text, {
         "section": "compaction", "is_running": True, "threads": 1, "rows": [status], "next": 100, "find": text,
         "indexers": [indexer], "indexer_count": 1})  # fmt: skip
@@ -151,6 +138,24 @@ def models(text: str) -> Iterator[Page]:
     )
     yield Page("client.html", text, {"section": "clients", "client_id": text, "rows": [client], "count": 1,
                                      "quotas": Part([quota], None), **api})  # fmt: skip
+
+
+def coordinator_models(text: str) -> Iterator[Page]:
+    """Yield the pages of groups and transactions with this text."""
+    group = Group(text, "consumer", "Stable", text, [Member(text, text, text, [(text, 0)], [text])],
+                  [PartitionLag(text, 0, 1, 2, 1, text)])  # fmt: skip
+    yield Page("groups.html", text, {
+        "section": "groups", "listing": Listing([ListedGroup(text, "classic", text, "")], text), "lags": {text: [1]},
+        "partial": {text}, "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
+    yield Page("group.html", text, {"section": "groups", "group": group, "rows": group.partitions, "next": 100,
+                                    "lags": [1, 2], "lags_are_partial": True,
+                                    "members": group.members, "member_places": 20})  # fmt: skip
+    yield Page("transactions.html", text, {
+        "section": "transactions", "find": text,
+        "listing": Listing([ListedTransaction(text, 1, "Ongoing")], text)})  # fmt: skip
+    yield Page("transaction.html", text, {
+        "section": "transactions", "transaction": Transaction(text, "Ongoing", 1, 0, 60_000, 5, [(text, 0)]),
+        "places": [(text, 0)], "is_cut": True, "now_ms": 10})  # fmt: skip
 
 
 PLAIN = {place: Reader(render(page)).elements for place, page in enumerate(models("plain"))}
