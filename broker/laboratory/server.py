@@ -1,8 +1,8 @@
 """The server of a laboratory: a broker that starts again on another state of its files, within one process.
 
     snapshot   the broker stops cleanly -> its directories are copied -> it starts on the same ports
-    restore    copies of the copies are laid beside the files -> the broker stops -> they take the files' place -> it
-               starts on the same ports
+    restore    the broker stops -> what differs from the snapshot is laid beside the files -> it takes their place ->
+               the broker starts on the same ports
 
 A copy that fails leaves the broker running on its files: what can fail for want of room is done while they are there.
 Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each start has a server
@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import is_member
@@ -27,23 +26,14 @@ from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 from tidelog.broker.laboratory.clock import LaboratoryTime
 from tidelog.broker.laboratory.faults import Faults, LaboratoryDispatcher
 from tidelog.broker.laboratory.files import Disk, LaboratoryFileSystem
+from tidelog.broker.laboratory.snapshots import Snapshot, keep
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server import LoneRole, Server
-from tidelog.broker.startup import LOCK_FILE, build_broker
+from tidelog.broker.startup import build_broker
 from tidelog.log.system.time import Time
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import UnknownTopicOrPartitionError
-
-COMING = ".coming"
-"""Directory within a data directory: what will be there after a restore."""
-
-
-class Snapshot(NamedTuple):
-    """Copies of the data directories, in their order, and the clock of that moment."""
-
-    copies: list[str]
-    ahead_ms: int
 
 
 class LaboratoryRole(LoneRole):
@@ -138,12 +128,11 @@ class LaboratoryServer:
         """Keep the whole state; returns the number by which it is restored. Raises OSError."""
         await self._stop_broker()
         number = len(self._snapshots)
-        copies = [os.path.join(self._place.name, f"{number}-{index}") for index in range(len(self._config.log_dirs))]
         try:
-            copy_all(self._config.log_dirs, copies)
+            archive = os.path.join(self._place.name, str(number))
+            self._snapshots.append(keep(self._config.log_dirs, archive, self.time.ahead_ms))
         finally:
             await self._start_again()
-        self._snapshots.append(Snapshot(copies, self.time.ahead_ms))
         return number
 
     async def restore(self, number: int) -> None:
@@ -151,12 +140,13 @@ class LaboratoryServer:
         if not 0 <= number < len(self._snapshots):
             raise ValueError(f"snapshot {number} is not known")
         kept = self._snapshots[number]
-        coming = [os.path.join(directory, COMING) for directory in self._config.log_dirs]
-        copy_all(kept.copies, coming)
         await self._stop_broker()
-        for directory, copy in zip(self._config.log_dirs, coming, strict=True):
-            remove_tree(directory, but=COMING)
-            move_tree(copy, directory)
+        try:
+            kept.lay_beside(self._config.log_dirs)
+        except OSError:
+            await self._start_again()
+            raise
+        kept.take(self._config.log_dirs)
         self.time.ahead_ms = kept.ahead_ms
         self.faults.requests.clear()
         await self._start_again()
@@ -209,44 +199,3 @@ class LaboratoryServer:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((endpoint.host or "0.0.0.0", 0))
         return endpoint._replace(port=keeper.getsockname()[1])
-
-
-def copy_all(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Copy data directories: all of them, or none. Raises OSError."""
-    try:
-        for source, target in zip(sources, targets, strict=True):
-            copy_tree(source, target)
-    except OSError:
-        for target in targets:
-            shutil.rmtree(target, ignore_errors=True)
-        raise
-
-
-def copy_tree(source: str, target: str) -> None:
-    """Copy a data directory, without its lock and without owners and times, which nothing reads. Raises OSError."""
-    os.makedirs(target, exist_ok=True)
-    with os.scandir(source) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                copy_tree(entry.path, os.path.join(target, entry.name))
-            elif entry.name != LOCK_FILE:
-                shutil.copyfile(entry.path, os.path.join(target, entry.name))
-
-
-def move_tree(source: str, target: str) -> None:
-    """Move what is in a directory to another one of its file system, and remove the empty one. Raises OSError."""
-    for name in os.listdir(source):
-        os.rename(os.path.join(source, name), os.path.join(target, name))
-    os.rmdir(source)
-
-
-def remove_tree(directory: str, but: str = "") -> None:
-    """Remove what is in a data directory, but for one name. Raises OSError."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name == but:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)

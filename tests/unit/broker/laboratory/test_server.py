@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import socket
 from errno import ENOSPC
 from pathlib import Path
@@ -8,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.laboratory.server import LaboratoryServer, copy_tree, remove_tree
+from tidelog.broker.laboratory import snapshots
+from tidelog.broker.laboratory.server import LaboratoryServer
+from tidelog.broker.laboratory.snapshots import Kept
 from tidelog.protocol.config_def import ConfigError
 
 
@@ -32,44 +33,40 @@ async def test_a_copy_that_fails_leaves_the_broker_running_on_its_files(
     laboratory = LaboratoryServer(config)
     await laboratory.start()
     try:
+        notes = [tmp_path / "data" / name for name in ("one", "two")]
+        write_all(notes, "before")
         assert await laboratory.snapshot() == 0
         copied = logs_below(tmp_path / "data")
         assert copied
-        calls, copyfile = 0, shutil.copyfile
+        write_all(notes, "later.")
+        calls, copy_range = 0, snapshots.copy_range
 
-        def copy(source: str, target: str) -> str:
+        def copy(source: int, place: Kept, target: int) -> None:
             nonlocal calls
             calls += 1
             if calls > 1:
                 raise OSError(ENOSPC, "no room")
-            return copyfile(source, target)
+            copy_range(source, place, target)
 
-        monkeypatch.setattr(shutil, "copyfile", copy)
+        monkeypatch.setattr(snapshots, "copy_range", copy)
         with pytest.raises(OSError, match="no room"):
             await (laboratory.snapshot() if command == "snapshot" else laboratory.restore(0))
         monkeypatch.undo()
         with socket.create_connection((laboratory.endpoints[0].host, laboratory.endpoints[0].port)):
             assert logs_below(tmp_path / "data") == copied
+        assert [note.read_text() for note in notes] == ["later.", "later."]
         await laboratory.restore(0)
+        assert [note.read_text() for note in notes] == ["before", "before"]
         assert await laboratory.snapshot() == 1
         assert logs_below(tmp_path / "data") == copied
     finally:
         await laboratory.stop()
 
 
+def write_all(paths: list[Path], text: str) -> None:
+    for path in paths:
+        path.write_text(text)
+
+
 def logs_below(directory: Path) -> set[str]:
     return {path.relative_to(directory).as_posix() for path in directory.rglob("*.log")}
-
-
-def test_a_copy_has_all_files_but_the_lock(tmp_path: Path) -> None:
-    log = tmp_path / "data" / "orders-0"
-    log.mkdir(parents=True)
-    (log / "0.log").write_bytes(b"records")
-    (tmp_path / "data" / ".lock").touch()
-    (tmp_path / "data" / "meta.properties").write_text("version=1")
-    copy_tree(str(tmp_path / "data"), str(tmp_path / "copy"))
-    found = sorted(path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*"))
-    assert found == ["meta.properties", "orders-0", "orders-0/0.log"]
-    assert (tmp_path / "copy" / "orders-0" / "0.log").read_bytes() == b"records"
-    remove_tree(str(tmp_path / "data"))
-    assert list((tmp_path / "data").iterdir()) == []
