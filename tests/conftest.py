@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--broker=kafka`` proves the client tests themselves: what fails there too is not Tidelog's fault."""
+    """Add ``--broker=kafka``, which proves the client tests themselves: what fails there too is not Tidelog's fault."""
     parser.addoption("--broker", choices=["tidelog", "kafka"], default="tidelog", help="who serves the client tests")
 
 

@@ -194,7 +194,7 @@ def test_a_shell_completes_the_names_of_topics(served: BrokerProcess, shell: She
     command = [sys.executable, "-m", "tidelog"]
 
     def is_completed() -> bool:
-        """A shell waits for a broker no longer than two seconds, in which a busy machine may not answer."""
+        """Return whether a shell shows the topic: it waits for a busy broker no longer than two seconds."""
         done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
         assert done.stdout in ("", "plain,completed-topic\n")
         return bool(done.stdout)

@@ -73,7 +73,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def by_librdkafka(bootstrap: str, source: TokenSource, topic: str) -> list[bytes]:
-    """Two clients, each of which asks the source for its tokens."""
+    """Produce and read with two clients, each of which asks the source for its tokens."""
     refused: list[str] = []
 
     def on_error(error: KafkaError) -> None:

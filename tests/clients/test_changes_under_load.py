@@ -50,14 +50,14 @@ class Served:
         })  # fmt: skip
 
     def set_store(self, pair: Pair) -> None:
-        """By IncrementalAlterConfigs. Raises KafkaException."""
+        """Set the broker's store by IncrementalAlterConfigs. Raises KafkaException."""
         entry = ConfigEntry(LOCATION, str(pair.pem), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.BROKER, NODE, incremental_configs=[entry])
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
     def shown(self) -> bytes:
-        """The certificate that a new connection gets."""
+        """Return the certificate that a new connection gets."""
         host, _, port = self.ssl.rpartition(":")
         context = ssl.create_default_context(cafile=str(self.certificates.authority.certificate))
         with (

@@ -62,12 +62,12 @@ class Cluster(NamedTuple):
 
 
 def admin_of(node: BrokerProcess) -> AdminClient:
-    """A client of a broker; a future is of a client that lives."""
+    """Build a client of a broker; hold on to it as long as to its futures."""
     return AdminClient({"bootstrap.servers": node.bootstrap})
 
 
 def create(node: BrokerProcess, name: str, partitions: int = PARTITIONS) -> None:
-    """A topic with one replica of each partition, that every broker knows. A client that was told of no controller,
+    """Create a topic with one replica of each partition, that every broker knows. A client told of no controller,
     by a member that the controller has not heard of yet, waits for one in vain: others ask again."""
     fine: tuple[int, ...] = ()
     for limit_s in CREATION_S:
@@ -86,14 +86,14 @@ def create(node: BrokerProcess, name: str, partitions: int = PARTITIONS) -> None
 
 
 def leaders(node: BrokerProcess, name: str) -> list[int]:
-    """The leaders of a topic's partitions, as a broker tells them."""
+    """Return the leaders of a topic's partitions, as a broker tells them."""
     admin = admin_of(node)
     topic = admin.list_topics(name, timeout=WAIT_S).topics[name]
     return [topic.partitions[index].leader for index in sorted(topic.partitions)]
 
 
 def produce(node: BrokerProcess, topic: str, values: Iterable[str]) -> None:
-    """Records over all partitions, each acknowledged."""
+    """Produce records over all partitions, each acknowledged."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
     errors: list[object] = []
 
@@ -107,7 +107,7 @@ def produce(node: BrokerProcess, topic: str, values: Iterable[str]) -> None:
 
 
 def read(node: BrokerProcess, topic: str, count: int, group: str, **options: str) -> list[str]:
-    """The values of so many records, read by a group, whose offsets are committed."""
+    """Read the values of so many records with a group, and commit its offsets."""
     consumer = Consumer(
         {"bootstrap.servers": node.bootstrap, "group.id": group, "auto.offset.reset": "earliest", **options}
     )
@@ -126,7 +126,7 @@ def read(node: BrokerProcess, topic: str, count: int, group: str, **options: str
 
 
 def tool(name: str, node: BrokerProcess, *arguments: str) -> str:
-    """The output of one of Kafka's tools that is asked of a broker."""
+    """Run one of Kafka's tools against a broker, and return its output."""
     done = run_tool(name, ["--bootstrap-server", node.bootstrap, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr + node.output()
     return done.stdout
@@ -248,7 +248,7 @@ def test_transactions_of_a_java_producer(cluster: Cluster) -> None:
 
 
 def end_transaction(client: Client, partition: int, producer_id: int, epoch: int) -> int:
-    """The error code of a marker in version 2 that commits."""
+    """Send a marker in version 2 that commits, and return its error code."""
     topics = [WritableTxnMarkerTopic(name="ends", partition_indexes=[partition])]
     marker = WritableTxnMarker(
         producer_id=producer_id, producer_epoch=epoch, transaction_result=True, topics=topics, transaction_version=2
@@ -258,7 +258,7 @@ def end_transaction(client: Client, partition: int, producer_id: int, epoch: int
 
 
 def codes_of_markers(node: BrokerProcess, partition: int) -> list[int]:
-    """The error codes of markers in version 2 for an open transaction: a late one, its own, that again, a late one."""
+    """Return the codes of version 2 markers for an open transaction: a late one, its own, that again, a late one."""
     topic = TopicRequest(name="ends", partition_indexes=[partition])
     with Client(node.bootstrap) as client:
         found = client.call(DescribeProducersRequest(topics=[topic]), DescribeProducersResponse)

@@ -38,7 +38,7 @@ def cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, 
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The JSON document that says the cluster is ready."""
+    """Read the JSON document that says the cluster is ready."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -25,7 +25,7 @@ TIMEOUT_S = 60
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """One command to its end."""
+    """Run one command to its end."""
     return subprocess.run(
         [*TIDELOG, *arguments],
         capture_output=True,
@@ -37,7 +37,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 
 def start(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """``tidelog serve``, ready."""
+    """Start ``tidelog serve``, and wait until it is ready."""
     process = subprocess.Popen(
         [*TIDELOG, "serve", "--port", "0", *arguments],
         stdout=subprocess.PIPE,

@@ -47,7 +47,7 @@ class Secured:
         })  # fmt: skip
 
     def add_scram_users(self) -> None:
-        """By the command itself, over the listener in clear."""
+        """Add the users by the command itself, over the listener in clear."""
         for mechanism in SCRAM:
             options = ["--mechanism", mechanism, "--password", PASSWORD, "--bootstrap", self.broker.bootstrap]
             assert main(["user", "create", "ann", *options]) == 0
@@ -127,7 +127,7 @@ def test_jobs_of_the_pipeline_log_in(secured: Secured, tmp_path: Path, capsys: p
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """The only line that a command fails with."""
+    """Run a command that fails, and return its only line."""
     capsys.readouterr()
     assert main(list(command)) == 1
     (line,) = capsys.readouterr().err.splitlines()

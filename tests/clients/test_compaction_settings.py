@@ -50,7 +50,7 @@ def produce(broker: TidelogProcess, topic: str, *, age_ms: int, count: int = 100
 
 
 def run_and_count(broker: TidelogProcess, topic: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
-    """``compaction run --wait``: records of the cleanable range before and after."""
+    """Run ``compaction run --wait``, and return the records of the cleanable range before and after."""
     assert main(["compaction", "run", topic, "--wait", "--bootstrap", broker.bootstrap]) == 0
     records = capsys.readouterr().out.split("bytes, ")[1]
     return int(records.split()[0]), int(records.split()[2])

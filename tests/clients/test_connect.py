@@ -52,7 +52,7 @@ def workers(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[ConnectWorke
 
 
 def source(file: Path, boundary: str) -> dict[str, str]:
-    """Lines of a file into the topic ``lines``; a transaction for each poll, or for each ten minutes."""
+    """Configure a source: lines of a file into ``lines``, in a transaction for each poll or for each ten minutes."""
     return {
         "connector.class": "FileStreamSource",
         "file": str(file),
@@ -65,13 +65,13 @@ def source(file: Path, boundary: str) -> dict[str, str]:
 
 
 def sink(file: Path, topic: str) -> dict[str, str]:
-    """A topic into a file."""
+    """Configure a sink: a topic into a file."""
     reads = {"consumer.override.isolation.level": "read_committed", "consumer.override.auto.offset.reset": "earliest"}
     return {"connector.class": "FileStreamSink", "file": str(file), "topics": topic, "tasks.max": "1", **reads}
 
 
 def mirror(bootstrap: str) -> dict[str, str]:
-    """``lines`` into ``here.lines`` of the same broker, with its configs."""
+    """Configure a mirror of ``lines`` into ``here.lines`` of the same broker, with its configs."""
     raw = "org.apache.kafka.connect.converters.ByteArrayConverter"
     return {
         "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
@@ -98,7 +98,7 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def members(broker: BrokerProcess) -> int:
-    """Number of workers in the cluster, 0 while its work is shared out."""
+    """Return the number of workers in the cluster, 0 while its work is shared out."""
     with Client(broker.bootstrap) as client:
         (group,) = client.call(DescribeGroupsRequest(groups=["connect"]), DescribeGroupsResponse).groups
     return len(group.members) if group.group_state == "Stable" else 0

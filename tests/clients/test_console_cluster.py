@@ -50,7 +50,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def get(console: str, path: str) -> tuple[int, str]:
-    """Status and text of a page."""
+    """Get a page: its status and its text."""
     try:
         with urllib.request.urlopen(console + path, timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
@@ -80,7 +80,7 @@ def test_a_person_sees_records_of_every_partition_on_every_member(found: dict[st
 
 
 def leaders(text: str) -> set[str]:
-    """The leaders that a topic's page names."""
+    """Return the leaders that a topic's page names."""
     return set(re.findall(r'</a></th><td class="number">(\d+)</td>', text))
 
 

@@ -25,26 +25,26 @@ TIMEOUT_S = 60
 
 
 def section(title: str) -> str:
-    """The text below a heading, up to the next one of its kind."""
+    """Return the text below a heading, up to the next one of its kind."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
     assert found, f"README.md has no section {title!r}"
     return found[1]
 
 
 def shell_blocks(text: str) -> list[str]:
-    """Blocks indented by four spaces, outside of fenced ones."""
+    """Return the blocks indented by four spaces, outside of fenced ones."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
     return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in blocks]
 
 
 def python_blocks(text: str) -> list[str]:
-    """Fenced blocks of Python."""
+    """Return the fenced blocks of Python."""
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def run(command: list[str], broker: BrokerProcess | None = None) -> str:
-    """The standard output of an example that must end with 0."""
+    """Run an example, which must end with 0, and return its standard output."""
     if broker is not None:
         assert ADDRESS in command[-1]
         command = [*command[:-1], command[-1].replace(ADDRESS, broker.bootstrap)]
@@ -86,7 +86,7 @@ def test_the_find_example_prints_its_record(fresh_broker: BrokerProcess) -> None
 
 
 def make_indexed_topic(broker: BrokerProcess, topic: str, key: str, value: str) -> None:
-    """The topic, an order that is looked for and one that is not."""
+    """Make the topic, with an order that is looked for and one that is not."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for created in admin.create_topics([NewTopic(topic, 1, config={key: value})]).values():
         created.result()

@@ -274,7 +274,7 @@ def test_a_group_of_the_new_protocol_reads_a_virtual_topic(broker: Broker, name:
 
 
 def read_to_the_ends(consumer: Consumer, name: str) -> tuple[list[bytes | None], list[TopicPartition]]:
-    """Values of all three partitions, and what is committed then; closes the consumer."""
+    """Return the values of all three partitions, and what is committed then; close the consumer."""
     consumer.subscribe([name])
     values: list[bytes | None] = []
     ended: set[int | None] = set()
@@ -361,7 +361,7 @@ def test_isolation_is_the_same_question_in_all_four_ways(broker: Broker) -> None
 
 
 def read_virtual(broker: Broker, name: str, isolation: str) -> list[bytes | None]:
-    """Values of the only partition of a virtual topic, to its end as that isolation level sees it."""
+    """Read the only partition of a virtual topic, to its end as that isolation level sees it."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap, "group.id": "isolation", "isolation.level": isolation,

@@ -30,7 +30,7 @@ def format_directory(broker: TidelogProcess, directory: Path) -> None:
 
 
 def users_of(broker: TidelogProcess) -> dict[str, list[tuple[str, int]]]:
-    """DescribeUserScramCredentials as the admin asks it: user -> mechanism and iterations."""
+    """Ask DescribeUserScramCredentials as the admin: user -> mechanism and iterations."""
     security = Security("SASL_PLAINTEXT", Path(), mechanism=MECHANISM, user="admin", password=PASSWORD)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, **security.librdkafka()})
     described = admin.describe_user_scram_credentials(request_timeout=60)

@@ -39,12 +39,12 @@ needs_environment = pytest.mark.skipif(not OWN_PYTHON, reason="make frameworks")
 
 
 def section(title: str) -> str:
-    """The text below a heading of the page."""
+    """Return the text below a heading of the page."""
     return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def block(title: str, language: str) -> str:
-    """The one code block of a section in a language."""
+    """Return the one code block of a section in a language."""
     (found,) = re.findall(rf"^```{language}\n(.*?)^```", section(title), re.MULTILINE | re.DOTALL)
     return str(found)
 
@@ -142,7 +142,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def bill_two_orders(shop: Shop, *command: str) -> None:
-    """Bill an order, stop, and bill another one."""
+    """Run the command for an order, stop it, and run it for another one."""
     for number in (1, 2):
         shop.order(number)
         with shop.running(*command):
@@ -235,7 +235,7 @@ SPRING_KAFKA = "3.3.10"
 
 
 def flink_jars() -> str:
-    """A class path with Flink, its connector, and a log on standard error."""
+    """Return a class path with Flink, its connector, and a log on standard error."""
     names = ("flink-clients", "flink-streaming-java", "flink-connector-base")
     flink = [Artifact("org.apache.flink", name, FLINK) for name in names]
     connector = Artifact("org.apache.flink", "flink-connector-kafka", FLINK_CONNECTOR)
@@ -243,7 +243,7 @@ def flink_jars() -> str:
 
 
 def java_jars(name: str, artifacts: list[Artifact]) -> str:
-    """A class path of artifacts and all they need."""
+    """Return a class path of artifacts and all they need."""
     return f"{or_skip(lambda: resolve(name, artifacts, BUILD / 'frameworks-java'))}/*"
 
 

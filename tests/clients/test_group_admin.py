@@ -49,7 +49,7 @@ def member(broker: BrokerProcess, group: str, topic: str, protocol: str = "class
 
 
 def commit(broker: BrokerProcess, group: str, topic: str, offset: int) -> None:
-    """Offsets of a group without members."""
+    """Commit offsets of a group without members."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     consumer.commit(offsets=[TopicPartition(topic, 0, offset), TopicPartition(topic, 1, offset)], asynchronous=False)
     consumer.close()

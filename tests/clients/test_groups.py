@@ -95,7 +95,7 @@ def shared(group: list[Member], partitions: int) -> bool:
 
 
 def committed(broker: BrokerProcess, topic: str, partitions: int) -> dict[int, int]:
-    """Committed offsets of the group that is named as its topic."""
+    """Return the committed offsets of the group that is named as its topic."""
     request = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, index) for index in range(partitions)])
     admin = Admin(broker.bootstrap)  # held on to: without its client the answer never comes
     found = admin.client.list_consumer_group_offsets([request])[topic].result()

@@ -249,7 +249,7 @@ def test_a_directory_whose_features_were_lowered_is_taken_by_an_older_kafka(tmp_
 
 
 def seen(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
-    """Facts without those of kinds of groups that the Kafka is too old for."""
+    """Return the facts without those of kinds of groups that the Kafka is too old for."""
     groups = ["new-readers"] * kinds.has_consumer + SHARERS * kinds.has_share
     return facts(
         broker.bootstrap, GROUPS, SHARERS if kinds.has_share else [], NODES + [(GROUP, name) for name in groups]
@@ -257,7 +257,7 @@ def seen(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
 
 
 def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, kinds: GroupKinds = ALL_KINDS) -> None:
-    """The broker says what the one before it said."""
+    """Check that the broker says what the one before it said."""
     until_led(broker, before[0])
     found = seen(broker, kinds)
     for name, value in known_to_both(before[0])._asdict().items():
@@ -268,7 +268,7 @@ def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, k
 
 
 def known_to_both(found: Facts) -> Facts:
-    """Facts without configs that Tidelog alone has: Kafka keeps them and does not show them."""
+    """Leave out the configs that Tidelog alone has: Kafka keeps them and does not show them."""
     configs = {
         resource: {key: value for key, value in texts.items() if not key.startswith("index.")}
         for resource, texts in found.configs.items()
@@ -284,7 +284,7 @@ def until_led(broker: BrokerProcess, before: Facts) -> None:
 
 
 def fill(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
-    """Something of every kind that metadata have."""
+    """Write something of every kind that metadata have."""
     admin = Admin(bootstrap)
     admin.create("found", 2, {"retention.ms": "-1"})
     admin.create("doomed", 3)
@@ -331,7 +331,7 @@ def change(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
 
 
 def finish(bootstrap: str, kinds: GroupKinds = ALL_KINDS) -> None:
-    """Clients go on: records, transactions (the one left open is aborted), groups, topics."""
+    """Go on as clients do: records, transactions (the one left open is aborted), groups, topics."""
     admin = Admin(bootstrap)
     for topic in ("found", "made-there", "shared"):
         produce(bootstrap, topic, 5)

@@ -92,7 +92,7 @@ class Tidelog(TidelogProcess):
 
 
 def produce(bootstrap: str, topic: str) -> None:
-    """One record to each partition."""
+    """Produce one record to each partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     for partition in range(PARTITIONS):
         producer.produce(topic, b"%d" % partition, partition=partition)
@@ -106,14 +106,14 @@ def add_right(bootstrap: str) -> None:
 
 
 def rights(bootstrap: str) -> list[AclBinding]:
-    """All ACLs."""
+    """Return all ACLs."""
     client = Admin(bootstrap).client
     found: list[AclBinding] = client.describe_acls(ANY_RIGHT).result()
     return found
 
 
 def ends(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], int]:
-    """The end offset of each partition, once it is led."""
+    """Return the end offset of each partition, once it is led."""
     partitions = [(topic, index) for topic in topics for index in range(PARTITIONS)]
     for topic, index in partitions:
         Admin(bootstrap).until_led(topic, index)
@@ -122,13 +122,13 @@ def ends(bootstrap: str, topics: list[str]) -> dict[tuple[str, int], int]:
 
 
 def places(directories: list[Path]) -> dict[Place, Path]:
-    """Partition -> the log directory that it lies in."""
+    """Map each partition to the log directory that it lies in."""
     found = [(partition_of_name(path.name), directory) for directory in directories for path in directory.iterdir()]
     return {partition: directory for partition, directory in found if partition is not None}
 
 
 def assigned(directories: list[Path], topics: list[str]) -> dict[Place, Path]:
-    """The same, as the metadata say it."""
+    """Map each partition to its log directory as the metadata say it."""
     image = read_metadata_log(OsFileSystem(), str(directories[0] / "__cluster_metadata-0")).image
     properties = {directory: read_meta_properties(OsFileSystem(), str(directory)) for directory in directories}
     ids = {found.directory_id: directory for directory, found in properties.items() if found is not None}
@@ -141,7 +141,7 @@ def assigned(directories: list[Path], topics: list[str]) -> dict[Place, Path]:
 
 
 def info(kafka: Kafka) -> str:
-    """The output of ``kafka-storage info``, which finds no fault with the directories."""
+    """Run ``kafka-storage info``, which finds no fault with the directories, and return its output."""
     done = run_tool(STORAGE_TOOL, ["info", "-c", str(kafka.file)])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

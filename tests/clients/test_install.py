@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(source: Path, environment: dict[str, str]) -> tuple[Path | None, str]:
-    """The wheel that is built from the source, None if it is not; and all that was said.
+    """Build the wheel from the source. Returns it, None if there is none, and all that was said.
 
     What a compiler made is made again. Cython's C, which no compiler changes, stays from the first build.
     """
@@ -68,7 +68,7 @@ def build(source: Path, environment: dict[str, str]) -> tuple[Path | None, str]:
 
 
 def leave_build_out(directory: str, names: list[str]) -> list[str]:
-    """The names of a directory that are left out of a copy: below ``build`` all but Cython's C."""
+    """Return the names of a directory that are left out of a copy: below ``build`` all but Cython's C."""
     return [name for name in names if Path(directory).name == "build" and name != CYTHON_C]
 
 

@@ -35,7 +35,7 @@ def tool(broker: tidelog.Broker, name: str, *arguments: str) -> str:
 
 
 def configure(broker: tidelog.Broker, kind: str, name: str, *, add: str | None = None, what: str = "") -> str:
-    """``kafka-configs`` for one entity: set ``add``, or describe."""
+    """Run ``kafka-configs`` for one entity: set ``add``, or describe."""
     entity = ["--entity-type", kind, "--entity-name", name]
     action = ["--describe", *what.split()] if add is None else ["--alter", "--add-config", add]
     return tool(broker, CONFIG_COMMAND, *entity, *action)

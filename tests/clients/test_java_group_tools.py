@@ -148,7 +148,7 @@ def test_transactions_are_listed_and_described(broker: BrokerProcess, tmp_path: 
 
 
 def streams_member(asked: Broker, group: str, topic: str) -> int:
-    """A member that has the one task there is, and has committed offset 3 for it; its epoch."""
+    """Join as a member that has the one task there is, and commit offset 3 for it. Returns its epoch."""
     epoch: int = join(asked, group, "m", topic, quiet=True).member_epoch
     held = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0]}]}
     told = beat(asked, group, "m", epoch, quiet=True, **held)
@@ -199,7 +199,7 @@ def test_streams_groups_are_described_reset_and_deleted(tmp_path: Path) -> None:
 
 
 def leave_hanging(asked: Broker, topic: str) -> None:
-    """A transactional batch of two hours ago that the coordinator knows nothing of: verification is switched off."""
+    """Write a transactional batch of two hours ago that no coordinator knows: verification is switched off."""
     producer = asked.ask_quietly("init_producer_id", 3, transactional_id="hung", transaction_timeout_ms=60_000)
     options = BatchOptions(
         producer_id=producer.producer_id,

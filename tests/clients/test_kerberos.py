@@ -25,7 +25,7 @@ RULES = r"RULE:[2:$1-$2](app-.*)s/app-(.*)/$1/,RULE:[1:$1](ann|nobody)s/nobody/n
 
 
 def jaas_of(keytab: Path, principal: str) -> str:
-    """The JAAS text of a principal with a keytab, for the broker and for Java's clients."""
+    """Return the JAAS text of a principal with a keytab, for the broker and for Java's clients."""
     return f'{MODULE} required useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}@{REALM}";'
 
 
@@ -52,11 +52,11 @@ class World:
         self.broker = KerberosBroker(directory / "broker", texts, realm.environment)
 
     def environment(self, user: str) -> dict[str, str]:
-        """That of a client with the user's ticket."""
+        """Return the environment of a client with the user's ticket."""
         return self.realm.ticket(user, self.keytabs[user])
 
     def logins(self) -> list[str]:
-        """The audit log's lines on logins."""
+        """Return the audit log's lines on logins."""
         lines = self.broker.log_path.read_text().splitlines()
         return [line for line in lines if '"event": "login' in line]
 
@@ -86,7 +86,7 @@ class RefusedError(Exception):
 
 
 def by_kcat(world: World, listener: str, user: str, topic: str) -> list[bytes]:
-    """Librdkafka, by Cyrus SASL; it runs kinit itself."""
+    """Produce and read by librdkafka with Cyrus SASL, which runs kinit itself."""
     kcat = require_tool("kcat", "apt-get install kcat")
     settings = {
         "security.protocol": listener.lower(), "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "kafka",
@@ -146,7 +146,7 @@ print(json.dumps(asyncio.run(run())))
 
 
 def by_python(program: str, world: World, listener: str, user: str, topic: str) -> list[bytes]:
-    """A client in Python, by the same package as the broker; its environment has the ticket."""
+    """Produce and read by a client in Python with the broker's own package; its environment has the ticket."""
     settings = {
         "bootstrap_servers": world.addresses[listener], "security_protocol": listener, "sasl_mechanism": "GSSAPI",
         "sasl_kerberos_service_name": "kafka", "ssl_cafile": str(world.certificates.authority.certificate),

@@ -43,7 +43,7 @@ def run(package: str, words: list[str], environment: Mapping[str, str] | None = 
 
 
 def composed(file: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The services of a Compose file, as Compose reads it."""
+    """Return the services of a Compose file, as Compose reads it."""
     words = ["docker-compose", "-f", str(DOCKER / file), "config", "--format", "json"]
     services: dict[str, Any] = json.loads(run(COMPOSE, words, environment))["services"]
     return services

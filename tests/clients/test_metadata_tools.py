@@ -81,7 +81,7 @@ def test_the_log_and_its_snapshot_are_read(broker: TidelogProcess) -> None:
 
 
 def check_info(broker: TidelogProcess) -> None:
-    """``kafka-storage info`` finds the directory, whose it is, and no fault."""
+    """Check that ``kafka-storage info`` finds the directory, whose it is, and no fault."""
     file = broker.directory / "info.properties"
     file.write_text(
         f"process.roles=broker,controller\nnode.id=1\nlog.dirs={broker.data_directory}\n"
@@ -109,7 +109,7 @@ def take_snapshot(directory: Path) -> Path:
 
 
 def check_dump(image: MetadataImage, file: Path) -> None:
-    """``kafka-dump-log --cluster-metadata-decoder`` finds the image's records, of Kafka's types."""
+    """Check that ``kafka-dump-log --cluster-metadata-decoder`` finds the image's records, of Kafka's types."""
     done = run_tool(dump_log_segments(), ["--cluster-metadata-decoder", "--files", str(file)])
     assert done.returncode == 0, done.stderr
     assert "payload: INVALID" not in done.stdout
@@ -132,7 +132,7 @@ def check_dump(image: MetadataImage, file: Path) -> None:
 
 
 def check_shell(image: MetadataImage, snapshot: Path) -> None:
-    """``kafka-metadata-shell`` loads the snapshot and shows its parts."""
+    """Check that ``kafka-metadata-shell`` loads the snapshot and shows its parts."""
     class_path = f"{broker_classpath()}:{shell_classpath()}"
     command = java_command(KAFKA_4, class_path, "-Dlog4j2.level=OFF", SHELL, "--snapshot", str(snapshot))
     tree = next((found for found in (run_shell(command) for _ in range(SHELL_TRIES)) if "byName" in found), "")

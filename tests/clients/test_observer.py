@@ -52,7 +52,7 @@ def admin(node: KraftNode) -> AdminClient:
 
 
 def create(node: KraftNode, topic: str, partitions: int = 1, **options: Any) -> None:
-    """A topic, once the broker can make it."""
+    """Create a topic, once the broker can make it."""
     client = admin(node)  # a future is of a client that lives
     for future in client.create_topics([NewTopic(topic, partitions, 1, **options)], request_timeout=120).values():
         future.result()
@@ -91,7 +91,7 @@ def set_quota(node: KraftNode, user: str, rate: float) -> None:
 
 
 def quorum_status(node: KraftNode) -> dict[str, str]:
-    """The lines of ``kafka-metadata-quorum describe --status``."""
+    """Return the lines of ``kafka-metadata-quorum describe --status``."""
     done = run_tool(QUORUM_COMMAND, ["--bootstrap-server", node.bootstrap, "describe", "--status"])
     assert done.returncode == 0, done.stderr
     return {
@@ -100,7 +100,7 @@ def quorum_status(node: KraftNode) -> dict[str, str]:
 
 
 def described_topics(node: KraftNode) -> dict[tuple[str, int], dict[str, str]]:
-    """The partitions that ``kafka-topics --describe`` prints: name and number -> columns."""
+    """Return the partitions that ``kafka-topics --describe`` prints: name and number -> columns."""
     done = run_tool(TOPIC_COMMAND, ["--bootstrap-server", node.bootstrap, "--describe"])
     assert done.returncode == 0, done.stderr
     found: dict[tuple[str, int], dict[str, str]] = {}
@@ -117,7 +117,7 @@ def described_topics(node: KraftNode) -> dict[tuple[str, int], dict[str, str]]:
 
 
 def topics_of(image: MetadataImage) -> dict[tuple[str, int], dict[str, str]]:
-    """The image's partitions in the columns of Kafka's tool."""
+    """Return the image's partitions in the columns of Kafka's tool."""
     return {
         (topic.name, number): {
             "Leader": str(one.leader),
@@ -215,7 +215,7 @@ def test_a_snapshot_of_10_000_partitions(
 
 
 def active_of(quorum: dict[int, KraftNode], follower: MetadataFollower) -> KraftNode:
-    """The controller that the follower knows as the active one."""
+    """Return the controller that the follower knows as the active one."""
     port = follower.observer.quorum.address.port
     return next(node for node in quorum.values() if node.port == port)
 

@@ -45,7 +45,7 @@ def codecs(version: str) -> tuple[str, ...]:
 
 
 def produce(broker: BrokerProcess, version: str, topic: str) -> None:
-    """All records once for each codec that the release knows."""
+    """Produce all records once for each codec that the release knows."""
     records = [(partition, record if knows_headers(version) else bare(record)) for partition, record in placed()]
     options = {"bootstrap": broker.bootstrap, "topic": topic, "codecs": ",".join(codecs(version))}
     run_java(version, "Produce", options, [java_line(*each) for each in records])

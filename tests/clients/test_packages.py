@@ -153,7 +153,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def complaints(analyze: str, unit: Path, text: str) -> list[str]:
-    """The lines of systemd-analyze that are about a unit; it looks at units of the machine beside it."""
+    """Return the lines of systemd-analyze that are about a unit; it looks at units of the machine beside it."""
     unit.write_text(text)
     done = run({**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}, analyze, "verify", str(unit))
     return [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]

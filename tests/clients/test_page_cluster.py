@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 def make_shell(directory: Path) -> PageShell:
-    """A shell with Kafka's tools, in which the page's hosts are ports of this machine."""
+    """Make a shell with Kafka's tools, in which the page's hosts are ports of this machine."""
     changes = {
         "kafka-1:9093": f"127.0.0.1:{free_port()}",
         "tidelog-101:9092": f"127.0.0.1:{free_port()}",

@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 def example(page: str, title: str) -> Example:
-    """The block of a page below docs/ that begins with a text."""
+    """Return the block of a page below docs/ that begins with a text."""
     (found,) = (each for each in read_examples(f"docs/{page}") if each.title.startswith(title))
     return found
 
@@ -61,7 +61,7 @@ def produce(shell: PageShell, topic: str, records: list[tuple[str | None, str, i
 
 
 def produce_orders(shell: PageShell) -> None:
-    """Orders of today's half past nine, of now, and of the day that the page names."""
+    """Produce orders of today's half past nine, of now, and of the day that the page names."""
     shell.run(f"tidelog config set topic orders message.timestamp.after.max.ms={DAY_MS} retention.ms=-1")
     morning = int(datetime.now().replace(hour=9, minute=30, second=0).timestamp() * 1000)
     then = int(datetime.fromisoformat("2026-11-21T09:02+00:00").timestamp() * 1000)

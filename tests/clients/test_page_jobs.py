@@ -27,7 +27,7 @@ SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "
 
 
 def example(page: str, title: str) -> Example:
-    """The block of a page below docs/ that has a line which begins with a text."""
+    """Return the block of a page below docs/ that has a line which begins with a text."""
     (found,) = (each for each in read_examples(f"docs/{page}") if f"\n{title}" in f"\n{each.text}")
     return found
 
@@ -62,7 +62,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageShell]:
 
 
 def write_topics(shell: PageShell, bootstrap: str) -> None:
-    """Users and clicks in JSON, orders with a schema."""
+    """Write users and clicks in JSON, orders with a schema."""
     shell.run("tidelog topic create orders users clicks")
     (shell.directory / "order.avsc").write_text(json.dumps(SCHEMA))
     shell.run("echo '{\"id\": 4711}' | tidelog produce orders --value-format avro --value-schema order.avsc")

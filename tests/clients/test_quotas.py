@@ -72,7 +72,7 @@ class Throttles:
 
 
 def produce(broker: BrokerProcess, topic: str, client_id: str, throttles: Throttles) -> float:
-    """Seconds it took."""
+    """Produce the records, and return the seconds it took."""
     settings: dict[str, Any] = {
         "bootstrap.servers": broker.bootstrap,
         "client.id": client_id,

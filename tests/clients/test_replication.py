@@ -61,7 +61,7 @@ GROUP_RESOURCE = 32
 
 
 def in_rack(node_id: int) -> dict[str, str]:
-    """Settings of a broker that has a rack of its own, and tells consumers of others' racks."""
+    """Return settings of a broker that has a rack of its own, and tells consumers of others' racks."""
     return {**QUICK, "broker.rack": f"rack-{node_id}", "replica.selector.class": RACK_AWARE}
 
 
@@ -82,7 +82,7 @@ class Cluster:
         return ",".join(node.bootstrap for node in self.brokers.values())
 
     def digests(self, name: str) -> list[dict[str, str]]:
-        """The segments of partition 0 at each broker."""
+        """Return the segments of partition 0 at each broker."""
         return [digests(Path(node.data_directory) / f"{name}-0") for node in (self.member, self.second, self.java)]
 
     def change_leader(self, name: str) -> int:
@@ -95,7 +95,7 @@ class Cluster:
         return killed
 
     def create(self, name: str, replicas: list[int], **configs: str) -> None:
-        """A topic of one partition with these replicas, the first of which leads."""
+        """Create a topic of one partition with these replicas, the first of which leads."""
         admin = AdminClient({"bootstrap.servers": self.java.bootstrap})
         (future,) = admin.create_topics([NewTopic(name, 1, replica_assignment=[replicas], config=configs)]).values()
         future.result()
@@ -109,7 +109,7 @@ class Cluster:
 
 
 def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> None:
-    """Records by an idempotent producer, acknowledged by all in-sync replicas."""
+    """Produce records by an idempotent producer, acknowledged by all in-sync replicas."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, "linger.ms": 1})
     errors: list[object] = []
     for number in range(count):
@@ -121,7 +121,7 @@ def produce(node: BrokerProcess, topic: str, count: int, size: int = 100) -> Non
 
 
 def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
-    """The error code of a produce request of one record."""
+    """Send a produce request of one record, and return its error code."""
     data = PartitionProduceData(index=0, records=memoryview(build_batch([Record(0, 0, None, b"one")])))
     with Client(node.bootstrap) as client:
         topic_id = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), MetadataResponse).topics[0]
@@ -134,7 +134,7 @@ def produce_code(node: BrokerProcess, topic: str, acks: int) -> int:
 
 
 def fetched(node: BrokerProcess, topic: str, rack: str) -> tuple[int, int, int]:
-    """Error, preferred replica and bytes of the answer to a consumer of a rack that begins at offset 0."""
+    """Fetch as a consumer of a rack from offset 0: error, preferred replica and bytes of the answer."""
     with Client(node.bootstrap) as client:
         named = client.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), MetadataResponse).topics[0]
         asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -235,7 +235,7 @@ def test_leaders_are_killed_one_after_the_other(cluster: Cluster) -> None:
 
 
 def throttle_at(node: BrokerProcess, node_id: int) -> set[str | None]:
-    """Both rates of throttled replicas that a broker has."""
+    """Return both rates of throttled replicas that a broker has."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node_id))]).values()
     found = future.result()
@@ -284,7 +284,7 @@ def test_groups_and_transactions_outlive_their_coordinators(cluster: Cluster) ->
 
 
 def read_from_the_earliest(node: BrokerProcess, group: str) -> None:
-    """A share group begins at the first record."""
+    """Have a share group begin at the first record."""
     config = AlterableConfig(name="share.auto.offset.reset", value="earliest")
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
     with Client(node.bootstrap) as client:
@@ -324,7 +324,7 @@ def test_share_groups_outlive_the_coordinator_of_their_states(cluster: Cluster) 
 
 
 def produce_to_each(bootstrap: str, topic: str, texts: list[str]) -> None:
-    """These records in each of three partitions, acknowledged by all in-sync replicas."""
+    """Produce these records to each of three partitions, acknowledged by all in-sync replicas."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for partition in range(3):
         for text in texts:

@@ -46,7 +46,7 @@ class Cluster:
         self.member = MemberNode(directory, MEMBER, ports, BROKER)
 
     def create(self, name: str, replicas: list[int], **configs: str) -> None:
-        """A topic of one partition with these replicas, the first of which leads."""
+        """Create a topic of one partition with these replicas, the first of which leads."""
         admin = AdminClient({"bootstrap.servers": self.java.bootstrap})
         new = NewTopic(name, 1, replica_assignment=[replicas], config=configs)
         (future,) = admin.create_topics([new]).values()
@@ -67,7 +67,7 @@ class Cluster:
 
 
 def in_sync(node: BrokerProcess, name: str) -> list[int]:
-    """The in-sync replicas of partition 0."""
+    """Return the in-sync replicas of partition 0."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     found = admin.list_topics(name, timeout=WAIT_S).topics[name].partitions.get(0)
     return [] if found is None else sorted(found.isrs)
@@ -79,7 +79,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def produce(node: BrokerProcess, topic: str, count: int, **options: str) -> None:
-    """Records of a kilobyte, acknowledged; within transactions, of which every other is aborted, with an id."""
+    """Produce records of a kilobyte, acknowledged; with an id in transactions, of which every other is aborted."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True, **options})
     is_transactional = "transactional.id" in options
     errors: list[object] = []
@@ -104,7 +104,7 @@ def produce(node: BrokerProcess, topic: str, count: int, **options: str) -> None
 
 
 def append_offline(member: MemberNode, topic: str, count: int) -> None:
-    """A tail in epoch 0 that no leader has, in the log of a member that is not running."""
+    """Append a tail in epoch 0 that no leader has, to the log of a member that is not running."""
     file_system = OsFileSystem()
     log = load_log(
         LoadRequest(
@@ -122,7 +122,7 @@ def append_offline(member: MemberNode, topic: str, count: int) -> None:
 
 
 def tool(name: str, node: BrokerProcess, *arguments: str) -> str:
-    """The output of one of Kafka's tools."""
+    """Run one of Kafka's tools, and return its output."""
     done = run_tool(name, ["--bootstrap-server", node.bootstrap, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

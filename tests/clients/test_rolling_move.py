@@ -118,7 +118,7 @@ class Pairs:
             self.fatal = error
 
     def _commit(self, value: bytes) -> None:
-        """One transaction. Raises KafkaException where it can neither be committed nor aborted."""
+        """Commit one transaction. Raises KafkaException where it can neither be committed nor aborted."""
         self._producer.begin_transaction()
         try:
             for partition in (0, 1):
@@ -179,7 +179,7 @@ def go_on(running: list[Node], writer: Writer, pairs: Pairs) -> None:
 
 
 def create_topics(bootstrap: str) -> None:
-    """Topics with a replica on each broker."""
+    """Create topics with a replica on each broker."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"min.insync.replicas": "2"}
     topics = [

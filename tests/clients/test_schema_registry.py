@@ -160,7 +160,7 @@ def test_a_context_with_schemas_is_not_imported_into_unless_forced(registry: Reg
 
 
 def message_class() -> Any:
-    """A message of a file that imports another one, and one of Protobuf's own."""
+    """Build a message of a file that imports another one, and one of Protobuf's own."""
     pool = DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     money = descriptor_pb2.FileDescriptorProto(name="shop/money.proto", package="shop", syntax="proto3")
@@ -208,7 +208,7 @@ def test_exports_read_values_of_all_formats(registry: Registry) -> None:
 
 
 def serialized(registry: Registry, value_format: str, topic: str) -> tuple[bytes, Any]:
-    """A value of Confluent's serializer, and its JSON; the schema is the topic's newest then."""
+    """Return a value of Confluent's serializer, and its JSON; the schema is the topic's newest then."""
     value: dict[str, Any] = {"id": 7}
     if value_format == "avro":
         data = AvroSerializer(registry.client, AVRO)(value, context(topic))

@@ -105,7 +105,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def create(cluster: SecuredCluster, name: str, *replicas: list[int]) -> None:
-    """A topic whose partitions have these replicas, made through a member."""
+    """Create a topic whose partitions have these replicas, through a member."""
     new = NewTopic(name, len(replicas), replica_assignment=list(replicas), config={"min.insync.replicas": "2"})
     admin = admin_of(cluster.member.bootstrap)
     (future,) = admin.create_topics([new]).values()

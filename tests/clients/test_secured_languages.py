@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredWorld]:
 
 
 def words_of(security: Security, *, is_token: bool = False) -> dict[str, Any]:
-    """A client's side of a secured connection, as its program reads it."""
+    """Return a client's side of a secured connection, as its program reads it."""
     found: dict[str, Any] = {"is_token": is_token}
     if "SSL" in security.protocol:
         found["ca"] = str(security.ca)
@@ -84,7 +84,7 @@ def run(client: str, address: str, security: dict[str, Any], mode: str, topic: s
 
 
 def refusal(client: str, address: str, security: dict[str, Any], mode: str = "ping", **options: Any) -> str:
-    """Words of a client that is refused."""
+    """Run a client that is refused, and return its words."""
     with pytest.raises(AssertionError) as failed:
         run(client, address, security, mode, **options)
     return str(failed.value)

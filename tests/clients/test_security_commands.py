@@ -35,7 +35,7 @@ def shell(served: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
 
 
 def alices(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The broker is shared: other tests have users, too."""
+    """Keep what is alice's: the broker is shared, and other tests have users, too."""
     return [one for one in found if one["user"] == "alice"]
 
 

@@ -106,7 +106,7 @@ class Desk:
         self.environment = {**clean_environment(), "PATH": path, "HOME": str(directory)}
 
     def own(self, text: str) -> str:
-        """An example with this desk's ports and paths."""
+        """Put this desk's ports and paths into an example."""
         text = re.sub("|".join(rf"(?<=:){port}\b" for port in PORTS), lambda found: self._ports[found[0]], text)
         return re.sub(r"/etc/tidelog|/run/secrets", str(self.directory), text)
 

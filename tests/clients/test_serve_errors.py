@@ -26,7 +26,7 @@ def serve(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refusal(code: int, *words: str) -> str:
-    """The one line of a broker that does not start."""
+    """Run a broker that does not start, and return its one line."""
     ended = serve(*words)
     assert (ended.returncode, ended.stdout) == (code, "")
     (line,) = ended.stderr.splitlines()

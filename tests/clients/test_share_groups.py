@@ -70,7 +70,7 @@ def configure(broker: BrokerProcess, directory: Path, group: str, **configs: str
 
 
 def produce(broker: BrokerProcess, topic: str, *texts: str) -> None:
-    """One record per text, in a topic of one partition."""
+    """Produce one record per text, to a topic of one partition."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
     for text in texts:
         producer.produce(topic, text.encode(), partition=0)

@@ -53,7 +53,7 @@ class Application:
         self.process.stdin.flush()
 
     def tasks(self) -> list[tuple[str, set[str], set[str]]]:
-        """State, active and standby tasks of each instance that runs."""
+        """Return state, active and standby tasks of each instance that runs."""
         self.say("tasks")
         assert self.process.stdout is not None
         found = []
@@ -68,7 +68,7 @@ class Application:
         return found
 
     def close(self) -> None:
-        """The end of its input ends it."""
+        """End its input, which ends it."""
         self.process.communicate(timeout=TIMEOUT_S)
         assert self.process.returncode == 0
 

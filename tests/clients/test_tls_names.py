@@ -40,7 +40,7 @@ def object_id(text: str) -> bytes:
 
 
 def random_name(rng: random.Random) -> bytes:
-    """A Name in DER form: parts of one or more attributes, values of several types."""
+    """Build a Name in DER form: parts of one or more attributes, values of several types."""
     parts = b""
     for _ in range(rng.randrange(1, 6)):
         attributes = set()
@@ -54,7 +54,7 @@ def random_name(rng: random.Random) -> bytes:
 
 
 def certificate_of(name: bytes) -> bytes:
-    """A certificate with nothing but a subject."""
+    """Build a certificate with nothing but a subject."""
     nothing = der(0x30, b"")
     signed = der(0xA0, der(2, b"\2")) + der(2, b"\1") + nothing + nothing + nothing + name + nothing
     return der(0x30, der(0x30, signed) + nothing + der(3, b"\0"))

@@ -24,7 +24,7 @@ KEPT = r"\* tls_curves: TLS curves \{'(X448|secp521r1)', '(X448|secp521r1)'\} ar
 
 
 def sslyze(address: str, authority: Path) -> str:
-    """Scan an address; what sslyze prints."""
+    """Scan an address, and return what sslyze prints."""
     directory = installed(
         f"sslyze-{VERSION}",
         lambda target: [

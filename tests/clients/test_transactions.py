@@ -26,7 +26,7 @@ def producer_of(broker: BrokerProcess, transactional_id: str, **settings: Any) -
 
 
 def read_committed(broker: BrokerProcess, topic: str, partitions: int = 1) -> list[bytes]:
-    """All values that read_committed sees, up to the last stable offset of each partition."""
+    """Read all values that read_committed sees, up to the last stable offset of each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -128,7 +128,7 @@ def test_an_abandoned_transaction_times_out(broker: BrokerProcess) -> None:
 
 
 def copy_batch(consumer: Consumer, producer: Producer, target: str) -> int:
-    """One transaction of consume, transform and produce; returns how many records it carried."""
+    """Consume, transform and produce within one transaction; returns how many records it carried."""
     messages = [m for m in consumer.consume(50, 0.5) if m.error() is None]
     if not messages:
         return 0

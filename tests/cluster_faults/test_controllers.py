@@ -69,7 +69,7 @@ def test_brokers_restart_one_by_one(mix: str, tmp_path: Path) -> None:
 
 
 def snapshots(cluster: FaultyCluster) -> list[int]:
-    """The offsets of the controller's snapshots."""
+    """Return the offsets of the controller's snapshots."""
     names = cluster.controller.metadata_directory.glob("*-*.checkpoint")
     return sorted(int(path.name.partition("-")[0]) for path in names)
 

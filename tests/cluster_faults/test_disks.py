@@ -137,7 +137,7 @@ class InTwoDirectories(OnSlowDisk):
 
 
 def directory_of(cluster: FaultyCluster, topic: str) -> Path:
-    """The log directory of broker 1 in which partition 0 lies."""
+    """Return the log directory of broker 1 in which partition 0 lies."""
     (found,) = Path(cluster.brokers[1].directory).glob(f"*/{topic}-0")
     return found.parent
 

@@ -38,7 +38,7 @@ def lose_all(cluster: FaultyCluster, topic: str, *, is_clean: bool) -> list[int]
 
 
 def check_offline(cluster: FaultyCluster, topic: str, node_id: int) -> None:
-    """A broker that is back and may not lead shows the partition without a leader."""
+    """Check that a broker which is back and may not lead shows the partition without a leader."""
     bootstrap = cluster.brokers[node_id].bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wait_until(lambda: node_id in admin.list_topics(timeout=WAIT_S).brokers, f"{node_id} is back")

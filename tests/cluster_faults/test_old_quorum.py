@@ -19,7 +19,7 @@ SHORT_SESSIONS = {"broker.session.timeout.ms": "3000"}
 
 
 def create(node: MemberNode, name: str) -> None:
-    """A topic of one replica."""
+    """Create a topic of one replica."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     (future,) = admin.create_topics([NewTopic(name, 1, 1)]).values()
     future.result()

@@ -50,7 +50,7 @@ Pair = tuple[Asked, Asked]
 
 
 def seen(value: Any, name: str = "") -> Any:
-    """The part of an answer that authorization decides: errors, names that are told, bits."""
+    """Keep the part of an answer that authorization decides: errors, names that are told, bits."""
     if isinstance(value, dict):
         kept = {key: seen(item, key) for key, item in value.items() if key not in LEFT_OUT}
         return {key: item for key, item in kept.items() if item is not None}
@@ -66,14 +66,14 @@ def seen(value: Any, name: str = "") -> Any:
 
 
 def without(value: Any, name: str) -> Any:
-    """An answer without any field of a name."""
+    """Leave any field of a name out of an answer."""
     if isinstance(value, dict):
         return {key: without(item, name) for key, item in value.items() if key != name}
     return [without(item, name) for item in value] if isinstance(value, list) else value
 
 
 def refusals(value: Any) -> set[int]:
-    """Every code of an answer that says that something may not be done."""
+    """Collect every code of an answer that says that something may not be done."""
     if isinstance(value, dict):
         return set().union(*map(refusals, value.values()))
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def askings(generator: random.Random) -> Iterator[Asking]:
 
 
 def random_names(generator: random.Random) -> list[Names]:
-    """One to three topics, in half of the questions with a group and a transactional id each."""
+    """Draw one to three topics, in half of the questions with a group and a transactional id each."""
     topics = generator.sample((*TOPICS, *MISSING), generator.choices((1, 2, 3), (5, 3, 2))[0])
     group, transaction = generator.choice(GROUPS), generator.choice(TRANSACTIONS)
     found = []
@@ -132,7 +132,7 @@ def test_the_same_is_refused_and_hidden(brokers: Pair) -> None:
 
 
 def compare(brokers: Pair, client: tuple[str, str], asking: Asking, version: int, names: list[Names]) -> list[str]:
-    """Differences between both brokers' answers that last."""
+    """Return the differences between both brokers' answers that last."""
     deadline = time.monotonic() + SETTLED_S
     while True:
         answers = [seen(asked.ask(client, asking, version, names)) for asked in brokers]

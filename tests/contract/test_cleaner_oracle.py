@@ -48,7 +48,7 @@ Headers = list[tuple[str, str | bytes | None]] | None
 
 
 def produce(bootstrap: str) -> None:
-    """Several MiB over 300 keys: every codec, tombstones, headers, committed and aborted transactions."""
+    """Produce several MiB over 300 keys: every codec, tombstones, headers, committed and aborted transactions."""
     rng = random.Random(7)
     for round_number in range(3):
         for codec in CODECS:
@@ -109,7 +109,7 @@ def wait_until_cleaned(data: Path, end: int) -> None:
 
 
 def load(directory: Path, end: int) -> tuple[list[Record], list[Record]]:
-    """Data and control records of the closed segments below ``end``."""
+    """Return data and control records of the closed segments below ``end``."""
     log = load_log(request_for(directory))
     try:
         return tuple([r for r in records_of(log, control=c) if r.offset < end] for c in (False, True))  # type: ignore[return-value]

@@ -31,7 +31,7 @@ OF_QUORUM = {cls.__name__ for cls in SCHEMAS.values() if cls.__module__ == contr
 
 @cache
 def definitions() -> dict[str, Definition]:
-    """The definitions of record keys and values by name."""
+    """Read the definitions of record keys and values, by name."""
     found = {}
     directory = Path(kafka_jars.broker_classpath().removesuffix("/*"))
     for jar_path in (

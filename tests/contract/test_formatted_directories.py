@@ -17,13 +17,13 @@ UUID_BYTES = 16
 
 
 def facts(directory: Path) -> dict[str, str]:
-    """The lines of a directory's meta.properties."""
+    """Read the lines of a directory's meta.properties."""
     lines = (directory / "meta.properties").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 
 def feature_levels(directory: Path) -> list[bytes | None]:
-    """The values of the records that a new cluster begins with."""
+    """Return the values of the records that a new cluster begins with."""
     batches = iter_batches((directory / BOOTSTRAP_CHECKPOINT).read_bytes())
     return [
         record.value for batch in batches if isinstance(batch, RecordBatch) and not batch.is_control for record in batch

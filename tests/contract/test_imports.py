@@ -38,7 +38,7 @@ for name in sys.argv[1:]:
 
 
 def modules() -> list[str]:
-    """Every module, by the name it is imported by."""
+    """List every module, by the name it is imported by."""
     found = []
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -52,7 +52,7 @@ def number_of(value: bytes) -> int:
 
 
 def produce(bootstrap: str, done: threading.Event) -> None:
-    """Numbered records, in transactions every tenth of which is aborted and sent again."""
+    """Produce numbered records, in transactions every tenth of which is aborted and sent again."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer", "linger.ms": 5})
     producer.init_transactions(60)
     try:
@@ -75,7 +75,7 @@ def numbers_of(path: Path) -> list[int]:
 
 
 def read_while(path: Path, done: threading.Event) -> list[list[int]]:
-    """Scan again and again until ``done``, and once more. Records may go before their file is opened."""
+    """Read again and again until ``done``, and once more. Records may go before their file is opened."""
     found: list[list[int]] = []
     is_last = False
     while not is_last:

@@ -83,7 +83,7 @@ class Written:
 
 
 def adopt(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``tidelog adopt`` as a user runs it."""
+    """Run ``tidelog adopt`` as a user does."""
     return run_tidelog(["adopt", *map(str, arguments)])
 
 
@@ -258,7 +258,7 @@ def test_adopted_directories_are_served(source: Source, tmp_path: Path) -> None:
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of every file: what must not change."""
+    """Note size and time of every file: what must not change."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
@@ -290,7 +290,7 @@ def assert_served(bootstrap: str, source: Source) -> None:
 
 
 def assert_offsets_and_transactions(bootstrap: str, source: Source) -> None:
-    """The group goes on where it was; the open transaction is ended by its owner, and new ones work."""
+    """Check that the group goes on where it was, and that transactions work: the open one is ended by its owner."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     committed: list[Any] = source.samples.committed_offsets()
     found: list[Any] = consumer.committed([TopicPartition(p.topic, p.partition) for p in committed], timeout=30)
@@ -368,7 +368,7 @@ def test_linked_files_leave_the_source_whole(kafka_4: tuple[dict[str, Source], W
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file, whole."""
+    """Read every file, whole."""
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
@@ -411,7 +411,7 @@ def test_dump_log_segments_has_no_complaint(tidelog_files: tuple[Path, Picture, 
 
 
 def gaps(printed: str) -> set[tuple[str, int, int]]:
-    """(file, offset, next offset) under "Non-consecutive offsets in FILE", but for two that are none.
+    """Return (file, offset, next offset) under "Non-consecutive offsets in FILE", but for two that are none.
 
     The tool of 4.3.1 complains of Kafka's own files too: of each that does not begin with offset 0 ("-1 is followed by
     402"), and of every offset that compaction removed.

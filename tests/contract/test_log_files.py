@@ -22,7 +22,7 @@ DUMP_CLASS = {KAFKA_3: "kafka.tools.DumpLogSegments", KAFKA_4: "org.apache.kafka
 
 
 def write_log(directory: Path) -> UnifiedLog:
-    """Plain, compressed, idempotent and transactional batches over several segments, closed."""
+    """Write plain, compressed, idempotent and transactional batches over several segments of a log, and close it."""
     bench = LogBench(str(directory), segment_bytes=8000, index_interval_bytes=300)
     log = bench.open()
     for number in range(40):

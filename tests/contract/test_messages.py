@@ -40,7 +40,7 @@ Definition = dict[str, Any]
 
 @cache
 def definitions(kafka_version: str) -> dict[str, Definition]:
-    """The definitions in a jar by message name."""
+    """Read the definitions in a jar, by message name."""
     found = {}
     with zipfile.ZipFile(kafka_jars.clients_jar(kafka_version)) as jar:
         for name in jar.namelist():
@@ -52,7 +52,7 @@ def definitions(kafka_version: str) -> dict[str, Definition]:
 
 
 def valid_versions(name: str, kafka_version: str) -> VersionRange:
-    """The versions a jar defines, without one that Kafka 3.9 marks as unstable: 4.x changed those at will."""
+    """Return the versions a jar defines, without one that Kafka 3.9 marks as unstable: 4.x changed those at will."""
     declared = version_range(definitions(kafka_version)[name]["validVersions"])
     request = definitions(kafka_version).get(name.replace("Response", "Request"), {})
     if kafka_version == kafka_jars.KAFKA_3 and request.get("latestVersionUnstable"):
@@ -66,7 +66,7 @@ def snake_case(name: str) -> str:
 
 
 def defined_fields(definition: Definition, version: int) -> list[WireField]:
-    """Kafka's fields of a message at a version."""
+    """List Kafka's fields of a message at a version."""
     common = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", [])}
     flexible = _has(definition["flexibleVersions"], version)
     return list(_walk_defined(definition["fields"], "", version, flexible, common))
@@ -108,7 +108,7 @@ def _defined_default(field: Definition, kind: str, nullable: bool) -> Any:
 
 
 def declared_fields(cls: type[Message], version: int) -> list[WireField]:
-    """Our fields of a message at a version."""
+    """List our fields of a message at a version."""
     return list(_walk_declared(cls, "", version, cls.FLEXIBLE.has(version)))
 
 

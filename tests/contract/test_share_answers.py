@@ -43,7 +43,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
 
 
 def spread(answer: Any) -> Any:
-    """The answer with acquired records one by one: into which runs they are put is the broker's choice."""
+    """Show acquired records one by one: into which runs they are put is the broker's choice."""
     if isinstance(answer, list):
         return [spread(each) for each in answer]
     if not isinstance(answer, dict):

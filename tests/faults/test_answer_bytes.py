@@ -88,7 +88,7 @@ class World:
         self.make_group(ApiKey(api_key).name)
 
     def answer(self, sent: bytes) -> bytes:
-        """The frame that answers a request, without its records that stand in files."""
+        """Return the frame that answers a request, without its records that stand in files."""
         answers: list[Any] = []
         answer = self.dispatcher.dispatch(self.data.context(0), memoryview(bytearray(sent)))
         if isinstance(answer, Pending):
@@ -108,7 +108,7 @@ class World:
         return joined
 
     def ask(self, request: Message, version: int, response: type[Message]) -> Any:
-        """The answer, decoded."""
+        """Return the answer, decoded."""
         skipped = 8 + (response_header_version(ApiKey(request.API_KEY), version) >= 1)
         return response.decode(memoryview(self.answer(frame(request, version)))[skipped:], version)
 

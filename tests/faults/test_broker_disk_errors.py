@@ -79,7 +79,7 @@ class World:
         manager.checkpoint_high_watermarks()
 
     def check_after_a_kill(self) -> None:
-        """Everything acknowledged is there on a disk that works."""
+        """Check that everything acknowledged is there on a disk that works."""
         with suppress(KafkaStorageError):
             self.data.broker.controller.close()
         self.disk.kill()

@@ -29,7 +29,7 @@ GROUPS = 3
 
 
 def fill(directory: Path) -> UnifiedLog:
-    """Three groups of dirty segments with aborted transactions, tombstones and codecs."""
+    """Write three groups of dirty segments with aborted transactions, tombstones and codecs."""
     log = open_log(directory, CONFIG)
     writer = LogWriter(log)
     for number in range(8):

@@ -37,7 +37,7 @@ class Model:
         self.values: dict[int, bytes] = {}
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report of the producer."""
+        """Note a record that the producer's delivery report names."""
         assert error is None, error
         offset, key, value = message.offset(), message.key(), message.value()
         assert offset is not None

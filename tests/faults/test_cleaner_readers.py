@@ -18,7 +18,7 @@ READERS = 3
 
 
 def fetch(log: UnifiedLog, offset: int) -> list[Record]:
-    """One fetch as a consumer has it, through the promised slice."""
+    """Fetch once as a consumer does, through the promised slice."""
     found = log.read(offset, 1 << 16, isolation=FetchIsolation.LOG_END, min_one_message=True).records
     if isinstance(found, bytes):
         return [record for batch in iter_batches(found) for record in batch.records()]

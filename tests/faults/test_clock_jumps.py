@@ -74,7 +74,7 @@ class WrongClock:
 
 
 def step_ms(random: Random) -> float:
-    """Mostly seconds, sometimes long enough for what expires."""
+    """Draw a step: mostly seconds, sometimes long enough for what expires."""
     return random.choice((500.0, 3000.0, 7000.0, 20_000.0, 5 * MINUTE_MS, 20 * MINUTE_MS))
 
 
@@ -249,14 +249,14 @@ class LogWorld:
         self.cleaner = LogCleanerManager(lambda: [self.logs["compacted"]], OsFileSystem(), time)
 
     def write(self, truth_ms: int, producer_id: int, sequence: int) -> None:
-        """One record by the client's clock, which is right, into each log."""
+        """Write one record by the client's clock, which is right, into each log."""
         data = producer_batch(sequence, producer_id=producer_id, timestamp=truth_ms)
         append(self.logs["kept"], data)
         append(self.logs["compacted"], batch(timestamp=truth_ms))
         append(self.logs["timeless"], batch(timestamp=-1))
 
     def run_jobs(self) -> tuple[int, int]:
-        """Retention and the cleaner's choice: the log start, and where the uncleanable begins."""
+        """Run retention and the cleaner's choice. Returns the log start, and where the uncleanable begins."""
         self.manager.run_retention(self.time.milliseconds())
         self.cleaner.grab_filthiest()
         limit = self.cleaner.measure(self.logs["compacted"]).first_uncleanable_offset

@@ -40,7 +40,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]
 
 
 def ask(broker: TidelogProcess, frame: bytes) -> bytes | None:
-    """The response without its correlation id; None where the broker closes the connection."""
+    """Return the response without its correlation id; None where the broker closes the connection."""
     with raw_client.connect(broker.port) as connection:
         connection.settimeout(WAIT_S)
         try:

@@ -90,7 +90,7 @@ class Bench:
     # ---- changes
 
     def delete(self) -> None:
-        """First its holders are told that the topic goes, as a broker does."""
+        """Delete the log; first its holders are told that the topic goes, as a broker does."""
         self.is_wanted = False
         assert self.manager.delete_log(PARTITION) or not self.is_made
 
@@ -103,7 +103,7 @@ class Bench:
     # ---- what must hold
 
     def check(self, *, is_there: bool) -> None:
-        """Nothing is offline, the new log is whole and alone in its directory, also after a kill."""
+        """Check that nothing is offline, and the new log whole and alone in its directory, also after a kill."""
         failure = self.manager.directories[0].state.failure
         assert failure is None, failure
         for error in self.errors:
@@ -140,7 +140,7 @@ Job = Callable[[Bench], object]
 
 
 def retention(bench: Bench) -> object:
-    """A round has looked the log up already."""
+    """Remove old segments in a round that has looked the log up already."""
     log = bench.manager._retain(PARTITION, bench.entry, bench.time.milliseconds())
     return remove_old_segments(bench.manager, {} if log is None else {PARTITION: log})
 
@@ -205,12 +205,12 @@ def opening(bench: Bench) -> None:
 
 
 def opening_or_making(bench: Bench) -> None:
-    """The first request to a partition, in a thread."""
+    """Send the first request to a partition, in a thread."""
     bench.manager.get_or_create_log(PARTITION, OLD_ID, bench.config, is_wanted=lambda: bench.is_wanted)
 
 
 def leave_unmade(bench: Bench) -> None:
-    """The topic has a partition whose log no request has touched."""
+    """Leave the topic with a partition whose log no request has touched."""
     bench.delete()
     bench.manager.environment.deletions.run(everything=True)
     bench.is_made, bench.is_wanted, bench._log = False, True, None
@@ -230,13 +230,13 @@ def age_and_restart(bench: Bench) -> None:
 
 
 def restart(bench: Bench) -> None:
-    """No log is open."""
+    """Restart: no log is open."""
     bench.manager.shutdown()
     bench.manager, bench._log = bench.new_manager(), None
 
 
 def restart_and_open(bench: Bench) -> None:
-    """The log is open, its files are not."""
+    """Restart and open the log, whose files are not open."""
     restart(bench)
     bench.manager.get_log(PARTITION)
 
@@ -275,7 +275,7 @@ JOBS: list[tuple[Callable[[Bench], object], Job]] = [
 
 
 def run_interleaved(bench: Bench, job: Job, at: int, change: Callable[[], None]) -> bool:
-    """The job, with the change at its call ``at``, before it when that is -1; whether it made so many calls."""
+    """Run the job, with the change at its call ``at`` (-1: before it). Returns whether it made so many calls."""
     bench.hold()
     bench.file_system.arm(at, change)
     if at < 0:

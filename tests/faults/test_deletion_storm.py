@@ -43,7 +43,7 @@ OVERRIDES = {
 
 
 def storm(broker: TidelogProcess) -> Counter[tuple[str, int]]:
-    """The answers of all workers, by what was asked."""
+    """Run all workers, and count their answers by what was asked."""
     deadline = time.monotonic() + SECONDS
     workers = [Worker(broker.port, SEED * 1000 + number, deadline) for number in range(WORKERS)]
     readers = [PipelineReader(str(broker.data_directory), SEED * 1000 + number, deadline) for number in range(2)]
@@ -71,7 +71,7 @@ def storm(broker: TidelogProcess) -> Counter[tuple[str, int]]:
 
 
 def offline(port: int) -> list[int]:
-    """The error codes of the log directories."""
+    """Return the error codes of the log directories."""
     with raw_client.connect(port) as connection:
         connection.sendall(raw_client.frame(35, 1, 1, DescribeLogDirsRequest(topics=None).encode(1)))
         answer = DescribeLogDirsResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 1)
@@ -79,7 +79,7 @@ def offline(port: int) -> list[int]:
 
 
 def partition_directories(broker: TidelogProcess) -> list[str]:
-    """Names of all directories but the metadata log's, which is never deleted."""
+    """List the names of all directories but the metadata log's, which is never deleted."""
     return sorted(
         path.name for path in broker.data_directory.iterdir() if path.is_dir() and path.name != METADATA_DIRECTORY
     )

@@ -42,7 +42,7 @@ class TwoDisks:
         self.data.log_manager.directories[1].state.mark_offline(KafkaStorageError("gone"))
 
     def shown(self) -> list[str]:
-        """The partition directories on both disks."""
+        """List the partition directories on both disks."""
         return sorted(path.name for disk in (self.first, self.second) for path in disk.glob("[!_]*-[0-9]"))
 
 

@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 def recovery(bench: Bench) -> None:
-    """A start after a kill."""
+    """Start as after a kill."""
     bench.manager, bench._log = bench.new_manager(), None
     bench.manager.get_log(PARTITION)
 
@@ -80,7 +80,7 @@ def new_bench(directory: Path) -> tuple[Bench, FaultyFileSystem]:
 
 
 def run_with_failure(bench: Bench, disk: FaultyFileSystem, job: Job, at: int, code: int) -> Outcome | None:
-    """The job, whose call ``at`` fails; None where it makes fewer calls."""
+    """Run the job, whose call ``at`` fails; returns None where it makes fewer calls."""
     bench.hold()
     disk.counts_reads = True
     begin = len(disk.calls)
@@ -105,14 +105,14 @@ def calls_of(directory: Path, prepare: Callable[[Bench], object], job: Job) -> i
 
 
 def chosen(calls: range, seed: str) -> Sequence[int]:
-    """The calls that are made to fail: some of them, drawn by ``TIDELOG_DISK_SEED``, or all of them."""
+    """Choose the calls that are made to fail: some of them, drawn by ``TIDELOG_DISK_SEED``, or all of them."""
     if ALL:
         return calls
     return sorted(random.Random(f"{SEED} {seed}").sample(calls, min(SAMPLE, len(calls))))
 
 
 def may_be_missing(job: Job) -> set[int]:
-    """Offsets that the job may take away, or not."""
+    """Return the offsets that the job may take away, or not."""
     if job in (retention, deletions):
         return set(range(END))
     if job is truncation:
@@ -125,7 +125,7 @@ def may_be_missing(job: Job) -> set[int]:
 
 
 def check_records(log: UnifiedLog, job: Job, later: dict[int, bytes]) -> None:
-    """All records that were acknowledged and not taken away are there, each at its offset."""
+    """Check that all records that were acknowledged and not taken away are there, each at its offset."""
     found = values(log, log.log_start_offset)
     original: dict[int, bytes | None] = {offset: b"v%d" % offset for offset in range(OLD_RECORDS)}
     original[OLD_RECORDS] = b"value"
@@ -147,7 +147,7 @@ def append_later(bench: Bench) -> dict[int, bytes]:
 
 
 def check_served(bench: Bench, job: Job, outcome: Outcome) -> dict[int, bytes]:
-    """The process that met the error: offline after a failed sync alone, else it serves what was acknowledged."""
+    """Check the process that met the error: offline after a failed sync alone, else it serves what was acknowledged."""
     failure = bench.manager.directories[0].state.failure
     assert (failure is None) or outcome.operation == "sync", failure
     later = append_later(bench)
@@ -164,7 +164,7 @@ def check_served(bench: Bench, job: Job, outcome: Outcome) -> dict[int, bytes]:
 
 
 def check_next_start(bench: Bench, job: Job, later: dict[int, bytes]) -> None:
-    """The next process, on a disk that works."""
+    """Check the next process, on a disk that works."""
     again = bench.new_manager(OsFileSystem())
     assert not again.refused
     log = again.get_log(PARTITION)

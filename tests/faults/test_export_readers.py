@@ -56,7 +56,7 @@ class Seen:
         return Counter(itertools.chain.from_iterable(self.rows.values()))
 
     def check_later(self) -> None:
-        """A reader that had listed, measured or planned the files then, and reads them now."""
+        """Check a reader that had listed, measured or planned the files then, and reads them now."""
         for path, rows in self.rows.items():
             content = path.read_bytes()
             assert rows_of(pq.ParquetFile(pa.BufferReader(content[: self.sizes[path]]))) == rows, "of the size it had"
@@ -166,7 +166,7 @@ def test_readers_of_every_moment(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 
 def killed_at(step: int) -> Callable[[], None]:
-    """Kills the run before or after one of its steps."""
+    """Return a function that kills the run before or after one of its steps."""
     steps = itertools.count()
 
     def look() -> None:

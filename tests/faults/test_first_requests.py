@@ -24,7 +24,7 @@ TRIES = 2
 
 
 def slow_first_requests(directory: Path) -> dict[str, float]:
-    """CPU seconds of the turns over the limit, by API."""
+    """Measure the CPU seconds of the turns over the limit, by API."""
     slow = {}
     with TidelogProcess(directory, {"auto.create.topics.enable": "false"}) as broker:
         prepare(broker.port, partitions=100)

@@ -144,7 +144,7 @@ class Following:
         self._reading.join(LIMIT_S)
 
     def workers(self) -> list[int]:
-        """The Python workers below the process."""
+        """List the Python workers below the process."""
         parents, found = [self.process.pid], list[int]()
         while parents:
             children = [int(one) for parent in parents for one in _children(parent)]

@@ -222,7 +222,7 @@ class Walk:
             self.committed[topic] = committed
 
     def alter(self) -> None:
-        """Config changes that are refused change nothing; those that are not hold over restarts."""
+        """Change a config: a change that is refused changes nothing; one that is not holds over restarts."""
         topic, text = self.chance.choice(list(self.records)), str(self.chance.randrange(10**8, 10**9))
         code = alter_config(self.small.port, topic, "max.compaction.lag.ms", text)
         if code == 0:
@@ -239,7 +239,7 @@ class Walk:
         self.small.process.start()
 
     def check(self) -> None:
-        """Everything acknowledged is readable now, however full the disk is."""
+        """Check that everything acknowledged is readable now, however full the disk is."""
         for topic, values in self.records.items():
             first = self.starts[topic]
             found = fetch_values(self.small.port, topic, first)
@@ -250,7 +250,7 @@ class Walk:
             assert {offset: found.get(offset) for offset in expected} == expected, topic
 
     def check_indices(self) -> None:
-        """Every acknowledged record of an indexed topic is found by its key."""
+        """Check that every acknowledged record of an indexed topic is found by its key."""
         for topic in self.indexed & self.records.keys():
             url = f"http://127.0.0.1:{self.small.admin_port}/topics/{topic}/records?key=k&max=999999&wait=true"
             with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:

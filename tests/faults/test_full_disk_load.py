@@ -44,7 +44,7 @@ def picture_of(log: UnifiedLog) -> Picture:
 
 
 def fill(log: UnifiedLog, chance: random.Random) -> None:
-    """Plain records, idempotent ones, transactions that commit and abort, in several leader epochs."""
+    """Append plain records, idempotent ones, and transactions that commit and abort, in several leader epochs."""
     epoch, sequences = 0, {7: 0, 8: 0}
     for _ in range(chance.randrange(20, 60)):
         epoch += chance.random() < 0.1
@@ -70,7 +70,7 @@ def damage(directory: Path, chance: random.Random) -> None:
 
 
 def crashed_log(root: Path, chance: random.Random) -> tuple[Path, int]:
-    """A directory as a kill leaves it, damaged, and the recovery point it is to be loaded with."""
+    """Make a directory as a kill leaves it, damaged. Returns it, and the recovery point it is to be loaded with."""
     origin = root / "origin"
     origin.mkdir()
     bench = LogBench(str(origin), **SMALL)

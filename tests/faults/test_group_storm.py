@@ -102,7 +102,7 @@ class ClassicClient:
             self.fenced = True
 
     def die(self) -> None:
-        """Its connection closes."""
+        """Close its connection."""
         for waiting in (self._joining, self._syncing):
             if waiting is not None:
                 waiting.abandon()
@@ -146,7 +146,7 @@ class ConsumerClient:
             self.owned = {bytes(t.topic_id): t.partitions for t in answer.assignment.topic_partitions}
 
     def die(self) -> None:
-        """It falls silent."""
+        """Fall silent."""
 
     def leave(self) -> None:
         request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=self.name, member_epoch=-1)
@@ -157,7 +157,7 @@ class ConsumerClient:
 
 
 def storm(world: GroupWorld, clients: list[Any], make: Any, check: Any, seed: int) -> None:
-    """A member leaves, dies or joins every step; all others go on. Then a quiet time."""
+    """Have a member leave, die or join at every step, while all others go on. Then let a quiet time pass."""
     choose = random.Random(seed)
     for _ in range(STORM_STEPS):
         victim = choose.randrange(len(clients))

@@ -117,7 +117,7 @@ class Trial:
         assert self.log.is_serving
 
     def look_up(self) -> None:
-        """Raises IndexDamagedError, KafkaStorageError."""
+        """Compare look-ups with the records. Raises IndexDamagedError, KafkaStorageError."""
         start = self.log.log_start_offset
         for query in QUERIES:
             if (query.key is None and query.tag is None) or (query.key or query.tag) == b"missing":

@@ -30,7 +30,7 @@ WATCHED = ("pwrite", "write", "posix_fallocate", "ftruncate", "replace", "rename
 
 
 def put_batch(log: UnifiedLog, number: int) -> list[Record]:
-    """Three records whose keys collide, one of them with a tag."""
+    """Append three records whose keys collide, one of them with a tag."""
     records = [
         Record(i, NOW_MS + 1000 * number + i, KEYS[(number + i) % len(KEYS)], b"%d" % number, tags)
         for i, tags in enumerate(((("kind", b"paid"),), (), (("kind", b"Aa"),)))

@@ -20,7 +20,7 @@ GAP_ENDS_AT = 12
 
 
 def compact_once(directory: Path, *, first_keys: tuple[bytes, ...]) -> dict[int, bytes | None]:
-    """Two segments with offsets 10 and 11 missing between them, synced and closed; what is left by offset.
+    """Write two closed segments with offsets 10 and 11 missing between them; returns what is left by offset.
 
     The batches before the gap hold ``first_keys``, one each; a key that comes twice leaves a hole among them.
     """
@@ -89,8 +89,7 @@ def segments_lost_below(directory: Path, end: int, kept: int) -> None:
 
 
 def five_segments(directory: Path) -> list[int]:
-    """Five closed segments and an empty one; returns their base offsets. Of the first three only the second is whole
-    then."""
+    """Write five closed segments and an empty one, and lose the first and the third. Returns their base offsets."""
     log = open_log(directory, DELETE)
     writer = LogWriter(log)
     for _ in range(5):

@@ -36,7 +36,7 @@ def value_of(offset: int) -> bytes:
 
 
 def run_appends(log: UnifiedLog, acknowledged: dict[int, bytes], *, flush_each: bool = False) -> None:
-    """Appends with rolls, flushes and a truncation of nothing; what returned is acknowledged."""
+    """Append, with rolls, flushes and a truncation of nothing; what returned is acknowledged."""
     for number in range(30):
         offset = log.log_end_offset
         append(log, batch(1, value=value_of(offset), timestamp=NOW_MS + number))
@@ -54,7 +54,7 @@ def steps_of_appends(tmp_path: Path, *, flush_each: bool = False) -> int:
 
 
 def assert_log_serves(bench: LogBench, acknowledged: dict[int, bytes], *, recovery_point: int = 0) -> UnifiedLog:
-    """I1 to I3: everything acknowledged is there with its bytes, offsets have no gap, the directory is in order."""
+    """Check I1 to I3: what was acknowledged is there with its bytes, offsets have no gap, the files are in order."""
     log = bench.open(recovery_point=recovery_point)
     found = values(log)
     assert {offset: found.get(offset) for offset in acknowledged} == acknowledged
@@ -153,7 +153,7 @@ def test_kill_during_recovery_converges(tmp_path: Path) -> None:
 
 
 def cleaned(log: UnifiedLog, sources: list[LogSegment]) -> list[LogSegment]:
-    """Two ``.cleaned`` segments that hold every second record of ``sources``."""
+    """Write two ``.cleaned`` segments that hold every second record of ``sources``."""
     environment = (log.environment.file_system, log.environment.time)
     copies = []
     for group in (sources[:2], sources[2:]):
@@ -176,7 +176,7 @@ def swap(bench: LogBench) -> None:
 
 
 def prepared(directory: Path) -> Path:
-    """A compacted log of several segments, closed."""
+    """Write a compacted log of several segments, and close it."""
     directory.mkdir()
     log = LogBench(str(directory), **SMALL, cleanup_policy="compact").open()
     run_appends(log, {})

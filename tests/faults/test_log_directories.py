@@ -16,7 +16,7 @@ from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, 
 
 
 def directories(port: int) -> dict[str, tuple[int, set[int]]]:
-    """Path -> (error code, partitions there), as DescribeLogDirs tells."""
+    """Ask DescribeLogDirs: path -> (error code, partitions there)."""
     with raw_client.connect(port) as connection:
         connection.sendall(raw_client.frame(35, 1, 1, DescribeLogDirsRequest(topics=None).encode(1)))
         answer = DescribeLogDirsResponse.decode(memoryview(raw_client.receive_frame(connection))[4:], 1)

@@ -75,14 +75,14 @@ class Producer(threading.Thread):
                 self.sequence += 1
 
     def next_round(self, port: int) -> Producer:
-        """A thread runs once; what it knows goes on in another."""
+        """Return another thread that goes on with what this one knows: a thread runs once."""
         successor = Producer(self.number)
         successor.sequence, successor.acknowledged, successor.port = self.sequence, self.acknowledged, port
         return successor
 
 
 def read_all(port: int) -> dict[int, bytes]:
-    """Offset -> value of every record. Fails on a gap, a repetition, a wrong CRC."""
+    """Read every record: offset -> value. Fails on a gap, a repetition, a wrong CRC."""
     found: dict[int, bytes] = {}
     with raw_client.connect(port) as connection:
         while True:
@@ -117,7 +117,7 @@ def verify(found: dict[int, bytes], producers: list[Producer]) -> None:
 
 
 def kill_while_recovering(broker: TidelogProcess, delay_s: float) -> None:
-    """F3: start, and kill before or after it is ready."""
+    """Start, and kill before or after it is ready (F3)."""
 
     def kill() -> None:
         if broker.process is not None:

@@ -32,7 +32,7 @@ def value_of(offset: int) -> bytes:
 
 
 def old_log(directory: Path, magic: int, codec: CompressionType, sets: int = 60) -> tuple[LogBench, UnifiedLog, int]:
-    """Message sets of three in a topic of that format; returns its end too."""
+    """Write message sets of three to a topic of that format; returns its end too."""
     version = "0.9.0" if magic == 0 else "0.10.2"
     bench = LogBench(str(directory), **SETTINGS, message_format_version=version)
     log = bench.open()

@@ -32,7 +32,7 @@ class Producers:
         self.sent: Sent = {producer: deque(maxlen=BATCHES_TO_RETAIN) for producer in PRODUCERS}
 
     def send(self, log: UnifiedLog) -> None:
-        """One batch of one of them, or of a producer without an id."""
+        """Send one batch of one of them, or of a producer without an id."""
         chance = self._chance
         if chance.random() < 0.1:
             append(log, batch(chance.randint(1, 3)))
@@ -48,7 +48,7 @@ class Producers:
         self.sent[producer].append((sequence, count, info.first_offset))
 
     def forget_from(self, offset: int) -> None:
-        """A truncation took these batches: they are sent again later, as new ones."""
+        """Forget the batches that a truncation took: they are sent again later, as new ones."""
         for producer, sent in self.sent.items():
             while sent and sent[-1][2] + sent[-1][1] > offset:
                 self._next[producer] = sent.pop()[0]

@@ -100,14 +100,14 @@ def of_lowest_priority() -> Iterator[None]:
 
 
 def described(waits_ms: list[float]) -> str:
-    """Round trips as numbers to read."""
+    """Describe round trips as numbers to read."""
     ordered = sorted(waits_ms)
     median, late = (ordered[len(ordered) * share // 100] for share in (50, 99))
     return f"{len(ordered)} round trips, median {median:.1f} ms, 99 % {late:.1f} ms"
 
 
 def stranger(port: int, number: int) -> socket.socket:
-    """A connection from one of many addresses."""
+    """Connect from one of many addresses."""
     return socket.create_connection(
         ("127.0.0.1", port), STATE_LIMIT_S, source_address=(f"127.0.1.{number % 200 + 1}", 0)
     )

@@ -74,7 +74,7 @@ def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogPro
 
 
 def files_of_deleted(broker: TidelogProcess) -> int:
-    """Descriptors and directories of deleted partitions."""
+    """Count descriptors and directories of deleted partitions."""
     held = 0
     for link in Path(f"/proc/{broker.pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed just now
@@ -186,7 +186,7 @@ def test_a_flood_of_admin_connections_costs_others_nothing(
 
 
 def status_of(address: tuple[str, int], path: str) -> int:
-    """The status of a GET."""
+    """Return the status of a GET."""
     connection = http.client.HTTPConnection(*address, timeout=raw_client.TIMEOUT_S)
     try:
         connection.request("GET", path)

@@ -33,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]
 
 
 def large_request(size: int, correlation_id: int) -> bytes:
-    """Produce of so many bytes into a topic that is not there: it is answered without a look at them."""
+    """Encode a produce of so many bytes into a topic that is not there: it is answered without a look at them."""
     partition = PartitionProduceData(index=0, records=memoryview(bytes(size)))
     topic = TopicProduceData(name="missing", partition_data=[partition])
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
@@ -41,7 +41,7 @@ def large_request(size: int, correlation_id: int) -> bytes:
 
 
 def send_what_is_taken(connection: socket.socket, data: memoryview) -> memoryview:
-    """Returns the rest, once the broker takes nothing for a while."""
+    """Send, and return the rest once the broker takes nothing for a while."""
     connection.settimeout(0.2)
     with suppress(TimeoutError):
         while data:

@@ -141,7 +141,7 @@ def test_an_idle_connection_is_closed(broker: TidelogProcess) -> None:
 
 
 def open_sockets(broker: TidelogProcess) -> int:
-    """Established connections to the broker's port, as the kernel lists them from the broker's side."""
+    """Count established connections to the broker's port, as the kernel lists them from the broker's side."""
     port = f":{broker.port:04X}"
     rows = [line.split() for line in Path(f"/proc/{broker.pid}/net/tcp").read_text().splitlines()[1:]]
     return sum(1 for row in rows if row[1].endswith(port) and row[3] == "01")

@@ -11,7 +11,7 @@ from tests.support.turns import longest_turn_cpu_s, metrics_of
 
 
 def metadata_of(names: int) -> bytes:
-    """Metadata v1 that names so many topics of which there is none."""
+    """Encode a Metadata v1 that names so many topics of which there is none."""
     body = struct.pack(">i", names) + b"".join(struct.pack(">h10s", 10, b"%010d" % name) for name in range(names))
     return raw_client.frame(3, 1, 1, body)
 

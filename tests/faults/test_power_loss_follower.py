@@ -50,7 +50,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _within_cuts(steps: list[Step]) -> Iterator[int]:
-    """The moments of cuts, and those of retention: each loses several names."""
+    """Yield the moments of cuts, and those of retention: each loses several names."""
     is_within = False
     for point, step in enumerate(steps, 1):
         if step.operation == "N":

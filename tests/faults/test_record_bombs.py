@@ -56,7 +56,7 @@ def zstd_bomb() -> bytes:
 
 
 def zstd_claim() -> bytes:
-    """Declares 4 GiB in one segment, so that the window, too, is 4 GiB."""
+    """Build a frame that declares 4 GiB in one segment, so that the window, too, is 4 GiB."""
     return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 4 * GIBIBYTE) + b"\x01\x00\x00"
 
 
@@ -71,7 +71,7 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
 
 
 def batch_around(name: str) -> bytearray:
-    """A batch with a good header and checksum whose records section is the bomb."""
+    """Build a batch with a good header and checksum whose records section is the bomb."""
     codec, bomb = BOMBS[name]
     batch = build_batch([Record(0, NOW_MS, b"k", b"v")])[:61] + bomb()
     struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)

@@ -153,7 +153,7 @@ def test_large_requests_that_wait_for_others_hold_up_no_large_one(
 
 
 def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:
-    """Requests that create these topics and delete them, with their versions."""
+    """Return requests that create these topics and delete them, with their versions."""
     topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in names]
     return [
         (CreateTopicsRequest(topics=topics), 7),
@@ -162,7 +162,7 @@ def creation_and_deletion(names: list[str]) -> list[tuple[Message, int]]:
 
 
 def fetch_of(count: int, **fields: Any) -> bytes:
-    """A fetch of the wide topic's first partitions that does not wait."""
+    """Encode a fetch of the wide topic's first partitions that does not wait."""
     partitions = [FetchPartition(partition=number, partition_max_bytes=1000) for number in range(count)]
     topics = [FetchTopic(topic="wide", partitions=partitions)] if count else []
     return frame(FetchRequest(max_wait_ms=0, max_bytes=1 << 20, topics=topics, **fields), 12)

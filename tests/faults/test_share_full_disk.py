@@ -48,7 +48,7 @@ class SharedTopic:
             assert produced(process.port, "t", b"%d" % number) == (0, number)
 
     def member(self, client: Client, name: str) -> ShareClient:
-        """A member that has joined."""
+        """Return a member that has joined."""
         member = ShareClient(client, "g", ("t", self.topic_id), name)
         member.join()
         return member
@@ -123,7 +123,7 @@ def test_a_group_that_begins_on_a_full_disk_reads_once_there_is_room(shared: Sha
 
 
 def accept_once_there_is_room(shared: SharedTopic, member: ShareClient, offset: int) -> None:
-    """The member holds the record still."""
+    """Accept a record, which the member holds still, once there is room."""
     deadline = time.monotonic() + LIMIT_S
     while not shared.accept(member, offset, offset):
         assert time.monotonic() < deadline, "acknowledgements are refused though there is room"
@@ -131,14 +131,14 @@ def accept_once_there_is_room(shared: SharedTopic, member: ShareClient, offset: 
 
 
 def try_to_join(shared: SharedTopic, client: Client) -> ShareClient | None:
-    """A member; None where the broker refuses it, which has not seen that there is room."""
+    """Join as a member; returns None where the broker refuses it, which has not seen that there is room."""
     with suppress(AssertionError):
         return shared.member(client, "second")
     return None
 
 
 def read_the_rest(shared: SharedTopic) -> None:
-    """Another member gets all that was not confirmed, and nothing else."""
+    """Check that another member gets all that was not confirmed, and nothing else."""
     with Client(shared.process.bootstrap) as client:
         deadline = time.monotonic() + LIMIT_S
         while (member := try_to_join(shared, client)) is None:

@@ -21,7 +21,7 @@ PARTITIONS = 2
 
 
 def life_of_topics(data: DataBroker) -> None:
-    """The work that is killed: two topics, one of them deleted and made again with more partitions."""
+    """Do the work that is killed: two topics, one of them deleted and made again with more partitions."""
     create_topic(data, "kept", 1)
     data.append("kept", b"kept")
     create_topic(data, "orders", PARTITIONS)
@@ -33,7 +33,7 @@ def life_of_topics(data: DataBroker) -> None:
 
 
 def shown(directory: Path) -> set[str]:
-    """The partition directories that are not on their way out."""
+    """Return the partition directories that are not on their way out."""
     names = {path.name for path in directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
     return names - {METADATA_DIRECTORY}
 
@@ -44,7 +44,7 @@ def belonging(data: DataBroker) -> set[str]:
 
 
 def run_and_kill(directory: Path, number: int | None) -> int:
-    """One life, ended at its N-th call of the file system; how many calls there were."""
+    """Run one life, ended at its N-th call of the file system; returns how many calls there were."""
     disk = FaultyFileSystem(str(directory))
     data = DataBroker(directory, file_system=disk)
     disk.kill_at = None if number is None else len(disk.calls) + number

@@ -46,7 +46,7 @@ def open_log(manager: LogManager) -> UnifiedLog:
 
 
 def stopped_log(path: Path, chance: random.Random) -> Path:
-    """A data directory after a clean stop; the directory of its partition."""
+    """Write a data directory and stop cleanly; returns the directory of its partition."""
     manager = start(path)
     write_transactions(open_log(manager), chance)
     manager.shutdown()
@@ -54,7 +54,7 @@ def stopped_log(path: Path, chance: random.Random) -> Path:
 
 
 def clean(log: UnifiedLog) -> Rows:
-    """A cleaner's round over everything below the active segment; what is committed after it."""
+    """Run a cleaner's round over everything below the active segment; returns what is committed after it."""
     options = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
     Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
     return committed_by_fetch(log, 1 << 20)
@@ -106,7 +106,7 @@ def test_fetches_and_cleaning_go_by_the_markers(tmp_path: Path, damage: Damage) 
 
 
 def unproven(log: UnifiedLog) -> set[str]:
-    """The transaction indices that have to be compared with the markers before they are used."""
+    """Return the transaction indices that have to be compared with the markers before they are used."""
     paths = [segment.transaction_index for segment in log.segments]
     return {os.path.basename(index.path) for index in paths if not index.is_proven}
 

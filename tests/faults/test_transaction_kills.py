@@ -30,7 +30,7 @@ KILLED_TIMEOUT_S = 2.0
 
 
 def producer_of(broker: TidelogProcess) -> Producer:
-    """The producer, in a new incarnation: whatever the last one left open is aborted."""
+    """Start the producer in a new incarnation: whatever the last one left open is aborted."""
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "split", "reconnect.backoff.max.ms": 100}
     producer = Producer({**settings, "linger.ms": 0, "log_level": 0, "transaction.timeout.ms": 60_000})
     producer.init_transactions(TIMEOUT_S)

@@ -143,7 +143,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataBroker
 
 
 def ask(data: DataBroker, request: Message, response: type[Message], version: int) -> list[Any]:
-    """Each partition's part of the answer; none has an error."""
+    """Return each partition's part of the answer; none has an error."""
     decoded: Any = Wire(data).ask_patiently(request, response, version)
     topics = getattr(decoded, "topics", None) or decoded.responses
     parts = [part for topic in topics for part in getattr(topic, "partitions", None) or topic.partition_responses]

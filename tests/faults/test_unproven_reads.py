@@ -31,7 +31,7 @@ WORKER_ONLY = ("_walk", "_open_at")
 
 
 def fill(log: UnifiedLog) -> None:
-    """Two producers' transactions of small batches over some segments; every third is aborted."""
+    """Append two producers' transactions of small batches over some segments; every third is aborted."""
     for number in range(BATCHES):
         producer_id = number % 2
         records = [Record(0, NOW_MS, b"k", b"value %d" % number)]
@@ -41,7 +41,7 @@ def fill(log: UnifiedLog) -> None:
 
 
 def stopped(world: type[DataBroker], path: Path) -> None:
-    """A data directory like one of an Apache Kafka: stopped cleanly, no digests."""
+    """Write a data directory like one of an Apache Kafka: stopped cleanly, no digests."""
     data = world(path, CONFIG)
     create_topic(data, "t", 1)
     fill(data.replica_manager.partition("t", 0).local_log)
@@ -162,7 +162,7 @@ def test_share_groups_wait_for_the_thread_too(tmp_path: Path, monkeypatch: pytes
 
 
 def fetched(world: ShareWorld, member: ShareMember) -> ShareFetchResponse:
-    """The answer of a fetch, once a thread has opened the log and proved what it has to."""
+    """Return the answer of a fetch, once a thread has opened the log and proved what it has to."""
     answer = member.ask(max_records=20)
     if isinstance(answer, Deferred):
         world.passes(50)
@@ -171,7 +171,7 @@ def fetched(world: ShareWorld, member: ShareMember) -> ShareFetchResponse:
 
 
 def acquired_rows(partition: PartitionData) -> list[tuple[int, bytes | None]]:
-    """The records of an answer that the member acquired."""
+    """Return the records of an answer that the member acquired."""
     assert isinstance(partition.records, (bytes, memoryview))
     acquired = {offset for run in partition.acquired_records for offset in range(run.first_offset, run.last_offset + 1)}
     batches = [batch for batch in iter_batches(partition.records) if not batch.is_control]

@@ -93,7 +93,7 @@ class Model:
             self.log.maybe_increment_log_start_offset(self.random.randrange(self.end + 1))
 
     def op_rewrite(self) -> None:
-        """A cleaner's round that drops nothing: the oldest segments become one."""
+        """Run a cleaner's round that drops nothing: the oldest segments become one."""
         old = list(self.log.segments)[:-1][: self.random.randrange(1, 4)]
         if not old:
             return

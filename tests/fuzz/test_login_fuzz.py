@@ -61,7 +61,7 @@ JAAS = (
 
 
 def mutate(data: bytes, choose: random.Random) -> bytes:
-    """The bytes with one to four changes."""
+    """Change the bytes in one to four places."""
     found = bytearray(data)
     for _ in range(choose.randint(1, 4)):
         start = choose.randrange(len(found) + 1)
@@ -111,7 +111,7 @@ def scram(mechanism: ScramMechanism) -> ScramServer:
 
 
 def scram_final(mechanism: ScramMechanism, answer: bytes) -> bytes:
-    """The client's proof, of its salted password."""
+    """Compute the client's proof, of its salted password."""
     name, salted = mechanism.hash_name, mechanism.hash_name.encode() * 6
     client_key = hmac.digest(salted, b"Client Key", name)
     unproved = f"c=biws,r=c{NONCE}".encode()

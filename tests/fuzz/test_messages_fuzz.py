@@ -27,7 +27,7 @@ EDGES += [b"\xff" * 9, b"\x80" * 6, b"\0", b"\xff", b"\x7f", b"\x80", b"\xc0\x80
 
 
 def damaged(data: bytes, source: random.Random) -> bytearray:
-    """``data`` with some bytes changed, removed, repeated, or replaced by a number from the edges."""
+    """Change some bytes of ``data``, remove or repeat them, or put a number from the edges there."""
     result = bytearray(data)
     for _ in range(source.randint(1, 4)):
         start = source.randint(0, len(result))

@@ -367,7 +367,7 @@ class SimulatedChannel:
         return answer
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
 
 class SimulatedReplication(Replication):

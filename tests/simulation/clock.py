@@ -34,11 +34,11 @@ class Clock:
         return self._events[0][0]
 
     def milliseconds(self) -> int:
-        """Wall clock."""
+        """Return the wall clock's time."""
         return 1_700_000_000_000 + int(self.now_ms)
 
     def monotonic_ms(self) -> float:
-        """Monotonic clock."""
+        """Return the monotonic clock's time."""
         return self.now_ms
 
 
@@ -78,5 +78,5 @@ class Process:
             self._clock.after(0, lambda act=act: self.run(act))  # type: ignore[misc]
 
     def end(self) -> None:
-        """Never run again."""
+        """End it: it never runs again."""
         self.is_alive = False

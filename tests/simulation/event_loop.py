@@ -39,7 +39,7 @@ class SimulatedLoop:
     # ---- what asyncio asks for
 
     def time(self) -> float:
-        """The virtual time, in seconds."""
+        """Return the virtual time, in seconds."""
         return self._clock.now_ms / 1000
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
@@ -104,12 +104,12 @@ class SimulatedLoop:
         return True
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A handle that is cancelled is passed over."""
+        """Do nothing: a handle that is cancelled is passed over."""
 
     # ---- running
 
     def forget(self) -> None:
-        """The process has ended: its tasks go on no more, and no one is told, not of those that never began either."""
+        """Forget all tasks, as a process that ends: none goes on, and nothing is told of those that never began."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()

@@ -72,7 +72,7 @@ class Parts:
     # ---- the replica manager
 
     def partition_by_id(self, topic_id: bytes, number: int) -> Partition:
-        """The partition of a replica here. Raises UnknownTopicIdError."""
+        """Return the partition of a replica here. Raises UnknownTopicIdError."""
         replica = self.replicas.get(number)
         if replica is None or topic_id != TOPIC_ID:
             raise UnknownTopicIdError
@@ -114,15 +114,15 @@ class Parts:
     # ---- configuration, metadata, nodes, log manager
 
     def get_int(self, key: str) -> int:
-        """The only key that a fetch asks for."""
+        """Return the value of the only key that a fetch asks for."""
         assert key == "fetch.max.bytes"
         return FETCH_MAX_BYTES
 
     def topic_by_id(self, _: bytes) -> None:
-        """No metadata: followers do not look at the leaders that an error names."""
+        """Return no metadata: followers do not look at the leaders that an error names."""
 
     def find(self, *_: object) -> None:
-        """No endpoints."""
+        """Return no endpoints."""
 
     def checkpoint_recovery_points(self) -> None:
         """Write up to where the logs are synced."""

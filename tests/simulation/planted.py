@@ -31,7 +31,7 @@ class Bug(NamedTuple):
 
 
 def count_shrunk_isr_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark counts a smaller ISR when it is proposed, not when it is committed."""
+    """Have the high watermark count a smaller ISR when it is proposed, not when it is committed."""
 
     def maximal_isr(self: LeaderState) -> frozenset[int]:
         return frozenset(self.isr if self._pending is None else self._pending.ids)
@@ -40,7 +40,7 @@ def count_shrunk_isr_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def note_no_epoch_on_election(patch: pytest.MonkeyPatch) -> None:
-    """Broker 1 notes the epochs that it leads with their first records only; the others do right."""
+    """Have broker 1 note the epochs that it leads with their first records only; the others do right."""
     lead = MemberRoles._lead
 
     def lead_without_epoch(self: MemberRoles, partition: Partition, state: PartitionState) -> None:
@@ -53,12 +53,12 @@ def note_no_epoch_on_election(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_roles_of_old_images(patch: pytest.MonkeyPatch) -> None:
-    """Roles are taken from the first image, which may show what this broker was in its former life."""
+    """Have roles taken from the first image, which may show what this broker was in its former life."""
     patch.setattr(SimulatedBroker, "is_ready_for_roles", property(lambda self: self._lifecycle is not None))
 
 
 def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """A new follower cuts its log at its high watermark, as before KIP-101."""
+    """Have a new follower cut its log at its high watermark, as before KIP-101."""
     take_over = Partition.take_over
 
     def take_over_and_cut(self: Partition, state: PartitionState) -> None:
@@ -71,7 +71,7 @@ def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def append_after_leader_change(patch: pytest.MonkeyPatch) -> None:
-    """Records of an earlier leader are appended where they come to lie at the log's end, under any later leader."""
+    """Append records of an earlier leader where they come to lie at the log's end, under any later leader."""
 
     def append(log: UnifiedLog, records: memoryview, _: int) -> LogAppendInfo | None:
         return append_rightly(log, records, LATEST)
@@ -86,7 +86,7 @@ async def wait_for_nothing(*_: object) -> None:
 
 
 def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A follower joins the ISR by what an earlier process of its broker had (before KIP-903)."""
+    """Have a follower join the ISR by what an earlier process of its broker had (before KIP-903)."""
 
     def is_eligible(self: LeaderState, replica_id: int, follower: FollowerState) -> bool:
         broker = self._brokers.get(replica_id)

@@ -189,7 +189,7 @@ class Pair:
     # ---- requests: each to the real controller, then to the model
 
     def register(self, broker_id: int, *, is_new: bool, is_clean: bool) -> Question:
-        """A registration by the present process of a broker, or by a new one."""
+        """Ask for a registration by the present process of a broker, or by a new one."""
         fake = self.fakes[broker_id]
         incarnation = fake.incarnation + is_new
 
@@ -217,7 +217,7 @@ class Pair:
         return Question(f"registration of {broker_id}: new {is_new}, clean {is_clean}", ask_real, ask_model)
 
     def beat(self, broker_id: int, *, is_behind: bool = False, fence: bool = False, stop: bool = False) -> Question:
-        """A heartbeat."""
+        """Ask for a heartbeat."""
         fake = self.fakes[broker_id]
 
         def request(epoch: int, offset: int) -> BrokerHeartbeatRequest:
@@ -236,7 +236,7 @@ class Pair:
         )
 
     def alter(self, topic: str, sender: int, asked: PartitionData) -> Question:
-        """A proposal; a member's epoch stands for the distance to the right one."""
+        """Ask for a proposal; a member's epoch stands for the distance to the right one."""
         members = [(one.broker_id, one.broker_epoch) for one in asked.new_isr_with_epochs]
 
         def request(epochs: dict[int, int]) -> AlterPartitionRequest:
@@ -259,7 +259,7 @@ class Pair:
         )
 
     def elect(self, topic: str, *, is_unclean: bool) -> Question:
-        """An election."""
+        """Ask for an election."""
         partitions = TopicPartitions(topic=topic, partitions=[0])
         request = ElectLeadersRequest(election_type=int(is_unclean), topic_partitions=[partitions])
 
@@ -289,12 +289,12 @@ class Pair:
 
 
 def facts_of(answer: BrokerHeartbeatResponse) -> tuple[int, bool, bool, bool]:
-    """The content of a heartbeat's answer."""
+    """Return the content of a heartbeat's answer."""
     return answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down
 
 
 def registration_of(broker_id: int, incarnation: int) -> BrokerRegistrationRequest:
-    """The registration of a broker's process."""
+    """Build the registration of a broker's process."""
     return BrokerRegistrationRequest(
         broker_id=broker_id,
         cluster_id=REAL_CLUSTER_ID,
@@ -317,7 +317,7 @@ def registration_of(broker_id: int, incarnation: int) -> BrokerRegistrationReque
 
 
 def described(listed: list[Message]) -> list[str]:
-    """Records as texts, of the kinds that the model decides; epochs of brokers, offsets and directories aside."""
+    """Describe records of the kinds that the model decides; epochs of brokers, offsets and directories aside."""
     found = []
     for record in listed:
         if isinstance(record, records.PartitionChangeRecord):
@@ -339,7 +339,7 @@ def described(listed: list[Message]) -> list[str]:
 
 
 def sorted_changes(found: list[str]) -> list[str]:
-    """Changes of partitions that follow each other, in the order of their texts: Kafka's order is a hash map's."""
+    """Sort changes of partitions that follow each other by their texts: Kafka's order is a hash map's."""
     ordered: list[str] = []
     run: list[str] = []
     for text in found:
@@ -352,7 +352,7 @@ def sorted_changes(found: list[str]) -> list[str]:
 
 
 def plain(state: PartitionState) -> PartitionState:
-    """A state without directories; eligible replicas are a set."""
+    """Leave directories out of a state; eligible replicas are a set."""
     return state._replace(directories=(), elr=tuple(sorted(state.elr)))
 
 
@@ -400,7 +400,7 @@ class Script:
         return self.pair.alter(topic, state.leader if leads else self.random.choice(BROKERS), self.proposal(state))
 
     def proposal(self, state: PartitionState) -> PartitionData:
-        """A proposal that is mostly right; a member's epoch stands for the distance to the right one."""
+        """Draw a proposal that is mostly right; a member's epoch stands for the distance to the right one."""
         chance = self.random
         members = chance.sample(BROKERS, chance.randrange(0, 4))
         if state.leader >= 0 and state.leader not in members and chance.random() < 0.9:

@@ -134,7 +134,7 @@ def test_kip320_an_old_leader_with_another_log_is_cut_by_epoch(written: int) -> 
 
 
 def shrink_without_an_answer() -> None:
-    """The controller took the proposal, its answer is lost: until the leader knows, it counts on both."""
+    """Lose the answer to a proposal that the controller took: until the leader knows, it counts on both."""
     with scenario(min_isr=1) as cluster:
         cluster.network.cuts |= {(2, 1), (1, 2), (0, 1)}
         cluster.until(lambda: cluster.state.leader != 1 or 2 not in cluster.state.isr)
@@ -145,7 +145,7 @@ def shrink_without_an_answer() -> None:
 
 
 def shrink_that_never_arrives() -> None:
-    """A leader that the controller does not hear proposes to go on alone, and another one is elected."""
+    """Have a leader that the controller does not hear propose to go on alone, while another one is elected."""
     with scenario(min_isr=1) as cluster:
         cluster.isolate(1)
         write = cluster.write(1)

@@ -60,7 +60,7 @@ class Truth:
     # ---- events
 
     def note_unclean_stop(self, node_id: int) -> None:
-        """A process ended without closing its logs."""
+        """Note that a process ended without closing its logs."""
         for stopped in self._stopped:
             stopped.add(node_id)
 
@@ -69,7 +69,7 @@ class Truth:
         return all(len(stopped | {node_id}) < self._settings.min_isr for stopped in self._stopped)
 
     def note_decision(self) -> None:
-        """The controller has decided something."""
+        """Note that the controller has decided something."""
         topic = self._controller.image.topics.get(TOPIC_ID)
         if topic is None:
             return
@@ -98,7 +98,7 @@ class Truth:
         return broker.is_alive and broker.broker_epoch == registered.broker_epoch
 
     def acknowledge(self, record: Acknowledged, leader_id: int) -> None:
-        """A leader says that all in-sync replicas have a record; before an unclean election that means nothing."""
+        """Note that a leader says all in-sync replicas have a record; before an unclean election that means nothing."""
         number = record.partition
         replica = self._brokers[leader_id].replicas[number]
         self._check_replica(number, self._brokers[leader_id], replica)
@@ -192,7 +192,7 @@ class Truth:
                     )
 
     def _check_candidates(self, number: int, nodes: Collection[int]) -> None:
-        """Each broker that the controller may elect has all committed records."""
+        """Check that each broker that the controller may elect has all committed records."""
         state, committed = self._states[number], self.committed[number]
         if self._rebased[number] is not None:
             return
@@ -238,7 +238,7 @@ class Truth:
         return ""
 
     def check_acknowledged(self) -> None:
-        """Each acknowledged record is at its offset."""
+        """Check that each acknowledged record is at its offset."""
         for record in self.acknowledged:
             if self.committed[record.partition][record.offset].value != record.value:
                 raise ViolationError(f"acked => readable: {record} is lost")

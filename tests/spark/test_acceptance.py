@@ -99,7 +99,7 @@ CASES = {
 
 
 def fill(broker: Writer, running: ExitStack) -> None:
-    """All topics of the cases; the cleaner has done its work. One transaction stays open."""
+    """Write all topics of the cases, and wait until the cleaner has done its work. One transaction stays open."""
     samples = Samples(broker.bootstrap, SAMPLE)
     running.callback(samples.close)
     samples.write(old_formats=True)
@@ -125,7 +125,7 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Writ
 
 
 def through_tidelog(spark: SparkSession, broker: BrokerProcess, data: str, query: dict[str, Option]) -> list[Row]:
-    """The answer of ``format("tidelog")``, which asks the broker for the end offsets alone."""
+    """Return the answer of ``format("tidelog")``, which asks the broker for the end offsets alone."""
     reader = spark.read.format("tidelog").option("path", data)
     return rows(reader.options(**options(broker.bootstrap, **query)).load())
 

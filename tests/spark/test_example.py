@@ -29,7 +29,7 @@ COMMAND_TIMEOUT_S = 120
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each Python block and each command, in the page's order."""
+    """Yield (kind, text) of each Python block and each command, in the page's order."""
     for found in BLOCK.finditer(page):
         kind = "python" if found["python"] else "command"
         yield kind, found[kind]
@@ -51,7 +51,7 @@ def run_command(command: str) -> str:
 
 
 def moved(text: str, broker: TidelogProcess, work: Path) -> str:
-    """The text with the page's places replaced by the test's."""
+    """Replace the page's places by the test's."""
     text = text.replace('"127.0.0.1:9092"', f'"{broker.bootstrap}"').replace(
         'DATA = "data"', f'DATA = "{data(broker)}"'
     )

@@ -42,7 +42,7 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def produced(broker: TidelogProcess, count: int, topic: str = "") -> str:
-    """A topic with so many records over its partitions, every tenth without key."""
+    """Produce so many records over a topic's partitions, every tenth without key. Returns the topic."""
     topic = topic or f"jobs-{uuid.uuid4().hex[:8]}"
     if (
         topic
@@ -62,7 +62,7 @@ def produced(broker: TidelogProcess, count: int, topic: str = "") -> str:
 
 
 def consumed(broker: TidelogProcess, topic: str) -> list[Any]:
-    """Everything a read_committed consumer gets, by partition and offset."""
+    """Return everything a read_committed consumer gets, by partition and offset."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

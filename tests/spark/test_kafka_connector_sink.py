@@ -19,7 +19,7 @@ COLUMNS = "topic string, partition int, key binary, value binary, headers array<
 
 
 def rows_to_write(spark: SparkSession, topic: str) -> DataFrame:
-    """Keys, values and headers, absent and present, each in the partition it names; one task keeps the order."""
+    """Return keys, values and headers, absent and present, each in the partition it names; one task keeps the order."""
     table = [
         (topic, 0, b"key", b"value", None),
         (topic, 1, None, b"no key", [("h", b"1"), ("h", None)]),

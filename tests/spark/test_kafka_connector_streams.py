@@ -46,7 +46,7 @@ FINITE: dict[str, tuple[Question, int]] = {
 
 
 def run(spark: SparkSession, bootstrap: str, work: Path, question: Question) -> tuple[list[int], list[Row]]:
-    """The rows of each batch, and all rows so far."""
+    """Return the rows of each batch, and all rows so far."""
     return available_now(read_stream(spark, bootstrap, **question), work)
 
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def lines(page: str, start: str) -> list[str]:
-    """The commands of pages' blocks that begin with a text, which stand in one of the blocks."""
+    """Return the commands of pages' blocks that begin with a text, which stand in one of the blocks."""
     return [line for each in read_examples(page) for line in each.commands if line.startswith(start)]
 
 
 def run(text: str, broker: TidelogProcess, **names: Any) -> Any:
-    """The value of an expression of a page, with the data directory of a broker for those that it names."""
+    """Evaluate an expression of a page, with the data directory of a broker for those that it names."""
     place = re.sub(r'"(/var/lib/\w+(/data)?|/mnt/b1,/mnt/b2,/mnt/b3)"', f'"{broker.data_directory}"', text)
     return eval(place.replace("127.0.0.1:9092", broker.bootstrap), names)
 

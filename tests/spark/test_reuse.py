@@ -118,14 +118,14 @@ class Conditions:
         self._atoms = (self._offset, self._offset, self._time, self._partition, self._topic, self._key, self._null)
 
     def next(self) -> Condition:
-        """One to three atoms, joined and sometimes negated."""
+        """Draw one to three atoms, joined and sometimes negated."""
         found = self._random.choice(self._atoms)()
         for _ in range(self._random.choice((0, 1, 1, 2))):
             found = self._joined(found, self._random.choice(self._atoms)())
         return found
 
     def several(self, count: int) -> list[Condition]:
-        """Several conditions."""
+        """Draw several conditions."""
         return [self.next() for _ in range(count)]
 
     def _joined(self, one: Condition, other: Condition) -> Condition:
@@ -217,7 +217,7 @@ def places_of(frame: DataFrame) -> list[Place]:
 
 
 def made(spark: SparkSession, mixed: Mixed, kind: str) -> str:
-    """A new table or temporary view of the topics."""
+    """Make a new table or temporary view of the topics. Returns its name."""
     name = f"reuse_{uuid.uuid4().hex}"
     options = ", ".join(f"`{key}` '{value}'" for key, value in OPTIONS.items())
     spark.sql(f"create {kind} {name} using tidelog options (path '{mixed.data.path}', {options})")

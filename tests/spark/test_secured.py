@@ -31,7 +31,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tidelog.Broker
 
 
 def options(broker: tidelog.Broker, user: str) -> dict[str, str]:
-    """The same for both formats."""
+    """Return options that are the same for both formats."""
     return {f"kafka.{key}": text for key, text in broker.clients.java(user).items()}
 
 

@@ -22,7 +22,7 @@ ROWS = 500
 
 
 def rows(spark: SparkSession) -> DataFrame:
-    """Keys, null values, headers, times; every fifth row has no key and a partition of its own."""
+    """Return keys, null values, headers, times; every fifth row has no key and a partition of its own."""
     return spark.range(ROWS).selectExpr(
         "if(id % 5 = 0, null, cast(id % 40 as string)) as key",
         "if(id % 7 = 0, null, cast(concat('value ', id) as binary)) as value",
@@ -45,7 +45,7 @@ def records(bootstrap: str, topic: str) -> Counter[tuple[object, ...]]:
 
 
 def writing(frame: DataFrame, format_name: str, broker: TidelogProcess, **options: str) -> DataFrameWriter:
-    """An append of the frame; options with ``_`` for ``.``."""
+    """Prepare an append of the frame; options have ``_`` for ``.``."""
     named = {name.replace("_", "."): value for name, value in options.items()}
     writer = frame.write.format(format_name).mode("append")
     return writer.option("kafka.bootstrap.servers", broker.bootstrap).options(**named)

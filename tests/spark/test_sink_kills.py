@@ -57,7 +57,7 @@ def driver(arguments: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """kill -9 for the driver's Python, its JVM and its workers."""
+    """Kill the driver's Python, its JVM and its workers, as kill -9 does."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -54,7 +54,7 @@ def stage(options: SinkOptions, writer: str, batch_id: int, *, rows: int = 100, 
 
 
 def read(options: SinkOptions, isolation: str = "read_committed") -> list[bytes]:
-    """Values in order within each partition."""
+    """Read the values in order within each partition."""
     return [record.value for record in read_to_end(options.bootstrap, str(options.topic), isolation)]
 
 
@@ -98,7 +98,7 @@ class FencingFile(StagedFile):
     bootstrap: str = ""
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """The batch; InitProducerId by the newer driver first, where it is the last one."""
+        """Read the batch; where it is the last one, a newer driver has sent InitProducerId before."""
         if batch == self.batches[-1]:
             name = f"tidelog-spark-{self.task.writer}"
             request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=10_000)
@@ -132,7 +132,7 @@ class DyingBrokerFile(StagedFile):
     seen: list[int] = dataclasses.field(default_factory=list)
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """The batch; where it is the last one after a kill -9 of the broker, which has got some before it."""
+        """Read the batch; where it is the last one, after a kill -9 of the broker, which has got some before it."""
         if batch == self.batches[-1] and self.brokers:
             deadline = time.monotonic() + ARRIVAL_S
             while (there := len(read(self.options, "read_uncommitted"))) <= max(self.seen, default=0):

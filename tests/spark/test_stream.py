@@ -90,11 +90,11 @@ class Stream:
         return query
 
     def rows(self) -> list[Row]:
-        """All rows so far, by partition and offset."""
+        """Return all rows so far, by partition and offset."""
         return self.spark.read.parquet(str(self.checkpoint.with_name("table"))).orderBy("partition", "offset").collect()
 
     def batch_rows(self) -> list[Row]:
-        """The same through Spark's Kafka source, in one batch."""
+        """Read the same through Spark's Kafka source, in one batch."""
         reader = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.broker.bootstrap)
         return reader.option("subscribe", self.topic).load().orderBy("partition", "offset").collect()
 

@@ -57,7 +57,7 @@ class OtherSpark:
         )
 
     def read(self, kind: str, address: str) -> Rows:
-        """The rows of a table, in order."""
+        """Read the rows of a table, in order."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"format": kind, "address": address}) + "\n")
@@ -71,7 +71,7 @@ def in_order(rows: Rows) -> Rows:
 
 
 def plain(rows: Rows) -> Rows:
-    """Arrow's rows as the other Spark tells them."""
+    """Return Arrow's rows as the other Spark tells them."""
     return in_order([
         {
             **{name: row[name] for name in ("topic", "partition", "offset", "timestampType")},
@@ -89,7 +89,7 @@ def plain(rows: Rows) -> Rows:
 
 
 def rows_in_files(table: Table) -> Rows:
-    """The rows of a snapshot's files: pyiceberg reads headers that are null as empty ones."""
+    """Read the rows of a snapshot's files: pyiceberg reads headers that are null as empty ones."""
     paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     return [row for path in paths for row in pyarrow.parquet.read_table(path, partitioning=None).to_pylist()]
 

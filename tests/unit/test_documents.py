@@ -24,17 +24,17 @@ _TEST = re.compile(r"`(tests/[\w/.-]+\.py)::(\w+)`")
 
 
 def text_of(path: Path) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchor(heading: str) -> str:
-    """The anchor that a forge makes of a heading."""
+    """Return the anchor that a forge makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def api_table() -> list[str]:
-    """The rows of docs/kips.md for what is served."""
+    """Return the rows of docs/kips.md for what is served."""
     rows = []
     for key, entry in REGISTRY.items():
         name = "".join(word.capitalize() for word in ApiKey(key).name.split("_"))

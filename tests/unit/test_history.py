@@ -10,7 +10,7 @@ from tests.support.faulty_cluster.history import History, Position
 
 
 def at(offset: int, value: str, partition: int = 0) -> Position:
-    """A value of the topic t."""
+    """Return a value of the topic t."""
     return Position("t", partition, offset, value.encode())
 
 
@@ -18,7 +18,7 @@ LOG = [at(0, "w-0"), at(1, "w-1"), at(3, "w-2"), at(0, "w-9", 1)]
 
 
 def right() -> History:
-    """Three values acknowledged and read, one whose fate is unknown, one aborted, one without a told offset."""
+    """Build a history: three values acknowledged and read, one of unknown fate, one aborted, one without an offset."""
     history = History()
     for one in LOG[:2]:
         history.acknowledge(one)

@@ -32,7 +32,7 @@ class Worker:
 
 
 def run(workers: int) -> list[list[str]]:
-    """The tests that each worker runs, in order, where all take equally long."""
+    """Return the tests that each worker runs, in order, where all take equally long."""
     config = SimpleNamespace(
         option=SimpleNamespace(loadscopereorder=True), getvalue=lambda _: ["popen"] * workers, hook=SimpleNamespace()
     )

@@ -200,11 +200,7 @@ def test_first_sentences_say_what_a_thing_is(folder: Path) -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [folder for folder in FOLDERS if relative(folder).startswith((*PACKAGES, "pyspark_tidelog", "tests/support"))],
-    ids=relative,
-)
+@pytest.mark.parametrize("folder", FOLDERS, ids=relative)
 def test_docstrings_of_functions_begin_with_a_verb(folder: Path) -> None:
     found = [
         f"{relative(path)}:{each.line}: {each.text.strip()[:100]}"

@@ -177,7 +177,7 @@ def test_no_function_is_put_into_an_object_from_outside() -> None:
 
 
 def _fields(tree: ast.Module) -> Iterator[str]:
-    """Names of a message's fields."""
+    """Yield the names of a message's fields."""
     for owner in nodes_of(tree):
         if isinstance(owner, ast.ClassDef):
             for node in owner.body:
@@ -186,7 +186,7 @@ def _fields(tree: ast.Module) -> Iterator[str]:
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Attribute, ast.expr]]:
-    """Attributes of others than ``self`` and ``cls``, with what is assigned."""
+    """Yield attributes of others than ``self`` and ``cls``, with what is assigned."""
     for node in nodes_of(tree):
         if isinstance(node, ast.Assign):
             for assigned in node.targets:

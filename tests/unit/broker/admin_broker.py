@@ -144,7 +144,7 @@ class AdminBroker:
 
 
 def context_of(version: int, *, client_id: str = "test", listener_name: str = "PLAINTEXT") -> RequestContext:
-    """A request's context in this version, from a client that reached us at 10.0.0.5:9092."""
+    """Build a request's context in this version, from a client that reached us at 10.0.0.5:9092."""
     context = RequestContext(
         client_host="10.0.0.9", local_host="10.0.0.5", local_port=9092, listener_name=listener_name
     )

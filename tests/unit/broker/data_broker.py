@@ -25,7 +25,7 @@ class InlineLoop(ManualLoop):
     """Threads' work is done at once and its callbacks come in the next turn, as a real loop's do."""
 
     def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Done when it returns."""
+        """Run the work now: it is done when this returns."""
         future: Future[Any] = Future()
         try:
             future.set_result(work(*arguments))
@@ -94,7 +94,7 @@ class DataBroker:
         self.loop.run_soon()
 
     def context(self, version: int) -> RequestContext:
-        """A request of this version."""
+        """Return the context of a request of this version."""
         context = RequestContext()
         context.api_version = version
         context.client_id = "tester"
@@ -119,6 +119,6 @@ class DataBroker:
 
 
 def batch(*values: bytes, options: BatchOptions | None = None) -> bytearray:
-    """A batch of records of magic 2, offsets from 0."""
+    """Build a batch of records of magic 2, offsets from 0."""
     records = [Record(offset, TIMESTAMP_MS + offset, None, value, []) for offset, value in enumerate(values)]
     return bytearray(build_batch(records, options) if options else build_batch(records))

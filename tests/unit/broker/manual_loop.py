@@ -38,7 +38,7 @@ class ManualLoop:
         return handle
 
     def run_soon(self) -> None:
-        """One turn: what was asked for so far."""
+        """Run one turn: what was asked for so far."""
         soon, self.soon = self.soon, []
         for callback in soon:
             callback()

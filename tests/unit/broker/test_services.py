@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
 
 
 def built(data: DataBroker) -> set[str]:
-    """Names of the services that are built."""
+    """Return the names of the services that are built."""
     services = data.broker.services
     return {name for name in LateServices.__slots__ if getattr(getattr(services, name), "made", None) is not None}
 

@@ -32,7 +32,7 @@ def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
 
 
 def claim(config: BrokerConfig, file_system: FileSystem | None = None) -> ClaimedDirectories:
-    """Claimed, and given back at once: what it found."""
+    """Claim the directories, and give them back at once. Returns what was found."""
     claimed = claim_directories(file_system or OsFileSystem(), config)
     for lock in claimed.locks:
         lock.close()

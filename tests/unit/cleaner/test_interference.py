@@ -38,13 +38,13 @@ def fill(directory: Path) -> UnifiedLog:
 
 
 def retain(log: UnifiedLog) -> None:
-    """Everything below ``CUT`` goes, as DeleteRecords and retention do it."""
+    """Delete everything below ``CUT``, as DeleteRecords and retention do."""
     log.maybe_increment_log_start_offset(CUT)
     log.delete_old_segments(NOW_MS)
 
 
 def retain_and_unlink(log: UnifiedLog) -> None:
-    """The same without ``file.delete.delay.ms``: the files are closed under the round."""
+    """Delete the same without ``file.delete.delay.ms``: the files are closed under the round."""
     retain(log)
     log.environment.deletions.run(everything=True)
 
@@ -70,7 +70,7 @@ def configure(log: UnifiedLog) -> None:
 
 
 def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None]) -> tuple[UnifiedLog, bool, bool]:
-    """A round with ``action`` at its ``number``-th look; (the log, whether it came to that, whether it was aborted)."""
+    """Run a round with ``action`` at its ``number``-th look: (log, whether it came to that, whether it was aborted)."""
     log = fill(directory)
     looks = 0
 

@@ -473,7 +473,7 @@ class TestRetention:
 
 
 def cleaned_copy(log: UnifiedLog, sources: list[LogSegment]) -> LogSegment:
-    """All batches of ``sources`` in one ``.cleaned`` segment, as a cleaner would write it."""
+    """Write all batches of ``sources`` into one ``.cleaned`` segment, as a cleaner would."""
     environment = (log.environment.file_system, log.environment.time)
     copy = LogSegment.create(log.directory, sources[0].base_offset, log.config, environment, CLEANED_SUFFIX)
     for source in sources:

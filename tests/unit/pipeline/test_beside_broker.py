@@ -104,7 +104,7 @@ def write_round(log: UnifiedLog, writer: LogWriter, number: int, written: dict[i
 
 
 def clean(cleaner: Cleaner, cleanable: LogToClean) -> int:
-    """A round that saves how far it is as the broker's threads do; returns where the next one begins."""
+    """Run a round that saves how far it is as the broker's threads do; returns where the next one begins."""
     checkpoint = CleanerCheckpoint(OsFileSystem())
     hooks = RoundHooks(progress=lambda offset: checkpoint.save(cleanable.log, offset))
     stats = cleaner.clean(cleanable, NOW_MS, hooks)

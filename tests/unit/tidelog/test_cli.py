@@ -18,7 +18,7 @@ from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED, EXIT_OUTPUT_CLOS
 
 
 def command_of(*words: str) -> click.Command:
-    """The declaration of a command."""
+    """Return the declaration of a command."""
     found: click.Command = table.root
     for word in words:
         assert isinstance(found, click.Group)
@@ -29,7 +29,7 @@ def command_of(*words: str) -> click.Command:
 
 
 def every_command(*words: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command, groups included."""
+    """Yield the words of every command, groups included."""
     found = command_of(*words)
     if words:
         yield words

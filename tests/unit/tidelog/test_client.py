@@ -24,7 +24,7 @@ def frame(correlation_id: int, body: bytes, *, flexible: bool = False) -> bytes:
 
 
 def normal(api_key: int, version: int, correlation_id: int) -> bytes:
-    """A broker that serves Metadata up to version 9 and answers an empty cluster."""
+    """Answer as a broker that serves Metadata up to version 9 and describes an empty cluster."""
     if api_key == 18:
         keys = [ApiVersion(api_key=3, min_version=2, max_version=9)]
         return frame(correlation_id, ApiVersionsResponse(api_keys=keys).encode(version))

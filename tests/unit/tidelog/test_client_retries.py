@@ -129,7 +129,7 @@ def test_what_passes_is_asked_again(
 
 
 def metadata(*leaders: int) -> MetadataResponse:
-    """Metadata of a topic whose partitions have these leaders."""
+    """Build the metadata of a topic whose partitions have these leaders."""
     partitions = [
         MetadataResponsePartition(
             error_code=0,

@@ -235,7 +235,7 @@ class Listener:
         self._thread.join()
 
     def _accept(self) -> None:
-        """One connection after the other."""
+        """Accept one connection after the other."""
         while True:
             try:
                 ours, _ = self._listening.accept()

@@ -117,7 +117,7 @@ def test_a_directory_keeps_its_cluster(tmp_path: Path) -> None:
 
 
 def start(directory: Path, *words: str) -> int:
-    """``tidelog cluster start`` in this process; ends before a node is started."""
+    """Run ``tidelog cluster start`` in this process; it ends before a node is started."""
     return main(["cluster", "start", "--data-dir", str(directory), *words])
 
 

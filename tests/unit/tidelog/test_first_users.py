@@ -113,7 +113,7 @@ class Node:
         return build_controller(manager, self.config.node_id, time, known)
 
     def credentials(self) -> Iterator[UserScramCredentialRecord]:
-        """The records of the log that add users."""
+        """Yield the records of the log that add users."""
         for path in sorted((self.data / METADATA_DIRECTORY).glob("*.log")):
             for batch in read_batches(OsFileSystem(), str(path)):
                 for record in () if batch.is_control else batch.records():

@@ -97,7 +97,7 @@ def damage(directory: Path) -> None:
 
 
 def one_line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The error of a command that fails."""
+    """Run a command that fails, and return its error."""
     assert cli.main(["metadata", "describe", *arguments]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -68,10 +68,10 @@ class ModelMember:
         return self._polls == 1
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def leave(self) -> None:
-        """Nothing is left."""
+        """Leave nothing."""
 
 
 @pytest.fixture(autouse=True)
@@ -267,7 +267,7 @@ def test_each_record_comes_once_whatever_happens_between(read: Read, seed: int) 
 
 
 def random_log(source: random.Random) -> Log:
-    """Batches, transactions and offsets without records in any order."""
+    """Build a log: batches, transactions and offsets without records in any order."""
     log = Log()
     for number in range(source.randrange(12)):
         match source.randrange(4):

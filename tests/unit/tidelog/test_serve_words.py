@@ -22,7 +22,7 @@ WORDS = st.lists(
 
 
 def read_by_click(words: list[str]) -> ServeWords | None:
-    """The options as click reads them; None for what it refuses, and for --help."""
+    """Read the options as click does; returns None for what it refuses, and for --help."""
     try:
         with serve.command.make_context("serve", list(words)) as context:
             return ServeWords(**context.params)

@@ -59,7 +59,7 @@ class Pages:
             return parse(await response.text())
 
     def produce(self, *pairs: tuple[bytes, bytes | None]) -> None:
-        """One batch into partition 0 of the compacted topic."""
+        """Append one batch to partition 0 of the compacted topic."""
         records = [Record(number, 1_700_000_000_000, key, value) for number, (key, value) in enumerate(pairs)]
         partition = self.parts.replica_manager.partition(TOPIC, 0)
         info = partition.append_records(memoryview(build_batch(records)))
@@ -264,7 +264,7 @@ async def test_requests_are_counted_by_api_and_version(tmp_path: Path) -> None:
 
 async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> None:
     def loaded(**state: Any) -> Any:
-        """One shard is loaded, another is not: asking for all of them would raise, and begin to load it."""
+        """Return coordinators with one loaded shard: asking for all shards would raise, and load the other."""
         return SimpleNamespace(runtime=SimpleNamespace(loaded=[(0, SimpleNamespace(**state))]))
 
     async with admin(tmp_path) as pages:

@@ -49,7 +49,7 @@ class Site:
         self.cleanings = 0
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
-        """One request; ``headers`` replace the usual Host."""
+        """Send one request; ``headers`` replace the usual Host."""
         given = {"Host": f"127.0.0.1:{self.port}", "Connection": "close", **(headers or {})}
         if body and "Transfer-Encoding" not in given:
             given.setdefault("Content-Length", str(len(body)))

@@ -17,7 +17,7 @@ from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LIS
 
 
 async def opened(texts: Mapping[str, str]) -> str | None:
-    """The address that an admin listener with these texts has come to, closed again."""
+    """Return the address that an admin listener with these texts has come to, closed again."""
     config = BrokerConfig(texts)
     broker = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
     listener = AdminListener(cast(Any, broker))

@@ -62,7 +62,7 @@ def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool
 
 
 def shown(target: Path) -> list[str]:
-    """The names in the data directory that a broker would serve, or that an adoption left half done."""
+    """List the names in the data directory that a broker would serve, or that an adoption left half done."""
     hidden = ("__cluster_metadata-0", ".lock", "meta.properties")
     return sorted(name for name in os.listdir(target) if name not in hidden) if target.exists() else []
 

@@ -25,7 +25,7 @@ def config(number: int) -> Message:
 
 
 def grow(quorum: ModelQuorum, count: int = 3) -> None:
-    """Committed batches of two records."""
+    """Commit batches of two records."""
     for number in range(count):
         quorum.reign.append(config(number), config(number + 1))
     quorum.commit()
@@ -37,7 +37,7 @@ def elect(quorum: ModelQuorum, leader: int) -> None:
 
 
 def join(quorum: ModelQuorum, known: MetadataPosition = NOWHERE) -> Observer:
-    """An observer that has caught up, and looked for what it knows. Raises MetadataLostError."""
+    """Return an observer that has caught up, and looked for what it knows. Raises MetadataLostError."""
     observer = Observer(ObserverConfig(tuple(quorum.addresses.values()), known=known))
     for _ in range(200):
         question = observer.next_question()
@@ -54,13 +54,13 @@ def join(quorum: ModelQuorum, known: MetadataPosition = NOWHERE) -> Observer:
 
 
 def position_in(quorum: ModelQuorum) -> MetadataPosition:
-    """The position that a member writes down once it has caught up."""
+    """Return the position that a member writes down once it has caught up."""
     observer = join(quorum)
     return observer.position_of(observer.image)
 
 
 def restored(backup: ModelQuorum) -> ModelQuorum:
-    """The quorum as a backup has it, which goes on later than the one that was lost."""
+    """Return the quorum as a backup has it, which goes on later than the one that was lost."""
     quorum = deepcopy(backup)
     quorum.reign.clock_ms = 1_000_000
     return quorum
@@ -123,7 +123,7 @@ def is_whole(quorum: ModelQuorum) -> bool:
 
 
 def step(quorum: ModelQuorum, rng: random.Random) -> None:
-    """Something that happens to a sound quorum."""
+    """Do something that happens to a sound quorum."""
     what = rng.randrange(6)
     if what == 0:
         elect(quorum, rng.randint(1, 3))

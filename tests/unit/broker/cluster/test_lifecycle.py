@@ -50,7 +50,7 @@ def is_in(lifecycle: BrokerLifecycle, state: BrokerState) -> bool:
 
 
 def image(offset: int = EPOCH, epoch: int = EPOCH, incarnation_id: bytes = OWN.incarnation_id) -> MetadataImage:
-    """An image that holds a registration of this broker."""
+    """Build an image that holds a registration of this broker."""
     registered = BrokerRegistration(
         NODE, epoch, incarnation_id, OWN.endpoints, OWN.features, OWN.rack, True, False, OWN.directories
     )
@@ -260,12 +260,12 @@ class World:
         self.is_calm = False
 
     def start(self) -> Process:
-        """A process with an incarnation of its own."""
+        """Start a process with an incarnation of its own."""
         self.started += 1
         return Process(self.started)
 
     def step(self) -> None:
-        """One process's next request; or time, an image, a stop, a second process."""
+        """Take one process's next request; or let time pass, an image arrive, a stop begin, a second process start."""
         process = self.random.choice([one for one in self.processes if not one.is_replaced])
         lifecycle = process.lifecycle
         dice = 1.0 if self.is_calm else self.random.random()
@@ -393,7 +393,7 @@ def serving() -> BrokerLifecycle:
 
 
 def beat(lifecycle: BrokerLifecycle, now_ms: float, failing: bytes | None = None) -> tuple[list[bytes], float]:
-    """A heartbeat that is answered, while a directory fails; the directories that it told of, and when the next is."""
+    """Send a heartbeat, answered while a directory fails. Returns the directories it told of, and when the next is."""
     request = lifecycle.next_question().request
     assert isinstance(request, BrokerHeartbeatRequest)
     if failing is not None:

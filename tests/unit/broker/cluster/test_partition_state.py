@@ -34,7 +34,7 @@ START = 10
 
 
 def fetch(leader: LeaderState, replica: int, offset: int, now_ms: float = 0.0, log_start: int = 0) -> bool:
-    """A fetch of the registered process of a broker."""
+    """Note a fetch of the registered process of a broker."""
     return leader.note_fetch(replica, EPOCH + replica, offset, log_start, leader.log_end_offset, now_ms)
 
 
@@ -276,7 +276,7 @@ JOINED = IsrProposal(3, 7, (IsrMember(1, EPOCH + 1), IsrMember(2, EPOCH + 2)))
 
 
 def answer_to(*partitions: tuple[int, int], error: int = 0) -> AlterPartitionResponse:
-    """An answer with (partition, error code) pairs."""
+    """Build an answer with (partition, error code) pairs."""
     answers = [
         PartitionDataResponse(partition_index=index, error_code=code, leader_id=1, leader_epoch=3, isr=[1, 2],
                         leader_recovery_state=RECOVERING, partition_epoch=8)

@@ -37,7 +37,7 @@ STORED = {
 
 
 def write_store(directory: Path) -> None:
-    """A store as the former version wrote it: one row a key, deleted ones without a value."""
+    """Write a store as the former version did: one row a key, deleted ones without a value."""
     with contextlib.closing(sqlite3.connect(directory / STORE_FILE)) as connection:
         connection.execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value BLOB, mod_revision INTEGER, lease INTEGER)")
         rows = [(key, value.encode(), 1, 0) for key, value in STORED.items()]

@@ -28,7 +28,7 @@ from tidelog.protocol.schema.fields import Message
 
 
 def word_count(epoch: int = 0) -> Topology:
-    """Lines in, words through a repartition topic, counts in a state with a changelog."""
+    """Build a topology: lines in, words through a repartition topic, counts in a state with a changelog."""
     compacted = [KeyValue(key="cleanup.policy", value="compact")]
     return Topology(
         epoch=epoch,
@@ -68,7 +68,7 @@ class StreamsWorld(DataBroker):
             self.loop.run_soon()
 
     def configure(self, **texts: str) -> None:
-        """Configs of the group ``g``."""
+        """Set configs of the group ``g``."""
         pairs = {key.replace("_", "."): text for key, text in texts.items()}
         self.broker.configs.replace(32, "g", pairs, validate_only=False)
 
@@ -118,14 +118,14 @@ class Member:
         return answer
 
     def holds(self) -> StreamsGroupHeartbeatResponse:
-        """A heartbeat that says what it holds: what it was told last."""
+        """Send a heartbeat that says what it holds: what it was told last."""
         active, standby = (
             [TaskIds(subtopology_id=t.subtopology_id, partitions=t.partitions) for t in role] for role in self.tasks
         )
         return self.beat(active_tasks=active, standby_tasks=standby, warmup_tasks=[])
 
     def has(self) -> tuple[set[str], set[str]]:
-        """Active and standby tasks, as ``subtopology_partition``."""
+        """Return active and standby tasks, as ``subtopology_partition``."""
         active, standby = (
             {f"{tasks.subtopology_id}_{index}" for tasks in role for index in tasks.partitions} for role in self.tasks
         )

@@ -54,7 +54,7 @@ def committed(data: DataBroker) -> int:
 
 
 def delete(data: DataBroker) -> list[bytes]:
-    """The answer, once it is there."""
+    """Delete the topic. Returns the answer, once it is there."""
     return Client(data).answer(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6)
 
 

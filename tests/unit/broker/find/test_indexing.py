@@ -39,7 +39,7 @@ def append(data: DataBroker, numbers: range) -> None:
 
 
 def started(data: DataBroker) -> Indexing:
-    """The thread runs and has the log."""
+    """Start the indexing: the thread runs and has the log."""
     indexing = indexing_of(data.broker)
     data.loop.run_soon()
     return indexing

@@ -17,7 +17,7 @@ _Response = TypeVar("_Response", bound=Message)
 
 
 def handler_of(request: Message) -> Any:
-    """The module that handles this request."""
+    """Return the module that handles this request."""
     return importlib.import_module(REGISTRY[request.API_KEY].module)
 
 
@@ -28,7 +28,7 @@ def drive(
     version: int | None = None,
     context: RequestContext | None = None,
 ) -> _Response:
-    """The response as a client of this version reads it; by default the newest."""
+    """Return the response as a client of this version reads it; by default the newest."""
     if version is None:
         version = request.VERSIONS.highest
     if context is None:

@@ -199,7 +199,7 @@ def test_an_acl_of_a_virtual_topic_is_warned_of(admin: AdminBroker, caplog: pyte
 
 
 def naive_matches(wanted: DeleteAclsFilter, rule: AccessRule) -> bool:
-    """ResourcePatternFilter and AccessControlEntryFilter, condition by condition."""
+    """Match by ResourcePatternFilter and AccessControlEntryFilter, condition by condition."""
     if wanted.resource_type_filter not in (ResourceType.ANY, rule.resource_type):
         return False
     if wanted.operation not in (AclOperation.ANY, rule.operation):

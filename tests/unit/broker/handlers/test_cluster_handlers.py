@@ -90,7 +90,7 @@ def test_there_are_no_controllers_to_describe(admin: AdminBroker, version: int, 
 
 
 def pages(admin: AdminBroker, limit: int, *names: str) -> list[list[tuple[str | None, list[int]]]]:
-    """All pages, each as (topic, partition indexes)."""
+    """Return all pages, each as (topic, partition indexes)."""
     found = []
     cursor: Cursor | None = None
     while True:

@@ -140,7 +140,7 @@ def test_changes_can_be_only_validated(admin: AdminBroker) -> None:
 
 
 def set_by(api: str, value: str, *, validate_only: bool) -> Any:
-    """A request that sets ``log.retention.ms``, and one key that every resource refuses."""
+    """Build a request that sets ``log.retention.ms``, and one key that every resource refuses."""
     if api == "AlterConfigs":
         return alter.AlterConfigsRequest(
             resources=[

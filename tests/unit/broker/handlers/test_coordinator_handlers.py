@@ -105,7 +105,7 @@ class PlainPartition:
         self.active_producers = lambda _: iter([[entry], [entry]])  # a producer may be told twice
 
     def opening(self) -> None:
-        """It is open."""
+        """Return None: it is open."""
 
     def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
@@ -148,7 +148,7 @@ class World:
         return self.partition
 
     def ask(self, request: Any, version: int) -> Any:
-        """Over the wire and back: encode, decode, handle, encode, decode."""
+        """Ask over the wire and back: encode, decode, handle, encode, decode."""
         module = importlib.import_module(REGISTRY[request.API_KEY].module)
         decoded = module.Request.decode(memoryview(request.encode(version)), version)
         context = RequestContext(local_host="here", local_port=9)
@@ -256,7 +256,7 @@ def every_version(names: list[str]) -> list[Any]:
 
 
 def error_codes(value: Any) -> list[int]:
-    """All error codes in an answer, wherever they stand."""
+    """Return all error codes in an answer, wherever they stand."""
     codes = []
     for field in value.FIELDS:
         found = getattr(value, field.name)

@@ -89,14 +89,14 @@ class Wire:
         return self.dispatcher.dispatch(self.context, memoryview(bytearray(header + request.encode(version))))
 
     def ask(self, request: Message, response_type: type[R], version: int) -> R:
-        """The decoded response; it must be there at once."""
+        """Return the decoded response, which must be there at once."""
         answer = self.send(request, version)
         assert answer is not None
         assert not isinstance(answer, Pending)
         return self.decoded(answer, response_type, version)
 
     def ask_patiently(self, request: Message, response_type: type[R], version: int) -> R:
-        """The decoded response; it may come within some turns of the loop."""
+        """Return the decoded response, which may come within some turns of the loop."""
         answer = self.send(request, version)
         if isinstance(answer, Pending):
             sent: list[object] = []
@@ -107,7 +107,7 @@ class Wire:
         return self.decoded(answer, response_type, version)
 
     def decoded(self, answer: object, response_type: type[R], version: int) -> R:
-        """Parts as bytes, header checked, body decoded."""
+        """Read the parts as bytes, check the header, decode the body."""
         parts: list[Part] = answer if isinstance(answer, list) else [answer]  # type: ignore[list-item]
         whole = b"".join(read_part(part) for part in parts)
         size, correlation_id = struct.unpack(">ii", whole[:8])

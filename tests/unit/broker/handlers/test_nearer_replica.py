@@ -51,7 +51,7 @@ def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 def begin(
     node: ReplicatedBroker, rack: str, offset: int, version: int = 18, wait_ms: int = 0
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """The answer to a consumer, or what it waits for."""
+    """Return the answer to a consumer, or what it waits for."""
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     topic = FetchTopic(topic="t", topic_id=node.partition.topic_id, partitions=[asked])
     request = FetchRequest(
@@ -63,7 +63,7 @@ def begin(
 
 
 def ask(node: ReplicatedBroker, rack: str, offset: int = 0, version: int = 18) -> PartitionData:
-    """The answer about t-0 to a consumer that does not wait."""
+    """Return the answer about t-0 to a consumer that does not wait."""
     answer = begin(node, rack, offset, version)
     assert isinstance(answer, FetchResponse)
     return data_of(answer)

@@ -90,7 +90,7 @@ def wire(data: DataBroker) -> LongWire:
 
 
 def heavy(value: bytes = b"v", codec: int = GZIP, size: int = TURN_PLAIN_BYTES) -> bytearray:
-    """Records that decompress to more than a turn takes."""
+    """Build records that decompress to more than a turn takes."""
     return batch(value * (size // len(value)), value, options=BatchOptions(compression=codec))
 
 

@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 
 
 def state_of(node: ReplicatedBroker, replica: int) -> tuple[float, int]:
-    """The time of a follower's last fetch, and the leader's log end at that time."""
+    """Return the time of a follower's last fetch, and the leader's log end at that time."""
     assert node.partition.leading is not None
     follower = node.partition.leading.core._followers[replica]
     return follower.fetched_ms, follower.leader_end_at_fetch
@@ -151,7 +151,7 @@ class Wide:
         monkeypatch.setattr(replica_fetch, "read_partition", counted)
 
     def ask(self, session: tuple[int, int], *, wait_ms: int = 500) -> Iterator[object]:
-        """The steps of a fetch; a full one names all partitions."""
+        """Return the steps of a fetch; a full one names all partitions."""
         asked = [
             FetchPartition(partition=index, fetch_offset=0, current_leader_epoch=5, partition_max_bytes=1 << 20)
             for index in range(MANY)
@@ -179,7 +179,7 @@ class Wide:
             number += 1
 
     def begin(self) -> int:
-        """A session with all partitions; its id."""
+        """Open a session with all partitions; returns its id."""
         answer = self.finish(self.ask((0, 0)))
         assert isinstance(answer, FetchResponse)
         assert len(answer.responses[0].partitions) == MANY
@@ -255,7 +255,7 @@ class Quiet:
         assert waiting.result().responses == []
 
     def ask(self, *, offsets: dict[int, int] | None = None, forgotten: Sequence[int] = ()) -> object:
-        """The next fetch of the session, which names the partitions that have other offsets."""
+        """Send the next fetch of the session, which names the partitions that have other offsets."""
         asked = [
             FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=5, partition_max_bytes=1 << 20)
             for index, offset in (offsets or {}).items()
@@ -272,7 +272,7 @@ class Quiet:
         return self.wide.finish(answer) if isinstance(answer, Iterator) else answer
 
     def told_of(self, waiting: object) -> list[tuple[int, int, int]]:
-        """Partition, error and number of bytes of the partitions in an answer that is there now."""
+        """Return partition, error and number of bytes of the partitions in an answer that is there now."""
         self.node.loop.run_soon()
         answer = waiting.result() if isinstance(waiting, Deferred) else waiting
         assert isinstance(answer, FetchResponse)

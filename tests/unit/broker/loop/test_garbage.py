@@ -40,7 +40,7 @@ class World:
         self.young = 0
 
     def run(self, young: int) -> list[str]:
-        """One run after so many small collections; what it did."""
+        """Run once after so many small collections; returns what it did."""
         self.young = young
         del self.events[:]
         self.collector.run()

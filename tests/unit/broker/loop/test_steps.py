@@ -360,7 +360,7 @@ def test_a_large_request_whose_client_goes_lets_the_next_one_begin(turns: int) -
 
 
 def waits_within(runner: StepRunner, waiting: Deferred[None]) -> Steps[str]:
-    """Steps that have a job of their own do the work, as requests do, which waits."""
+    """Run steps of a job of their own, which waits, within others, as requests do."""
 
     def handle() -> Steps[str]:
         yield waiting

@@ -133,7 +133,7 @@ async def test_a_leader_that_stays_is_waited_for() -> None:
 
 
 def life() -> BrokerLifecycle:
-    """A broker that is registered and serves."""
+    """Build the life of a broker that is registered and serves."""
     registration = Registration(7, "cluster", b"i" * 16, (), {}, None, ())
     lifecycle = BrokerLifecycle(registration, 2000)
     lifecycle.state = BrokerState.RUNNING

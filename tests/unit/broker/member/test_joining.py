@@ -128,7 +128,7 @@ def test_other_directories_are_refused_by_file_and_value(
 
 
 def image(*replicas: tuple[int, ...]) -> MetadataImage:
-    """Topic ``t`` whose partitions have these replicas."""
+    """Build an image with the topic ``t`` whose partitions have these replicas."""
     partitions = tuple(PartitionState(one, one) for one in replicas)
     return MetadataImage(offset=1, topics={TOPIC_ID: TopicState("t", TOPIC_ID, partitions)}, topic_ids={"t": TOPIC_ID})
 

@@ -35,7 +35,7 @@ TOPIC_ID = b"t" * 16
 
 
 def image(*leaders: int) -> MetadataImage:
-    """Four brokers, one of them fenced, and a topic whose partitions have these leaders."""
+    """Build an image: four brokers, one of them fenced, and a topic whose partitions have these leaders."""
     brokers = {
         number: BrokerRegistration(
             number,

@@ -118,7 +118,7 @@ class LeaderChannel:
         return await self.world.ask(address, request)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def sample(loops: Replication, name: str) -> float:
-    """The value of a metric."""
+    """Return the value of a metric."""
     return next(one.value for one in loops._samples() if one.name.endswith(name))
 
 

@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 
 
 def answered(request: AlterPartitionRequest, error: int = 0) -> AlterPartitionResponse:
-    """The answer of a controller that commits what it is asked for, or refuses it."""
+    """Answer as a controller that commits what it is asked for, or refuses it."""
     topics = [
         TopicDataResponse(
             topic_id=topic.topic_id,

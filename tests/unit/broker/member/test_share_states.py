@@ -77,7 +77,7 @@ class OtherBroker:
 
 
 def serve(world: ShareWorld, request: Message) -> Any:
-    """The answer of a broker's handler."""
+    """Return the answer of a broker's handler."""
     return response_of(handler_of(request).handle(world.broker, RequestContext(), request))
 
 
@@ -96,7 +96,7 @@ class States:
         task.add_done_callback(self._tasks.discard)
 
     async def settled(self, deferred: Deferred[Any] | None) -> Any:
-        """The value of a Deferred, once it has one."""
+        """Return the value of a Deferred, once it has one."""
         if deferred is None:
             return None
         is_done = asyncio.Event()
@@ -107,7 +107,7 @@ class States:
 
 
 def image(coordinator: int) -> MetadataImage:
-    """Two brokers that are alive; one of them leads the topic of the states."""
+    """Build an image of two brokers that are alive; one of them leads the topic of the states."""
     brokers = {
         number: BrokerRegistration(
             number,
@@ -169,7 +169,7 @@ async def test_states_are_kept_wherever_the_coordinator_is(world: ShareWorld, co
 
 
 async def steps_end(made: States, steps: Any) -> Any:
-    """The result of steps, whose waits are waited for."""
+    """Run steps, wait for what they wait for, and return their result."""
     while True:
         try:
             waiting = next(steps)

@@ -114,7 +114,7 @@ LAST = [(topic(), 0), (config("5"), 0), (config("6"), 0), (config("7"), 0)]
 
 
 def damaged(tmp_path: Path, position: int) -> MetadataImage:
-    """The image of a log of two batches with one flipped bit; a negative position counts from its end."""
+    """Read the image of a log of two batches with one flipped bit; a negative position counts from its end."""
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_metadata(LAST)
     path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"

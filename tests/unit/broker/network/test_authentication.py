@@ -89,7 +89,7 @@ class World:
         return connection
 
     def ask(self, frame: bytes | memoryview, client: int = -1) -> bytes | None:
-        """Bytes of the answer, which has a length unless it is an echo; None: none so far; b"": closed."""
+        """Return the bytes of the answer, which has a length unless it is an echo; None: none so far; b"": closed."""
         end = self.ends[client]
         with contextlib.suppress(BrokenPipeError):
             end.sendall(struct.pack(">i", len(frame)) + frame)

@@ -119,7 +119,7 @@ class Fixture:
         self.client.sendall(b"".join(struct.pack(">i", len(data)) + data for data in frames))
 
     def send_bit_by_bit(self, data: bytes) -> None:
-        """More than the socket holds, while the connection reads."""
+        """Send more than the socket holds, while the connection reads."""
         message = memoryview(struct.pack(">i", len(data)) + data)
         self.client.setblocking(False)
         while message:

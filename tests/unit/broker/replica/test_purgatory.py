@@ -33,7 +33,7 @@ class Bad(Operation):
 
 
 def ignore(_: Exception) -> None:
-    """For operations that raise nothing."""
+    """Do nothing: the operations raise nothing."""
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class LongWire(Wire):
         return answer
 
     def wait(self, answer: object) -> object:
-        """The frame; ``turns`` counts how long it took."""
+        """Wait for the frame; ``turns`` counts how long it took."""
         self.turns = 0
         if not isinstance(answer, Pending):
             return answer

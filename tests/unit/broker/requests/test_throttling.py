@@ -321,7 +321,7 @@ class ThrottledMember(ThrottledWire):
         return self.ask(self.request(*acks, **fields), ShareFetchResponse, 2)
 
     def request(self, *acks: tuple[int, int, list[int]], **fields: Any) -> ShareFetchRequest:
-        """The session's next request, for one record."""
+        """Build the session's next request, for one record."""
         member = self.member
         values: dict[str, Any] = {"share_session_epoch": member.epoch, "max_bytes": 1_000_000, "max_records": 1}
         topics = member.topics(*acks)

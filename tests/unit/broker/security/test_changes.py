@@ -43,7 +43,7 @@ SET = {"name": "flush.ms", "value": "9"}
 
 
 def resources(module: Any, config: Any) -> list[Any]:
-    """Each topic with one config to set."""
+    """Return each topic with one config to set."""
     return [
         module.AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configs=[config])
         for name in NAMES
@@ -84,7 +84,7 @@ REQUESTS: dict[str, Any] = {
 
 
 def state_of(admin: AdminBroker) -> dict[object, object]:
-    """All that these requests change."""
+    """Return all that these requests change."""
     image = admin.controller.image
     known = admin.metadata.topics
     topics = {name: (topic.configs.get("flush.ms"), topic.partition_count) for name, topic in known.items()}
@@ -95,7 +95,7 @@ def state_of(admin: AdminBroker) -> dict[object, object]:
 def changes_and_lines(
     admin: AdminBroker, api: str, steps_done: int, caplog: pytest.LogCaptureFixture
 ) -> tuple[int, int, bool]:
-    """The number of things that a request changed whose client went after some steps, its lines, and its end."""
+    """Return how many things a request changed whose client went after some steps, its lines, and its end."""
     caplog.clear()
     before, syncs, is_over = state_of(admin), Steps(), False
     admin.set_listener(admin.listener, syncs, syncs.all)
@@ -170,7 +170,7 @@ MANY_TOPICS = [f"topic-{number}" for number in range(2 * TOPICS_PER_LINE + 500)]
 
 
 def lines_of_offsets(steps_done: int, caplog: pytest.LogCaptureFixture) -> tuple[list[dict[str, Any]], bool]:
-    """The lines of a change of very many topics whose client went after some steps, and whether it was over."""
+    """Return the lines of a change of very many topics whose client went after some steps, and whether it was over."""
     caplog.clear()
 
     def change() -> loop_steps.Steps[list[str]]:

@@ -243,7 +243,7 @@ def test_a_session_ends_with_its_token() -> None:
 
 
 def session_ms(lifetime_ms: int) -> int:
-    """The session of an exchange whose token ends in 70 ms."""
+    """Return the session of an exchange whose token ends in 70 ms."""
     from tidelog.broker.security.sasl.mechanism import Reply
 
     class Shown:

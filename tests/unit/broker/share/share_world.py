@@ -62,18 +62,18 @@ class ShareWorld(DataBroker):
         self.loop.run_soon()
 
     def configure(self, group: str, **texts: str) -> None:
-        """Configs of a group; it reads from the earliest record."""
+        """Set configs of a group; it reads from the earliest record."""
         pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): text for key, text in texts.items()}}
         self.broker.configs.replace(32, group, pairs, validate_only=False)
 
     def topic(self, name: str, *batches: int, partitions: int = 1) -> None:
-        """A topic with batches of so many records each."""
+        """Create a topic with batches of so many records each."""
         create_topic(self, name, partitions)
         for size in batches:
             self.append(name, *(b"v%d" % number for number in range(size)))
 
     def member(self, group: str = "g", topic: str = "t", member_id: str = "m") -> ShareMember:
-        """A member that has joined."""
+        """Return a member that has joined."""
         found = ShareMember(self, group, topic, member_id)
         answer = found.beat(0, subscribed_topic_names=[topic])
         while answer.error_code == CoordinatorLoadInProgressError.code and self.loop.soon:
@@ -84,7 +84,7 @@ class ShareWorld(DataBroker):
         return found
 
     def ask(self, context: RequestContext, request: Message, version: int) -> Any:
-        """The answer, or a Deferred of it."""
+        """Return the answer, or a Deferred of it."""
         context.api_version = version
         module = handler_of(request)
         received = module.Request.decode(memoryview(request.encode(version)), version)
@@ -95,7 +95,7 @@ class ShareWorld(DataBroker):
 
 
 def read_fetched(response: ShareFetchResponse, version: int = 2) -> ShareFetchResponse:
-    """The response as a client reads it; its slices are released."""
+    """Read the response as a client does; its slices are released."""
     data = b""
     for part in response.encode_parts(version):
         if isinstance(part, TransferableRecords):
@@ -138,7 +138,7 @@ class ShareMember:
         return [FetchTopic(topic_id=self.topic_id, partitions=[asked])]
 
     def ask(self, *acks: Ack, **fields: Any) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
-        """One ShareFetch; by default it does not wait."""
+        """Send one ShareFetch; by default it does not wait."""
         values: dict[str, Any] = {
             "group_id": self.group,
             "member_id": self.member_id,
@@ -158,7 +158,7 @@ class ShareMember:
         return answer
 
     def fetch(self, *acks: Ack, **fields: Any) -> ShareFetchResponse:
-        """A ShareFetch that is answered at once."""
+        """Send a ShareFetch that is answered at once."""
         answer = self.ask(*acks, **fields)
         assert isinstance(answer, ShareFetchResponse)
         return read_fetched(answer)
@@ -168,7 +168,7 @@ class ShareMember:
         return runs(self.fetch(*acks, **fields))
 
     def acknowledge(self, *acks: Ack, **fields: Any) -> ShareAcknowledgeResponse:
-        """One ShareAcknowledge."""
+        """Send one ShareAcknowledge."""
         values: dict[str, Any] = {
             "group_id": self.group,
             "member_id": self.member_id,
@@ -183,12 +183,12 @@ class ShareMember:
 
 
 def partitions(response: ShareFetchResponse) -> list[PartitionData]:
-    """All partitions of a response."""
+    """List all partitions of a response."""
     return [data for topic in response.responses for data in topic.partitions]
 
 
 def runs(response: ShareFetchResponse) -> list[tuple[int, int, int]]:
-    """Acquired runs of a partition."""
+    """List the acquired runs of a partition."""
     return [
         (run.first_offset, run.last_offset, run.delivery_count)
         for data in partitions(response)
@@ -197,7 +197,7 @@ def runs(response: ShareFetchResponse) -> list[tuple[int, int, int]]:
 
 
 def offsets(response: ShareFetchResponse) -> list[int]:
-    """Offsets of the records that were sent."""
+    """List the offsets of the records that were sent."""
     found = []
     for data in partitions(response):
         assert isinstance(data.records, (bytes, memoryview))

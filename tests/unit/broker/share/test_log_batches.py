@@ -15,7 +15,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 
 def stored(*sizes: int, options: BatchOptions | None = None) -> bytes:
-    """Batches of so many records each, one after the other."""
+    """Build batches of so many records each, one after the other."""
     found, offset = b"", 0
     for size in sizes:
         made = batch(*(b"v%d" % number for number in range(size)), options=options)

@@ -41,7 +41,7 @@ def join_and_leave(world: ShareWorld) -> None:
 
 
 def start(world: ShareWorld, request: Message) -> Steps[Any]:
-    """A handler's steps; a KafkaError is its answer."""
+    """Run a handler's steps; a KafkaError is its answer."""
     context = world.context(1)
     context.api_version = request.VERSIONS.highest
     module = handler_of(request)
@@ -123,7 +123,7 @@ def test_a_deletion_that_a_crash_cut_off_is_finished_by_the_next_or_undone_by_a_
 
 
 def requests(world: ShareWorld, draw: random.Random) -> Message:
-    """Any request that makes or deletes states, or ends what stops that."""
+    """Draw any request that makes or deletes states, or ends what stops that."""
     kind = draw.choice(["join", "leave", "topic", "group", "alter"])
     if kind in ("join", "leave"):
         epoch = 0 if kind == "join" else -1
@@ -142,7 +142,7 @@ def requests(world: ShareWorld, draw: random.Random) -> Message:
 
 
 def advance(under_way: dict[Steps[Any], Any], steps: Steps[Any], draw: random.Random) -> None:
-    """Some steps of one request, unless it waits for another; some requests' clients go away."""
+    """Take some steps of one request, unless it waits for another; some requests' clients go away."""
     waiting = under_way[steps]
     if waiting is not None and not waiting.done:
         return

@@ -65,7 +65,7 @@ def ask(world: ShareWorld, request: Any, version: int | None = None) -> Any:
 
 
 def assigned(answer: Any) -> list[int] | None:
-    """The partitions of the one assigned topic."""
+    """Return the partitions of the one assigned topic."""
     if answer.assignment is None:
         return None
     return [index for topic in answer.assignment.topic_partitions for index in topic.partitions]
@@ -314,7 +314,7 @@ def test_an_empty_share_group_does_not_expire(world: ShareWorld) -> None:
 
 
 def where(world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1) -> list[tuple[str, int, int, int]]:
-    """Topic, partition, start offset and lag of what is asked for, or of everything."""
+    """Return topic, partition, start offset and lag of what is asked for, or of everything."""
     asked = [described.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=of) for name, of in topics]
     group = described.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=asked or None)
     answer = ask(world, described.DescribeShareGroupOffsetsRequest(groups=[group]), version)

@@ -31,7 +31,7 @@ BATCH = 10
 
 
 def batches_from(offset: int, end: int, size: int = BATCH) -> list[BatchRange]:
-    """A log of full batches, from the one that holds the offset on."""
+    """List the full batches of a log, from the one that holds the offset on."""
     return [BatchRange(base, base + size - 1) for base in range(offset // size * size, end, size)]
 
 

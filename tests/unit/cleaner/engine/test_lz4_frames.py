@@ -26,7 +26,7 @@ PIECES = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 3
 
 
 def packed(data: bytes) -> bytes:
-    """The frame that we make, compiled or not."""
+    """Pack the frame that we make, compiled or not."""
     one, other = (packed_by(module, data) for module in MODULES)
     assert one == other
     return one
@@ -69,7 +69,7 @@ def expanded_by(module: ModuleType, frame: bytes, room: int, count: int) -> byte
 
 
 def frames_of(data: bytes) -> list[bytes]:
-    """Frames as clients write them: independent and linked blocks of several sizes, other levels."""
+    """Pack frames as clients write them: independent and linked blocks of several sizes, other levels."""
     linked = [
         lz4.frame.compress(data, store_size=False, block_linked=True, block_size=size)
         for size in (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX256KB, lz4.frame.BLOCKSIZE_MAX4MB)

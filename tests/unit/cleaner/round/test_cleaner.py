@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 def clean(
     log: UnifiedLog, engine: Engine = REFERENCE, *, first_dirty: int = 0, now_ms: int = NOW_MS, **options: Any
 ) -> CleanerStats:
-    """One round over everything below the active segment."""
+    """Run one round over everything below the active segment."""
     return Cleaner(engine, options.pop("options", SMALL)).clean(whole(log, first_dirty), now_ms, **options)
 
 
@@ -60,7 +60,7 @@ class Model:
             self.aborted.update(offsets)
 
     def after_cleaning(self, start: int, end: int, tail: int) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """Records left when [start, end) was cleaned; records from ``tail`` on are untouched."""
+        """Return the records left when [start, end) was cleaned; records from ``tail`` on are untouched."""
         latest = {
             key: offset
             for offset, (key, _) in sorted(self.live.items())
@@ -151,7 +151,7 @@ def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
 
 
 def filled(directory: Path, *segments: Sequence[tuple[bytes | None, bytes | None]], **config: Any) -> UnifiedLog:
-    """One batch of single records per list entry, one closed segment per list."""
+    """Write one batch of single records per list entry, one closed segment per list."""
     log = open_log(directory, compacted(**config))
     writer = LogWriter(log)
     for pairs in segments:

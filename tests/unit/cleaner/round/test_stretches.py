@@ -25,7 +25,7 @@ ENGINES = [ReferenceEngine(), ENGINE]
 
 
 def rows(*changes: dict[int, int]) -> IntegerArray:
-    """A batch for each argument: 10 records, 100 bytes, offsets and ordinals from 1,000 on; columns changed."""
+    """Build a batch for each argument: 10 records, 100 bytes, offsets and ordinals from 1,000 on; columns changed."""
     table: IntegerArray = np.zeros((len(changes), at.COLUMNS), np.int64)
     for number, row in enumerate(table):
         row[at.POSITION], row[at.SIZE], row[at.COUNT] = 100 * number, 100, 10
@@ -37,7 +37,7 @@ def rows(*changes: dict[int, int]) -> IntegerArray:
 
 
 def vanished(table: IntegerArray, bits: int, last_offsets: IntegerArray = NO_OFFSETS) -> list[Stretch]:
-    """The stretches passed over when the low bits of ``bits`` are those of the records from 1,000 on."""
+    """Return the stretches passed over when the low bits of ``bits`` are those of the records from 1,000 on."""
     stretches = Stretches()
     stretches.note(7, 5000, table)
     array = np.frombuffer(bits.to_bytes(16, "little"), np.uint8)
@@ -87,7 +87,7 @@ def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(directory: Path, seed: int) -> None:
-    """A log in which long stretches vanish, between what stays for all kinds of reasons."""
+    """Write a log in which long stretches vanish, between what stays for all kinds of reasons."""
     chance = random.Random(seed)
     log = open_log(directory, compacted(segment_bytes=9000))
     writer = LogWriter(log)

@@ -37,7 +37,7 @@ class Pair:
         follower.update_high_watermark(leader.high_watermark)
 
     def files(self, ending: str = ".log") -> list[dict[str, bytes]]:
-        """Contents by name, of leader and follower."""
+        """Read the contents by name, of leader and follower."""
         return [
             {path.name: path.read_bytes() for path in Path(bench.directory).glob(f"*{ending}")}
             for bench in self.benches
@@ -206,7 +206,7 @@ class TestAppend:
 
 class TestDamage:
     def damaged(self, pair: Pair, at: int, byte: int) -> memoryview:
-        """Three batches of the leader, the second with another byte."""
+        """Return three batches of the leader, the second with another byte."""
         fill(pair.leader, 3)
         size = len(read_bytes(pair.leader, 0, 1))
         read = bytearray(read_bytes(pair.leader, 0))
@@ -291,7 +291,7 @@ class Histories:
             self.pair.leader.append_as_leader(memoryview(records), self.epoch)
 
     def fetch(self) -> None:
-        """One fetch of the follower, with the leader's check of the epoch; what both have is committed."""
+        """Fetch once as the follower, with the leader's check of the epoch; what both have is committed."""
         leader, follower = self.pair.leader, self.pair.follower
         last = follower.leader_epochs.latest_epoch
         epoch, end_offset = leader.leader_epochs.end_offset_for(last, leader.log_end_offset)
@@ -304,7 +304,7 @@ class Histories:
         follower.update_high_watermark(leader.high_watermark)
 
     def turn(self) -> None:
-        """The follower leads, with all that is committed."""
+        """Let the follower lead, with all that is committed."""
         pair = self.pair
         if pair.follower.log_end_offset >= pair.leader.high_watermark:
             self.epoch += 1

@@ -22,7 +22,7 @@ KEY = struct.Struct(">i")
 
 
 def reader_of(buffer: bytes) -> ReadSlots:
-    """Read of entries of 8 bytes that never reaches past the end."""
+    """Return a read of entries of 8 bytes that never reaches past the end."""
 
     def read(slot: int, count: int) -> bytes:
         assert count > 0

@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {"segment.bytes": 16_384, **SPARSE}
 
 
 def filled(tmp_path: Path, dice: random.Random) -> UnifiedLog:
-    """A log of some segments, in which producers come, write more or less often, and go."""
+    """Write a log of some segments, in which producers come, write more or less often, and go."""
     bench = LogBench(str(tmp_path), **SMALL)
     log = bench.open()
     sequences: dict[int, int] = {}
@@ -37,7 +37,7 @@ def filled(tmp_path: Path, dice: random.Random) -> UnifiedLog:
 
 
 def forgotten(log: UnifiedLog) -> ProducerStateManager:
-    """The log's producer state as a snapshot gives it: the last batch of each."""
+    """Forget all but the last batch of each producer, as a snapshot does. Returns the log's producer state."""
     state = log.producer_state
     for entry in state.producers.values():
         while len(entry.batches) > 1:

@@ -19,7 +19,7 @@ entries = st.builds(SnapshotEntry, longs, st.integers(-1, 2**15 - 1), ints, long
 
 
 def encode_snapshot(items: list[SnapshotEntry]) -> bytes:
-    """The bytes of a snapshot file with these entries."""
+    """Encode a snapshot file with these entries."""
     data = bytearray(HEAD_SIZE) + b"".join(struct.pack(">qhiqiqiq", *item) for item in items)
     seal_snapshot(data)
     return bytes(data)

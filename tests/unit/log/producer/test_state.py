@@ -50,7 +50,7 @@ def state() -> ProducerStateManager:
 
 
 def seen(state: ProducerStateManager) -> object:
-    """All that a manager knows."""
+    """Return all that a manager knows."""
     entries = {
         number: (entry.producer_epoch, list(entry.batches), entry.last_timestamp, entry.current_txn_first_offset,
                  entry.touched_ms)

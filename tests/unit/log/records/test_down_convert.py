@@ -60,7 +60,7 @@ class OpenFile:
         return self._descriptor
 
     def retain(self) -> None:
-        """Not counted here."""
+        """Do nothing: holders are not counted here."""
 
     def release(self) -> None:
         os.close(self._descriptor)

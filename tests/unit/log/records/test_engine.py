@@ -44,7 +44,7 @@ def _with_byte(section: bytearray, position: int, byte: int) -> bytes:
 
 
 def outcome(call: Callable[..., object], *arguments: object) -> object:
-    """A result, or the documented error as a value; anything else fails the test."""
+    """Return a result, or the documented error as a value; anything else fails the test."""
     try:
         return call(*arguments)
     except InvalidRecordError as error:

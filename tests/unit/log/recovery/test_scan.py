@@ -35,7 +35,7 @@ def seal(data: bytearray) -> bytearray:
 
 
 def good_chunk(chance: random.Random, first: int) -> list[bytearray]:
-    """Batches that follow one another, of several producers, epochs and transactions."""
+    """Build batches that follow one another, of several producers, epochs and transactions."""
     parts, base, epoch = [], first, 0
     for _ in range(chance.randrange(16)):
         data = bytearray(chance.choice(BATCHES))

@@ -59,7 +59,7 @@ def batches(draw: Any) -> bytes:
 
 
 def outcome(check: Any, sent: bytes) -> object:
-    """The result with the bytes as they are then; None where the general way is to be asked."""
+    """Return the result with the bytes as they are then; None where the general way is to be asked."""
     view = memoryview(bytearray(sent))
     try:
         result = check(view)

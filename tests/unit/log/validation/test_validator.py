@@ -65,7 +65,7 @@ def validate(
 
 
 def stored(result: ValidationResult) -> list[Record]:
-    """Every record of the result, each batch checked first."""
+    """Return every record of the result, each batch checked first."""
     return list(_records_of(result))
 
 
@@ -76,7 +76,7 @@ def _records_of(result: ValidationResult) -> Iterator[Record]:
 
 
 def patched(change: Callable[[bytearray], None], *, count: int = 2) -> bytearray:
-    """A good batch with one change and the checksum made right again."""
+    """Build a good batch with one change and the checksum made right again."""
     batch = batch_of(count)
     change(batch)
     set_crc(batch, 0, len(batch))

@@ -20,7 +20,7 @@ CODECS = (0, 1, 2, 3, 4)
 
 
 def lying(batch: bytes, largest: int) -> bytes:
-    """The batch with another largest time in its header, and the checksum of that."""
+    """Put another largest time into the batch's header, and the checksum of that."""
     data = bytearray(batch)
     data[MAX_TIMESTAMP] = largest.to_bytes(8, "big", signed=True)
     data[CRC] = crc32c(bytes(data[CRC_FROM:])).to_bytes(4, "big")
@@ -36,7 +36,7 @@ def audited(tmp_path: Path, content: bytes) -> SegmentAudit:
 
 
 def told(found: SegmentAudit) -> list[tuple[int, int]]:
-    """(byte, offset) of the batches with a wrong time."""
+    """Return (byte, offset) of the batches with a wrong time."""
     return [(finding.position, finding.offset) for finding in found.findings if finding.kind == "timestamp"]
 
 

@@ -49,7 +49,7 @@ def flipped(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    """Bytes of something else."""
+    """Write bytes of something else."""
     path.write_bytes(b"this is no such file \xff\xfe" * 7)
 
 

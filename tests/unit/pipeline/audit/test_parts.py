@@ -22,7 +22,7 @@ LAST_SEQUENCE = 2**31 - 1
 
 
 def rows(*batches: tuple[int, int, int, int]) -> Any:
-    """Rows of (producer id, epoch, sequence, records)."""
+    """Build rows of (producer id, epoch, sequence, records)."""
     table = np.zeros((len(batches), at.COLUMNS), np.int64)
     offset = 0
     for row, (producer, epoch, sequence, count) in zip(table, batches, strict=True):

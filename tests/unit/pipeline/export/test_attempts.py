@@ -43,12 +43,12 @@ def data(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 def fewer(*arguments: Any) -> Batches:
-    """The records without the last: retention or compaction came between."""
+    """Yield the records without the last: retention or compaction came between."""
     yield from list(READ(*arguments))[:-1]
 
 
 def failing(*arguments: Any) -> Batches:
-    """Some of the records, and then none."""
+    """Yield some of the records, and then fail."""
     yield from fewer(*arguments)
     raise OSError("the log is away")
 
@@ -56,7 +56,7 @@ def failing(*arguments: Any) -> Batches:
 def with_second(
     monkeypatch: pytest.MonkeyPatch, store: TableStore, reads: Callable[..., Batches]
 ) -> Callable[[FilePlan], FileResult]:
-    """A task that a second attempt, which reads otherwise, does once more. Spark counts the first."""
+    """Return a task that a second attempt, which reads otherwise, does once more. Spark counts the first."""
 
     def work(plan: FilePlan) -> FileResult:
         plan = replace(plan, store=store)

@@ -20,7 +20,7 @@ TEXT = b"the same words again and again, "
 
 
 def rows(values: list[bytes | None], header: bytes | None = None) -> pa.Table:
-    """Records of a partition with these values, from offset 0 on."""
+    """Build records of a partition with these values, from offset 0 on."""
     count = len(values)
     columns = {
         "key": [b"key-%d" % number for number in range(count)],

@@ -40,7 +40,7 @@ def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def expected(data: DataDirectory, mode: str) -> tuple[int, int, str]:
-    """Rows, sum of offsets and first key that plain Python finds."""
+    """Return rows, sum of offsets and first key that plain Python finds."""
     written = {n * 5 + i: b"key-%d" % ((n + i) % 7) for n in range(6) for i in range(5)}
     if mode == "upsert":
         latest = {key: offset for offset, key in written.items()}

@@ -28,7 +28,7 @@ def object_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def replace_by(path: Path, content: bytes) -> None:
-    """Another object of the name, as a store replaces: as a whole, and later."""
+    """Put another object of the name there, as a store replaces: as a whole, and later."""
     before = path.stat().st_mtime_ns
     path.with_suffix(".new").write_bytes(content)
     os.utime(path.with_suffix(".new"), ns=(before + 10**9, before + 10**9))

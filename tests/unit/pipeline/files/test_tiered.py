@@ -154,7 +154,7 @@ def private() -> RSAPrivateKey:
 
 
 def write_key(directory: Path, key: PrivateKeyTypes) -> Path:
-    """A directory with the private key of the pair ``tier-1``."""
+    """Write the private key of the pair ``tier-1``. Returns its directory."""
     directory.mkdir()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (directory / "tier-1.pem").write_bytes(text)
@@ -230,7 +230,7 @@ FIXED = {
 
 
 def variable(sizes: list[int], **fields: Any) -> dict[str, Any]:
-    """The chunk index of a segment of 25 bytes, which has three chunks."""
+    """Build the chunk index of a segment of 25 bytes, which has three chunks."""
     packed = bytes(cramjam.zstd.compress(encode_sizes(sizes)))
     text = base64.b64encode(packed).decode()
     return {"type": "variable", "originalChunkSize": 10, "originalFileSize": 25, "transformedChunks": text, **fields}

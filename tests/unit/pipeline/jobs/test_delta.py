@@ -55,7 +55,7 @@ def append(log: UnifiedLog, epoch: int, value: bytes) -> None:
 
 
 def files(data: DataDirectory) -> tuple[set[str], set[str]]:
-    """Data files in the table's folder, and those of its newest version."""
+    """List the data files in the table's folder, and those of its newest version."""
     known = {os.path.basename(uri) for uri in DeltaTable(table_of(data)).file_uris()}
     return set(os.listdir(Path(table_of(data), "data"))), known
 

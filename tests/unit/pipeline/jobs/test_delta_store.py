@@ -60,7 +60,7 @@ def offsets(table: str) -> list[int]:
 
 
 def left_over(store: MotoStore, table: str) -> set[str]:
-    """Objects that no version has, traces of runs, and states that were not committed."""
+    """List objects that no version has, traces of runs, and states that were not committed."""
     opened = DeltaAddress.of(table).open()
     folder = DeltaAddress.of(table).uri.removeprefix(f"s3://{BUCKET}/")
     known = {uri for version in range(opened.version() + 1) for uri in version_of(table, version).file_uris()}

@@ -40,7 +40,7 @@ def at(rest: IcebergRest, **properties: str) -> IcebergTarget:
 
 
 def files(target: IcebergTarget) -> tuple[set[str], set[str]]:
-    """Data files in the table's folder, and those of its newest snapshot."""
+    """List the data files in the table's folder, and those of its newest snapshot."""
     table = table_of(target)
     folder = Path(table.location().removeprefix("file://"), "data")
     known = {task.file.file_path for task in table.scan().plan_files()}

@@ -42,7 +42,7 @@ Row = tuple[str, int, int, int]
 
 
 def fill_at_random(data: DataDirectory, chance: random.Random) -> list[Row]:
-    """Records of some days, in no order of time; their topic, partition, offset and time."""
+    """Write records of some days, in no order of time; returns their topic, partition, offset and time."""
     rows: list[Row] = []
     for topic, partition in (("orders", 0), ("orders", 1), ("payments", 0)):
         for _ in range(chance.randint(1, 12)):

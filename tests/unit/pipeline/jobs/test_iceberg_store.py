@@ -45,7 +45,7 @@ def target(tmp_path: Path, store: MotoStore, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def left_over(store: MotoStore, target: IcebergTarget) -> set[str]:
-    """Objects that no snapshot has, and traces of runs."""
+    """List objects that no snapshot has, and traces of runs."""
     table = table_of(target)
     folder = table.location().removeprefix(f"s3://{BUCKET}/")
     known = set(table.inspect.all_files().column("file_path").to_pylist())

@@ -70,7 +70,7 @@ class Kind:
             table_of(self.target).delete(condition)
 
     def latest(self) -> Latest:
-        """The table's rows, none twice."""
+        """Return the table's rows, none twice."""
         rows = self.read()
         found = {(row["topic"], row["partition"], row["key"]): (row["offset"], row["value"]) for row in rows}
         assert len(found) == len(rows)

@@ -57,25 +57,25 @@ def data(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 def add(data: DataDirectory, topic: str, partition: int, records: int = 3) -> None:
-    """Records at the end of a log."""
+    """Append records to the end of a log."""
     write(data.log(topic, partition), [Record(i, NOW_MS, b"k", b"v") for i in range(records)])
 
 
 def age(path: Path) -> None:
-    """The directory changed long ago, as it had when nothing happens for ``SETTLED_S``."""
+    """Let the directory have changed long ago, as it had when nothing happens for ``SETTLED_S``."""
     before = path.stat().st_mtime - 10 * SETTLED_S
     os.utime(path, (before, before))
 
 
 def settled(data: DataDirectory) -> None:
-    """All directories changed long ago."""
+    """Let all directories have changed long ago."""
     for path in (data.path, *data.path.iterdir()):
         if path.is_dir():
             age(path)
 
 
 def remove(data: DataDirectory, topic: str, partition: int) -> None:
-    """The partition's directory goes."""
+    """Remove the partition's directory."""
     data.logs.pop(TopicPartition(topic, partition)).close()
     shutil.rmtree(data.path / f"{topic}-{partition}")
 

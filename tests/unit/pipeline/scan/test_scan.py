@@ -48,7 +48,7 @@ class Fact(NamedTuple):
     producer: int
 
     def row(self) -> dict[str, Any]:
-        """The record as a scan with all columns shows it."""
+        """Return the record as a scan with all columns shows it."""
         headers = [{"key": key, "value": value} for key, value in self.headers]
         return {
             "key": self.key, "value": self.value, "topic": self.topic, "partition": self.partition,
@@ -70,7 +70,7 @@ class World:
         return str(self.data.path)
 
     def facts(self, topic: str) -> list[Fact]:
-        """All records of a topic, read batch by batch in plain Python; damaged batches have none."""
+        """Return all records of a topic, read batch by batch in plain Python; damaged batches have none."""
         return [
             fact for name, partition in sorted(self.places) if name == topic for fact in self._facts(name, partition)
         ]
@@ -87,7 +87,7 @@ class World:
                                tuple(record.headers), producer)  # fmt: skip
 
     def stable(self, facts: list[Fact]) -> dict[int, int]:
-        """Partition -> first offset of an open transaction."""
+        """Map each partition to the first offset of an open transaction."""
         found: dict[int, int] = {}
         for fact in facts:
             if fact.producer >= OPEN:

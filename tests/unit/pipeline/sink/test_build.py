@@ -49,7 +49,7 @@ def columns_of(records: list[Record]) -> RecordColumns:
 
 
 def sections(builder: ModuleType, columns: RecordColumns, rows: list[int], limit_bytes: int) -> list[bytes]:
-    """Batches of all rows in order, each at most ``limit_bytes`` of section."""
+    """Build batches of all rows in order, each at most ``limit_bytes`` of section."""
     numbers = read_only(np.array(rows, np.int64)) if builder is build else rows
     made, first = [], 0
     while first < len(rows):

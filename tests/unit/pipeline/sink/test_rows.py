@@ -39,7 +39,7 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
 def build(
     arrow: Iterable[pa.RecordBatch], *, partitions: int = 1, first: int = 0, **options: Any
 ) -> dict[tuple[str, int], list[Record]]:
-    """The records of each topic-partition, offsets counted through."""
+    """Build the records of each topic-partition, offsets counted through."""
     arrow = list(arrow)
     settings_ = SinkOptions(bootstrap="", staging=Path(), **options)
     builder = BatchBuilder(

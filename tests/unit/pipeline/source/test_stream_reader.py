@@ -46,7 +46,7 @@ class Topic:
             append(log, build_batch([Record(i, NOW_MS, b"k", VALUE) for i in range(PER_BATCH)]))
 
     def remove(self, partition: int) -> None:
-        """The partition's directory goes."""
+        """Remove the partition's directory."""
         self.logs.pop(partition).close()
         shutil.rmtree(self.root / f"t-{partition}")
 
@@ -82,7 +82,7 @@ def reader(topic: Topic, **options: str) -> TidelogStreamReader:
 
 
 def read(stream: TidelogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
-    """Partition and offset of every row, after the round through JSON that Spark makes."""
+    """Read partition and offset of every row, after the round through JSON that Spark makes."""
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     found = []
     for part in stream.partitions(start, end):
@@ -92,7 +92,7 @@ def read(stream: TidelogStreamReader, start: dict[str, Any], end: dict[str, Any]
 
 
 def drained(stream: TidelogStreamReader, start: dict[str, Any]) -> list[list[tuple[int, int]]]:
-    """The rows of each trigger until one finds nothing new."""
+    """Return the rows of each trigger until one finds nothing new."""
     triggers: list[list[tuple[int, int]]] = []
     while True:
         end = stream.latestOffset(start, stream.getDefaultReadLimit())

@@ -25,7 +25,7 @@ def array(items: Any) -> dict[str, Any]:
 
 
 def doubled(leaf: Any, times: int = 40) -> Any:
-    """A record of two records of two records, and so on, down to a leaf."""
+    """Build a record of two records of two records, and so on, down to a leaf."""
     for number in range(times):
         leaf = record(f"D{number}", leaf, leaf if isinstance(leaf, str) else leaf["name"])
     return leaf

@@ -91,7 +91,7 @@ def run(data: DataDirectory, registry: SchemaRegistry | None, **fields: Any) -> 
 
 
 def rows(data: DataDirectory) -> list[dict[str, Any]]:
-    """The table's rows by offset, with the columns of its widest file."""
+    """Read the table's rows by offset, with the columns of its widest file."""
     files = [ds.dataset(path) for path in sorted((table_at(data) / "data").glob("*.parquet"))]
     schema = pa.unify_schemas([file.schema for file in files])
     found: list[dict[str, Any]] = ds.dataset(files, schema).to_table().sort_by("offset").to_pylist()
@@ -104,7 +104,7 @@ def letters(data: DataDirectory) -> list[tuple[int, str]]:
 
 
 def serialized(registry: SchemaRegistry, text: str, value: dict[str, Any], kind: Any = AvroSerializer) -> bytes:
-    """A value as Confluent's serializer writes it."""
+    """Write a value as Confluent's serializer does."""
     client = SchemaRegistryClient({"url": registry.url})
     given = (client, text) if kind is AvroSerializer else (text, client)
     found: bytes = kind(*given)(value, SerializationContext("orders", MessageField.VALUE))
@@ -171,7 +171,7 @@ def test_json_with_a_schema(data: DataDirectory, registry: SchemaRegistry) -> No
 
 
 def message_file() -> Any:
-    """A Protobuf file with a message of many kinds."""
+    """Build a Protobuf file with a message of many kinds."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     message = file.message_type.add(name="Order")
@@ -364,7 +364,7 @@ def test_schemas_without_columns_are_refused(kind: str, text: Any) -> None:
 
 
 def doubling_avro(levels: int) -> RegisteredSchema:
-    """Each record has the next one twice: 2 to the power of ``levels`` fields."""
+    """Build records of which each has the next one twice: 2 to the power of ``levels`` fields."""
     inner: Any = "int"
     for level in reversed(range(levels)):
         again = inner if isinstance(inner, str) else inner["name"]
@@ -374,7 +374,7 @@ def doubling_avro(levels: int) -> RegisteredSchema:
 
 
 def chained_avro(levels: int, kind: str = "record") -> RegisteredSchema:
-    """Types one within the other, each in a schema that the next one refers to where they are named."""
+    """Build types one within the other, each in a schema that the next one refers to where they are named."""
     text: Any = "int"
     for level in range(levels):
         fields = [{"name": "a", "type": text}]

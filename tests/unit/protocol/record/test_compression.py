@@ -286,12 +286,12 @@ def zstd_bomb() -> bytes:
 
 
 def zstd_frame_that_declares(size: int) -> bytes:
-    """A frame header with a content size field of 8 bytes, a window, and one empty last block."""
+    """Build a frame header with a content size field of 8 bytes, a window, and one empty last block."""
     return b"\x28\xb5\x2f\xfd" + bytes((0xC0, 0x58)) + struct.pack("<Q", size) + b"\x01\x00\x00"
 
 
 def zstd_single_segment_that_declares(size: int) -> bytes:
-    """The window is the content: a decoder that believed it would allocate all of it."""
+    """Build a frame whose window is the content: a decoder that believed it would allocate all of it."""
     return b"\x28\xb5\x2f\xfd" + bytes((0xE0,)) + struct.pack("<Q", size) + b"\x01\x00\x00"
 
 

@@ -44,7 +44,7 @@ def some_records(count: int = 3) -> list[Record]:
 
 
 def wrapper(content: bytes | None, *, magic: int = 1, attributes: int = 1, offset: int = 5) -> bytes:
-    """A wrapper around the given bytes; its own checksum is right."""
+    """Wrap the given bytes; the wrapper's own checksum is right."""
     writer = MessageWriter()
     with writer.entry(offset), writer.message(magic, attributes, NOW_MS, None):
         writer.write_nullable(None if content is None else compress(content, attributes & 7, magic=magic))

@@ -35,7 +35,7 @@ PLAIN = uncompiled(walker)
 
 
 def coders(cls: type[Message], version: int) -> list[tuple[Coder, Coder]]:
-    """Decoder and encoder of each kind."""
+    """Return the decoder and the encoder of each kind."""
     walkers = [module.Walker(cls, version) for module in (walker, PLAIN)]
     generated = compile_decoder(cls, version), compile_encoder(cls, version)
     return [generated, *((each, each) for each in walkers)]

@@ -24,7 +24,7 @@ ERROR = ClusterAuthorizationFailedError("no")
 
 
 def random_struct(cls: type[Struct], version: int, draw: random.Random) -> Any:
-    """A struct whose arrays have some elements each, often alike."""
+    """Build a struct whose arrays have some elements each, often alike."""
     found = cls()
     for field in cls.FIELDS:
         if field.versions.has(version):

@@ -89,7 +89,7 @@ class Reader(HTMLParser):
 
 
 def models(text: str) -> Iterator[Page]:
-    """Each page with this text wherever a client, a user or a file can put one."""
+    """Yield each page with this text wherever a client, a user or a file can put one."""
     shown, content = show(text.encode(), "text", 500), text.encode()
     record = Record(5, 1_700_000_000_000, content, content, [(text, content)])
     topic = Topic(text, "id", False, [PARTITION])

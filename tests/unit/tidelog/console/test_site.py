@@ -34,7 +34,7 @@ BUDGET = 100 * 1024
 
 
 def fill(asked: Site, count: int, value: bytes = b"<script>") -> None:
-    """Records with keys and times of their own, ten in a batch."""
+    """Append records with keys and times of their own, ten in a batch."""
     with opening_expected():
         partition = asked.parts.replica_manager.partition("orders", 0)
     for first in range(0, count, 10):
@@ -112,7 +112,7 @@ REGISTRY = {"schema.registry.listener": "127.0.0.1:1"}
 
 
 def fill_with_schemas(asked: Site) -> None:
-    """Records of the registry, and values: of a schema, of none, of one that contains itself, of an unknown one."""
+    """Append the registry's records, and values: of a schema, of none, of one that contains itself, of an unknown."""
     with opening_expected():
         create_topic(asked.parts, "_schemas", 1, 1, {"cleanup.policy": "compact"})
     schemas = [
@@ -259,5 +259,5 @@ async def test_a_page_whose_client_has_gone_is_not_built(tmp_path: Path, monkeyp
 
 
 def offsets(page: str) -> list[int]:
-    """The offsets of the rows of a page of records."""
+    """Return the offsets of the rows of a page of records."""
     return [int(found) for found in re.findall(r'records/0/\d+">(\d+)</a>', page)]

@@ -41,21 +41,21 @@ def followed(leader_epoch: int = 1, position: LogPosition = EMPTY) -> Followed:
 
 
 def fetcher_of(*keys: FetchKey, leader_epoch: int = 1) -> LeaderFetcher:
-    """A loop with these partitions."""
+    """Build a loop with these partitions."""
     fetcher = LeaderFetcher(CONFIG)
     fetcher.set_partitions({key: followed(leader_epoch) for key in keys})
     return fetcher
 
 
 def fetch_of(fetcher: LeaderFetcher, now_ms: float = 0) -> FetchRequest:
-    """The next request, a Fetch."""
+    """Return the next request, a Fetch."""
     request = fetcher.next_request(now_ms)
     assert isinstance(request, FetchRequest)
     return request
 
 
 def asked_of(request: FetchRequest) -> dict[int, int]:
-    """Offset by partition."""
+    """Return the offset asked for, by partition."""
     return {one.partition: one.fetch_offset for topic in request.topics for one in topic.partitions}
 
 
@@ -71,7 +71,7 @@ def data(index: int = 0, records: bytes = b"", high_watermark: int = 0, error_co
 
 
 def after_first_answer(*keys: FetchKey) -> LeaderFetcher:
-    """A loop whose session is open, with nothing new in the first answer but the watermarks."""
+    """Build a loop whose session is open, with nothing new in the first answer but the watermarks."""
     fetcher = fetcher_of(*keys)
     fetch_of(fetcher)
     for work in fetcher.take_answer(answer(*(data(key.partition) for key in keys)), 0):
@@ -102,7 +102,7 @@ class TestThrottle:
 
 
 def fetcher_throttled_elsewhere() -> LeaderFetcher:
-    """A loop that was told of a partition which another loop has by now."""
+    """Build a loop that was told of a partition which another loop has by now."""
     fetcher = fetcher_of(KEY)
     fetcher.next_request(0, [OTHER])
     fetcher.take_failure(-1000)
@@ -283,7 +283,7 @@ class TestDivergence:
 
 
 def out_of_range(position: LogPosition) -> LeaderFetcher:
-    """A loop whose partition was answered OFFSET_OUT_OF_RANGE."""
+    """Build a loop whose partition was answered OFFSET_OUT_OF_RANGE."""
     fetcher = LeaderFetcher(CONFIG)
     fetcher.set_partitions({KEY: followed(1, position)})
     fetch_of(fetcher)
@@ -292,7 +292,7 @@ def out_of_range(position: LogPosition) -> LeaderFetcher:
 
 
 def offset_answer(fetcher: LeaderFetcher, leader: ModelLeader) -> tuple[list[int], list[Work]]:
-    """The timestamps of the next question, and the work that its answer brings."""
+    """Return the timestamps of the next question, and the work that its answer brings."""
     request = fetcher.next_request(0)
     assert isinstance(request, ListOffsetsRequest)
     timestamps = [one.timestamp for topic in request.topics for one in topic.partitions]
@@ -358,7 +358,7 @@ class World:
         self.leader.records, self.leader.start = self.leader.records[start - self.leader.start :], start
 
     def elect(self) -> None:
-        """Another leader, which has all that is committed, and a tail of its own or of the former leader."""
+        """Elect another leader, which has all that is committed, and a tail of its own or of the former leader."""
         old = self.leader
         end = self.random.randint(max(old.high_watermark, self.follower.high_watermark, old.start), old.end)
         tail = bytes([old.epoch + 1]) * self.random.randint(0, 3)
@@ -383,7 +383,7 @@ class World:
 
 
 def common_end(leader: ModelLeader, follower: ModelFollower) -> int:
-    """The offset up to which both logs are equal, where both have it."""
+    """Return the offset up to which both logs are equal, where both have it."""
     offset = max(leader.start, follower.start)
     while offset < min(leader.end, follower.end) and (
         leader.records[offset - leader.start] == follower.records[offset - follower.start]

@@ -39,7 +39,7 @@ class Driver:
         self.asked: list[str] = []
 
     def step(self, *, is_lost: bool = False) -> Published | None:
-        """One question and its answer, on the wire's format."""
+        """Take one question and its answer, on the wire's format."""
         question = self.observer.next_question()
         self.now_ms = max(self.now_ms, question.not_before_ms)
         self.asked.append(f"{type(question.request).__name__} {question.address.port - 9090}")
@@ -71,7 +71,7 @@ class Driver:
         raise AssertionError(f"not caught up: {self.observer.last_failure}; asked {self.asked[-20:]}")
 
     def assert_committed(self) -> None:
-        """The observer's image is one of those that the committed batches make."""
+        """Check that the observer's image is one of those that the committed batches make."""
         image = self.observer.image
         assert self.quorum.images().get(image.offset) == image
 
@@ -351,7 +351,7 @@ def test_a_record_that_cannot_be_replayed_is_an_error(value: bytes, error: type[
 
 
 def disturb(quorum: ModelQuorum, choices: random.Random, in_transaction: list[bool]) -> None:
-    """One thing that happens to a quorum."""
+    """Do one thing that happens to a quorum."""
     reign = quorum.reign
     act = choices.randrange(9)
     if act <= 2:

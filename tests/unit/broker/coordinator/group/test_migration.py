@@ -43,7 +43,7 @@ ALL = [0, 1, 2, 3]
 
 
 def says(*topics: str, owned: list[int] | None = None, version: int = 3) -> bytes:
-    """Metadata that a classic consumer puts into its JoinGroup."""
+    """Encode metadata that a classic consumer puts into its JoinGroup."""
     held = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = ConsumerProtocolSubscription(topics=list(topics or ["t"]), owned_partitions=held)
     return subscription.encode_prefixed(version)
@@ -97,7 +97,7 @@ class Classic:
         return self.world.coordinator.heartbeat(request).result().error_code
 
     def follow(self) -> bool:
-        """One turn of its loop; whether it had to rejoin."""
+        """Take one turn of its loop; returns whether it had to rejoin."""
         if self.heartbeat() != RebalanceInProgressError.code:
             return False
         assert self.join().error_code == NONE
@@ -130,7 +130,7 @@ class Modern:
 
 
 def classic_group(world: GroupWorld, *instance_ids: str | None) -> list[Classic]:
-    """A stable classic group of two who share the topic."""
+    """Build a stable classic group of two who share the topic."""
     members = [Classic(world, instance_id) for instance_id in instance_ids or (None, None)]
     waiting = []
     for member in members:

@@ -89,7 +89,7 @@ def end(world: GroupWorld, producer_id: int = 7, *, committed: bool) -> None:
 
 
 def fetch(world: GroupWorld, *, require_stable: bool = False, topic: str = "t", group_id: str = "g") -> tuple[int, int]:
-    """Offset and error code."""
+    """Fetch the offset and its error code."""
     group = OffsetFetchRequestGroup(
         group_id=group_id, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     )

@@ -68,7 +68,7 @@ class Client(Wire):
     """A client on a connection of its own."""
 
     def answer(self, request: Any, version: int) -> list[Any]:
-        """Filled when the answer comes."""
+        """Send a request. Returns a list that is filled when the answer comes."""
         frames: list[Any] = []
         found = self.send(request, version)
         if isinstance(found, Pending):

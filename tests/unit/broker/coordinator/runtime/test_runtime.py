@@ -62,7 +62,7 @@ def test_a_small_partition_loads_with_its_first_request() -> None:
 
 
 def large_log() -> MemoryTopicLog:
-    """More in the partition of "g" than the first request waits for."""
+    """Write more into the partition of "g" than the first request waits for."""
     world = GroupWorld(offset_metadata_max_bytes=LOAD_CHUNK_BYTES)
     for offset in range(COMMITS_IN_A_LARGE_LOG):
         commit(world, offset, metadata="m" * 32_000)

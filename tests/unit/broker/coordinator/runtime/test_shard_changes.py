@@ -53,7 +53,7 @@ def offset_of(world: GroupWorld, group_id: str = "g") -> int | None:
 
 
 def lead_elsewhere(log: EpochLog, world: GroupWorld, offset: int) -> None:
-    """Another broker leads, commits, and gives leadership back: this one's image has both changes at once."""
+    """Have another broker lead, commit, and give leadership back: this one's image has both changes at once."""
     elsewhere = GroupWorld(MemoryTopicLog(), world.time)
     elsewhere.log.batches, elsewhere.log.ends = log.batches, log.ends
     elsewhere.runtime.load_all()
@@ -67,7 +67,7 @@ def loaded(world: GroupWorld) -> None:
 
 
 def loading(world: GroupWorld) -> None:
-    """The first chunks are read."""
+    """Load until the first chunks are read."""
     for offset in range(FIRST_TURN_CHUNKS * LOAD_CHUNK_BYTES // 4_000 * 2):
         commit(world, offset, partition={"committed_metadata": "m" * 4_000})
     world.runtime.unload()
@@ -80,7 +80,7 @@ def loading(world: GroupWorld) -> None:
 
 
 def empty(world: GroupWorld) -> None:
-    """Its log held nothing when it was opened."""
+    """Open a log that holds nothing then."""
     commit(world, 1, group_id="h")
     world.runtime.load_all()
     world.loop.run_soon()
@@ -140,7 +140,7 @@ def test_what_all_shards_do_is_done_however_often_a_log_refuses_it_while_it_load
 
 
 def give_up(world: GroupWorld, *, wait_ms: int = RETRY_MS) -> None:
-    """A mistake of ours within a write; the shard is loaded again from the log after a second."""
+    """Give a shard up for a mistake of ours within a write; it is loaded again from the log after a second."""
 
     def fail(_: object) -> None:
         raise RuntimeError

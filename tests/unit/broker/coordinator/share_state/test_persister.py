@@ -60,7 +60,7 @@ class World:
         return self.persister.ask(READ, key, asked, self.now_ms)
 
     def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
-        """Records up to here are acknowledged."""
+        """Write that records up to here are acknowledged."""
         written = Written(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
         return self.persister.ask(WRITE, key, write_partition(key, written), self.now_ms)
 

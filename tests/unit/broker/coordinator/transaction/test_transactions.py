@@ -133,7 +133,7 @@ def test_a_producer_that_names_itself_over_its_open_transaction_fences_itself() 
 
 
 def exhausted(world: TransactionWorld) -> tuple[int, int]:
-    """A producer with the last epoch a client may have."""
+    """Make a producer with the last epoch a client may have."""
     world.init()
     world.transaction().producer_epoch = MAX_EPOCH - 1
     return 1001, MAX_EPOCH - 1

@@ -74,7 +74,7 @@ class Node:
         await asyncio.gather(*self._served, return_exceptions=True)
 
     def channel(self, security: PeerSecurity) -> Channel:
-        """A channel, which is closed before the node is."""
+        """Open a channel, which is closed before the node is."""
         self._channels.append(Channel(30.0, security))
         return self._channels[-1]
 
@@ -111,7 +111,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def texts_of(protocol: str, certificates: Certificates, **texts: str) -> dict[str, str]:
-    """server.properties of a member; further keys with ``__`` for dots."""
+    """Return the server.properties of a member; further keys with ``__`` for dots."""
     stores = {
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.authority.certificate),
@@ -132,7 +132,7 @@ def node_texts(certificates: Certificates, **texts: str) -> dict[str, str]:
 
 
 async def ask(channel: Channel, node: Node) -> int:
-    """The number of the node's connection that answered."""
+    """Return the number of the node's connection that answered."""
     return (await channel.ask(node.address, REQUEST, AllocateProducerIdsResponse)).producer_id_start
 
 

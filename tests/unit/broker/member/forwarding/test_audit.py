@@ -124,7 +124,7 @@ WHOLE = {
 
 
 def messages(key: ApiKey, version: int, asked: dict[str, Any], answered: dict[str, Any]) -> tuple[bytes, bytes]:
-    """A request and its response, with their headers."""
+    """Encode a request and its response, with their headers."""
     name = "".join(word.capitalize() for word in key.name.split("_"))
     module = importlib.import_module(f"tidelog.protocol.messages.{key.name.lower()}")
     request: Message = build(getattr(module, f"{name}Request"), asked, version)
@@ -135,7 +135,7 @@ def messages(key: ApiKey, version: int, asked: dict[str, Any], answered: dict[st
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, frame: bytes, response: bytes) -> list[dict[str, Any]]:
-    """The audit lines of an answered request."""
+    """Return the audit lines of an answered request."""
     caplog.clear()
     caplog.set_level(logging.INFO, "tidelog.audit")
     for _ in note_forwarded(context_of(0), memoryview(frame), memoryview(response)):

@@ -100,7 +100,7 @@ def compare(partition: Partition, offset: int, isolation: FetchIsolation) -> int
 
 
 def next_size(rest: bytes) -> int:
-    """The size of the batch that ``rest`` begins; more than that where its header is cut."""
+    """Return the size of the batch that ``rest`` begins; more than that where its header is cut."""
     return 12 + int.from_bytes(rest[8:12], "big") if len(rest) >= 12 else 1 << 30
 
 

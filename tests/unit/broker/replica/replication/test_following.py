@@ -36,7 +36,7 @@ class Pair:
         return self.following.log
 
     def work(self, offset: int = 0, *, high_watermark: int = 0, log_start: int = 0, epoch: int = EPOCH) -> Append:
-        """The leader's records from an offset on."""
+        """Return the leader's records from an offset on."""
         records = memoryview(read_bytes(self.leader, offset)) if offset < 10 else memoryview(b"")
         return Append(KEY, epoch, offset, records, high_watermark, log_start)
 

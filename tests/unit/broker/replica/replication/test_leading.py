@@ -55,7 +55,7 @@ def careful(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 
 
 def produce(node: ReplicatedBroker, acks: int = -1) -> Deferred[ProduceResponse] | ProduceResponse:
-    """A produce request of one record, or what it waits for."""
+    """Produce one record; returns the answer, or what it waits for."""
     from tidelog.broker.handlers.produce import handle
 
     data = PartitionProduceData(index=0, records=memoryview(batch(b"v")))
@@ -66,7 +66,7 @@ def produce(node: ReplicatedBroker, acks: int = -1) -> Deferred[ProduceResponse]
 
 
 def code(answer: Deferred[ProduceResponse] | ProduceResponse) -> int | None:
-    """The error code of the only partition, None while it waits."""
+    """Return the error code of the only partition, None while it waits."""
     if isinstance(answer, Deferred):
         if not answer.done:
             return None
@@ -300,7 +300,7 @@ def test_the_isr_is_proposed_when_a_follower_is_at_the_end(node: ReplicatedBroke
 
 
 def offset_for(node: ReplicatedBroker, timestamp: int, version: int = 11, replica: int = -1) -> tuple[int, int]:
-    """Error and offset of ListOffsets."""
+    """Ask ListOffsets: error and offset."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
     (topic,) = drive(node.broker, request, ListOffsetsResponse, version).topics
@@ -322,20 +322,20 @@ def test_a_new_leader_tells_no_end_before_it_knows_its_followers(node: Replicate
 
 
 def delete(node: ReplicatedBroker, before: int) -> Deferred[DeleteRecordsResponse]:
-    """The answer to DeleteRecords, or what it waits for."""
+    """Return the answer to DeleteRecords, or what it waits for."""
     asked = DeleteRecordsPartition(partition_index=0, offset=before)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])], timeout_ms=TIMEOUT_MS)
     return node.begin(request, 2)
 
 
 def deleted(answer: Deferred[DeleteRecordsResponse]) -> tuple[int, int]:
-    """Error and low watermark."""
+    """Return error and low watermark."""
     (result,) = answer.result().topics[0].partitions
     return result.error_code, result.low_watermark
 
 
 def committed(node: ReplicatedBroker) -> None:
-    """Two records that all replicas have."""
+    """Append two records that all replicas get."""
     for _ in range(2):
         node.append("t", b"a")
     for replica in (2, 3):

@@ -18,7 +18,7 @@ Told = dict[int, bytes]
 
 
 def image(directories: list[bytes]) -> MetadataImage:
-    """A topic, of whose partitions this broker's replicas are in these directories by the metadata."""
+    """Build an image with a topic, of whose partitions this broker's replicas are in these directories."""
     partitions = tuple(
         PartitionState((OTHER, OWN), (OTHER, OWN), OTHER, directories=(THEIRS, one)) for one in directories
     )
@@ -26,7 +26,7 @@ def image(directories: list[bytes]) -> MetadataImage:
 
 
 def told(request: AssignReplicasToDirsRequest | None) -> Told:
-    """Partition -> directory, as a request says it."""
+    """Map partitions to directories, as a request says it."""
     if request is None:
         return {}
     assert (request.broker_id, request.broker_epoch) == (OWN, 9)

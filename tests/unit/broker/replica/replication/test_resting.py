@@ -265,7 +265,7 @@ class Model:
     # ---- what holds
 
     def resting(self) -> Iterator[tuple[FetchSession, FetchTarget]]:
-        """The partitions that the follower's session passes over."""
+        """Yield the partitions that the follower's session passes over."""
         session = self.node.broker.fetch_sessions.sessions.get(self.session._session_id)
         if session is not None and session.active is not None:
             for key, target in session.targets.items():
@@ -286,7 +286,7 @@ class Model:
             assert (rest._session, rest._target) == (session, target)
 
     def check_caught_up(self) -> None:
-        """The follower is caught up at the time at which it would be for a leader that walks the whole session."""
+        """Check that the follower is caught up when it would be for a leader that walks the whole session."""
         for index in range(COUNT):
             leading = self.partition(index).leading
             follower = None if leading is None else leading.core.follower(2)
@@ -308,7 +308,7 @@ class Model:
         self.step()
 
     def settle(self) -> None:
-        """Nothing more happens, and the follower goes on: it has all and knows all, sooner than all is read again."""
+        """Let the follower go on while nothing happens: it has and knows all, sooner than all is read again."""
         self.absent.clear()
         for index in range(COUNT):
             partition = self.partition(index)

@@ -83,7 +83,7 @@ def naive(stored: Iterable[AccessRule], asked: Asked, *, without_acl: bool) -> b
 
 
 def naive_any(stored: list[AccessRule], asked: Asked, *, without_acl: bool) -> bool:
-    """Authorizer.authorizeByResourceType, rule by rule."""
+    """Decide as Authorizer.authorizeByResourceType does, rule by rule."""
     if naive(stored, asked._replace(name="hardcode"), without_acl=without_acl):
         return True
     mine = [

@@ -72,7 +72,7 @@ class World:
         self.data.broker.configs.alter(ConfigResource.BROKER_LOGGER, "1", [change], validate_only=False)
 
     def ask(self, api: str, version: int, user: str, fields: Any) -> Any:
-        """The response to a request of a user, None where the connection is closed."""
+        """Return the response to a request of a user, None where the connection is closed."""
         answers: list[Any] = []
         self.begin(api, version, user, fields, answers.append, hurries=True)
         while not answers:
@@ -117,7 +117,7 @@ class World:
 
 
 def bytes_of(part: Any) -> bytes:
-    """The bytes of a part of an answer, and the slice's file let go."""
+    """Return the bytes of a part of an answer, and let the slice's file go."""
     if not isinstance(part, TransferableRecords):
         return bytes(part)
     found = os.pread(part.file.fileno(), part.size, part.position)
@@ -133,7 +133,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def codes_of(struct: Struct) -> Iterator[int]:
-    """Every error code of a response, outer ones first."""
+    """Yield every error code of a response, outer ones first."""
     for field in struct.FIELDS:
         value = getattr(struct, field.name)
         if field.name.endswith("error_code"):
@@ -440,7 +440,7 @@ def test_no_turn_asks_about_many_names(
     asked = 0
 
     def clock() -> float:
-        """Milliseconds, of which each question takes 25 thousandths."""
+        """Return milliseconds, of which each question takes 25 thousandths."""
         return asked * 0.025
 
     def counted(*arguments: Any) -> Any:

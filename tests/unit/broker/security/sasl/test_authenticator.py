@@ -29,7 +29,7 @@ MECHANISMS: dict[str, Callable[[], Mechanism]] = {
 
 
 def frame_of(api_key: int, version: int, body: bytes = b"") -> memoryview:
-    """A request's frame with correlation id 7 and no client id."""
+    """Encode a request's frame with correlation id 7 and no client id."""
     header = struct.pack(">hhih", api_key, version, 7, -1)
     flexible = request_header_version(ApiKey(api_key), version) >= 2
     return memoryview(header + (b"\0" if flexible else b"") + body)
@@ -44,7 +44,7 @@ def token(data: bytes = GOOD, version: int = 2) -> memoryview:
 
 
 def exchange(state: State, lifetime_ms: int = 0) -> SaslAuthenticator:
-    """An exchange in this state."""
+    """Build an exchange in this state."""
     found = SaslAuthenticator(MECHANISMS, dict.fromkeys(MECHANISMS, lifetime_ms))
     if state is State.HANDSHAKE:
         found.receive(frame_of(18, 0))

@@ -90,7 +90,7 @@ def listener_of(certificates: Certificates, **texts: str) -> TlsListener:
 
 
 def shake(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """The client's side, in a thread; it reads once, since TLS 1.3 judges clients after the handshake."""
+    """Shake hands as the client, in a thread; it reads once, since TLS 1.3 judges clients after the handshake."""
     wrapped = context.wrap_socket(sock, server_hostname="localhost", do_handshake_on_connect=False)
     with contextlib.suppress(OSError):
         wrapped.do_handshake()

@@ -16,7 +16,7 @@ RULES = ", ".join([
 
 
 def rules_of(text: str) -> PrincipalRules:
-    """Rules in the form the configuration gives them: a list that was split at commas."""
+    """Build rules in the form the configuration gives them: a list that was split at commas."""
     return PrincipalRules(ConfigDef([ConfigKey("rules", ConfigType.LIST)]).parse({"rules": text})["rules"])
 
 

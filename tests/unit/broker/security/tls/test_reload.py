@@ -169,7 +169,7 @@ def test_a_listener_knows_its_own_names(certificates: Certificates) -> None:
 
 
 def set_keys(world: World, **texts: str) -> dict[str, str]:
-    """The keys of the listener as they are with these set for it alone."""
+    """Return the keys of the listener as they are with these set for it alone."""
     return world.given | {f"listener.name.ssl.{key.replace('_', '.')}": text for key, text in texts.items()}
 
 

@@ -43,7 +43,7 @@ class Holder:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def revoke(self, *revoked: Holder, ended: bool = False, of: int | None = None) -> str:
-        """The list of this authority in PEM form; ``of`` makes it one of changes to the list of this number."""
+        """Sign the list of this authority, in PEM form; ``of`` makes it one of changes to the list of this number."""
         begin = NOW - timedelta(days=3)
         end = NOW - timedelta(days=1) if ended else NOW + timedelta(days=1)
         builder = x509.CertificateRevocationListBuilder(self.name, begin, end)

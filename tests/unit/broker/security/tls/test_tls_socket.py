@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> Iterator[CountedFile]:
 
 
 def receive_all(tls: TlsSocket, size: int = 1 << 18) -> bytes:
-    """All that has come, in buffers of ``size``."""
+    """Receive all that has come, in buffers of ``size``."""
     received, buffer = b"", bytearray(size)
     with contextlib.suppress(BlockingIOError):
         while count := tls.recv_into(buffer):
@@ -180,7 +180,7 @@ def take(pair: TlsPair, reader: FrameReader, frames: list[bytes]) -> None:
 
 
 def turn_of(loop: SocketLoop) -> None:
-    """The turns that one event brings: those for what is decrypted already, too."""
+    """Run the turns that one event brings: those for what is decrypted already, too."""
     loop.turn()
     while loop.soon:
         loop.run_soon()
@@ -261,7 +261,7 @@ def test_a_close_says_goodbye(pair: TlsPair) -> None:
 
 
 def random_parts(rng: random.Random, file: CountedFile) -> list[Any]:
-    """An answer's parts: bytes and slices of many sizes."""
+    """Draw an answer's parts: bytes and slices of many sizes."""
     parts: list[Any] = []
     for _ in range(rng.randrange(1, 8)):
         size = rng.choice([1, 30, 5000, 40_000, 70_000, 300_000])

@@ -150,7 +150,7 @@ def test_files_are_filled_alike(chunk: bytes, slots: int, capacity: int, begin: 
 
 
 def check_restored(front: bytes, slots: int, written: bytes) -> None:
-    """Slots are rebuilt from entries, in one piece and in two; and any byte of an entry that matters is missed."""
+    """Check that slots are rebuilt from entries, in one piece and in two; and that any byte that matters is missed."""
     count = len(written) // 20
     offsets = [int.from_bytes(written[20 * n + 4 : 20 * n + 12], "big", signed=True) for n in range(count)]
     if offsets != sorted(set(offsets)) or min(offsets, default=0) < 0:
@@ -339,7 +339,7 @@ def follow(routines: ModuleType, descriptor: int, query: ChainQuery, place: tupl
 
 
 def chained_file(path: Path, rows: int) -> IndexFile:
-    """A file in which two keys in three share a slot."""
+    """Write a file in which two keys in three share a slot."""
     generator = random.Random(2)
     filled = Rows(rows)
     for row in range(rows):

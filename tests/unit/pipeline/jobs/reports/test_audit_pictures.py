@@ -16,7 +16,7 @@ from tidelog.pipeline.jobs.reports.audit_pictures import TIME_STEPS, draw, share
 
 
 def segment(base: int, following: int, *gaps: Gap, compacted: int = 0, lost: int = 0) -> SegmentAudit:
-    """A segment of these offsets; ``compacted`` and ``lost`` count the gaps' offsets, too."""
+    """Build a segment of these offsets; ``compacted`` and ``lost`` count the gaps' offsets, too."""
     return SegmentAudit(
         "orders", 0, base, "log", next_offset=following, compacted_offsets=compacted, lost_offsets=lost, gaps=[*gaps]
     )

@@ -80,7 +80,7 @@ class Table:
             pq.write_table(pa.concat_tables([pq.ParquetFile(path).read(), rows]), path)
 
     def rows(self) -> pa.Table:
-        """All rows."""
+        """Read all rows."""
         if self.target is not None:
             return table_of(self.target).scan().to_arrow()
         if self.kind == "delta":

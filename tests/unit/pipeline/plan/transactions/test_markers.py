@@ -173,7 +173,7 @@ def test_a_lost_marker_is_read_by_the_index_or_refused(tmp_path: Path) -> None:
 
 
 def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
-    """Rows of the segments in front of the damaged one, or none where reading them is refused."""
+    """Read the rows of the segments in front of the damaged one, or none where reading them is refused."""
     segments = list_segments(str(directory))
     place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
     found: list[tuple[int, bytes | None]] = []

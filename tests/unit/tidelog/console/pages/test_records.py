@@ -13,7 +13,7 @@ from tidelog.console.view import View
 
 
 def page(log: Log, offset: str) -> Found:
-    """The page of committed records that begins at an offset."""
+    """Read the page of committed records that begins at an offset."""
     parameters = {"offset": offset}
     view = View(
         asker=cast(Any, SimpleNamespace()),
@@ -25,7 +25,7 @@ def page(log: Log, offset: str) -> Found:
 
 
 def walk(log: Log) -> tuple[list[int], int]:
-    """The offsets of the records on a page and on those after it, and how many pages there are."""
+    """Return the offsets of the records on a page and on those after it, and how many pages there are."""
     found = page(log, "0")
     offsets, pages = [row.offset for row in found.rows], 1
     while found.newer is not None:

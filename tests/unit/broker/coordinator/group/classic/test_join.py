@@ -154,7 +154,7 @@ def test_an_unknown_member_of_a_group_with_members_is_refused() -> None:
 
 
 def static_pair() -> tuple[GroupWorld, str, str]:
-    """A stable group of the static members a (the leader) and b."""
+    """Build a stable group of the static members a (the leader) and b."""
     world = GroupWorld()
     first = world.join(group_instance_id="a").result().member_id
     second = world.join(group_instance_id="b")

@@ -53,7 +53,7 @@ T, U = bytes([1] * 16), bytes([2] * 16)
 
 
 def beat(world: GroupWorld, member_id: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-    """One heartbeat; ``owned`` is what the member says it holds, by topic id."""
+    """Send one heartbeat; ``owned`` is what the member says it holds, by topic id."""
     owned = fields.pop("owned", None)
     version = fields.pop("version", 1)
     if owned is not None:
@@ -547,7 +547,7 @@ def test_an_empty_consumer_group_without_offsets_is_dropped() -> None:
 
 
 def commit(world: GroupWorld, member_id: str, epoch: int, *indexes: int, version: int = 9) -> list[int]:
-    """Error codes, one for each partition. Raises KafkaErrors of the whole request."""
+    """Commit. Returns error codes, one for each partition. Raises KafkaErrors of the whole request."""
     asked = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
         for index in indexes
@@ -563,7 +563,7 @@ def commit(world: GroupWorld, member_id: str, epoch: int, *indexes: int, version
 
 
 def half_given_up(world: GroupWorld) -> list[int]:
-    """Member "a" is in a newer epoch than it knows of; what it keeps is returned, in front of what it loses."""
+    """Put member "a" into a newer epoch than it knows of. Returns what it keeps, in front of what it loses."""
     join(world, "a")
     join(world, "b")
     kept = partitions(beat(world, "a", 2)) or {}

@@ -17,7 +17,7 @@ T, U = b"t" * 16, b"u" * 16
 
 
 def assign(members: dict[str, MemberSpec], counts: dict[bytes, int]) -> Mapping[str, Assignment]:
-    """Member id -> partitions, after all steps."""
+    """Assign in all steps: member id -> partitions."""
     assigned = response_of(assign_simple(Subscriptions(members, counts)))
     assert isinstance(assigned, Assigned)
     return assigned.target

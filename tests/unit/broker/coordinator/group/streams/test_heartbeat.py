@@ -68,7 +68,7 @@ def details(answer: Any) -> list[str]:
 
 
 def ready(world: StreamsWorld, name: str = "a", **fields: Any) -> Member:
-    """A member that has joined, and has its tasks."""
+    """Return a member that has joined, and has its tasks."""
     member = Member(world, name, **fields)
     assert member.join().error_code == 0
     member.holds()
@@ -161,7 +161,7 @@ class Owner(Member):
         self.all: set[str] = set()
 
     def told(self) -> None:
-        """Its last answer: new tasks begin, old ones are not given up yet."""
+        """Note its last answer: new tasks begin, old ones are not given up yet."""
         active, standby = self.has()
         self.active |= active
         self.all |= active | standby

@@ -12,7 +12,7 @@ RULES = r"RULE:[1:$1](App\..*)s/App\.(.*)/$1/g,RULE:[2:$1](App\..*)s/App\.(.*)/$
 
 
 def rules_of(text: str, realm: str = REALM) -> KerberosRules:
-    """Rules in the form the configuration gives them: a list that was split at commas."""
+    """Build rules in the form the configuration gives them: a list that was split at commas."""
     return KerberosRules(ConfigDef([ConfigKey("rules", ConfigType.LIST)]).parse({"rules": text})["rules"], realm)
 
 
