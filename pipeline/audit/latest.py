@@ -29,7 +29,7 @@ from tidelog.pipeline.audit.table import (
     unreadable_log,
     unreadable_table,
 )
-from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
         return found
     try:
         records = _last_of_each_key(log_batches(plan), plan.end)
-    except CorruptBatchError as error:
+    except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
     else:
         _note(plan, records, rows, found)

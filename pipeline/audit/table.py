@@ -21,9 +21,9 @@ from tidelog.pipeline.audit.buckets import Buckets
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
-from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError
 from tidelog.pipeline.files.delta_address import DeltaAddress
-from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.columns import CALENDAR_END, Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
-    """A snapshot of an Iceberg table: where its metadata file lies, the snapshot's id, and pyiceberg's properties of
-    the table's file system."""
+    """A snapshot of an Iceberg table: where its metadata file lies, the snapshot's id, pyiceberg's properties of the
+    table's file system, and whether it is partitioned by time: what lies after the calendar is a dead letter then."""
 
     metadata: str
     snapshot: int
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    by_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def compare(plan: ComparePlan) -> Comparison:
         return found
     try:
         log_offsets, log_hashes = _hashed(log_batches(plan), plan, {})
-    except CorruptBatchError as error:
+    except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
         return found
     found.table_rows, found.log_rows = len(table_offsets), len(log_offsets)
@@ -141,7 +142,7 @@ def unreadable_table(plan: ComparePlan, error: Exception) -> str:
     return f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
 
 
-def unreadable_log(error: CorruptBatchError) -> str:
+def unreadable_log(error: PipelineError) -> str:
     """Write the words for a log that cannot be read."""
     return f"the log's records cannot be read: {error}"
 
@@ -149,8 +150,18 @@ def unreadable_log(error: CorruptBatchError) -> str:
 def log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
     """Yield the log's committed records of the plan's range: key, value, offset, timestamp. Raises PipelineError."""
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
+    by_time = isinstance(plan.rows, IcebergRows) and plan.rows.by_time
     for piece in plan.slices:
-        yield from read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False))
+        for batch in read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False)):
+            yield _within_calendar(batch) if by_time else batch
+
+
+def _within_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fits: Any = pc.less(batch.column("timestamp").cast(pa.int64()), CALENDAR_END)
+    return batch.filter(fits)
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:

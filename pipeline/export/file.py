@@ -23,7 +23,7 @@ from tidelog.pipeline.export.latest import latest_rows
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
 from tidelog.pipeline.export.parquet import RowWriter
 from tidelog.pipeline.export.store import LOCAL, TableStore
-from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.columns import CALENDAR_END, Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.pipeline.plan.rows import LostRange
 from tidelog.pipeline.values.columns import ValueColumns
@@ -145,7 +145,10 @@ def write_file(plan: FilePlan) -> FileResult:
     if plan.values is not None:
         batches = _with_values(plan.values, batches, letters)
     own = replace(plan, suffix=plan.suffix + plan.store.attempt_suffix())
-    files, largest = _write_split(own, batches) if plan.split_by else _write_whole(own, batches)
+    if plan.split_by:
+        files, largest = _write_split(own, _within_calendar(batches, letters))
+    else:
+        files, largest = _write_whole(own, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
@@ -180,6 +183,19 @@ def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
     writer.write(batches)
     file = _finished(plan, writer)
     return () if file is None else (file,), writer.largest_timestamp
+
+
+def _within_calendar(batches: Iterator[pa.RecordBatch], letters: DeadLetters) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that some hour or day can hold; the others become dead letters."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        fits: Any = pc.less(batch.column("timestamp").cast(pa.int64()), CALENDAR_END)
+        late = batch.filter(pc.invert(fits))
+        times = late.column("timestamp").cast(pa.int64()).to_pylist()
+        letters.add_rows(late, [f"timestamp {time // 1000} ms lies after the year 9999" for time in times])
+        yield batch.filter(fits) if late.num_rows else batch
 
 
 def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:

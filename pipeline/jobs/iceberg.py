@@ -31,7 +31,8 @@ from tidelog.pipeline.export.store import properties_of
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
 from tidelog.pipeline.jobs.exporting.areas import TableArea, area_of
 from tidelog.pipeline.jobs.exporting.commits import export_into
-from tidelog.pipeline.jobs.exporting.partitioning import settle_spec
+from tidelog.pipeline.jobs.exporting.data_files import add_files, data_files
+from tidelog.pipeline.jobs.exporting.partitioning import is_by_time, settle_spec
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
@@ -232,13 +233,15 @@ def _state_text(snapshot: TableSnapshot) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The contents of a table at one moment: the state its exports left, its metadata file, the newest
-    snapshot's id and the paths of that snapshot's data files; ``properties`` of the table's file system."""
+    snapshot's id and the paths of that snapshot's data files; ``properties`` of the table's file system; whether it is
+    partitioned ``by_time``."""
 
     manifest: Manifest
     metadata: str
     snapshot: int
     files: tuple[str, ...]
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    by_time: bool = False
 
 
 def look_at(target: IcebergTarget) -> Snapshot:
@@ -257,7 +260,9 @@ def look_at(target: IcebergTarget) -> Snapshot:
         catalog.close()
     snapshot = table.current_snapshot()
     number = -1 if snapshot is None else snapshot.snapshot_id
-    return Snapshot(state_of(table), table.metadata_location, number, files, properties_of(table.io.properties))
+    by_time = is_by_time(table)
+    store = properties_of(table.io.properties)
+    return Snapshot(state_of(table), table.metadata_location, number, files, store, by_time)
 
 
 def _catalog(target: IcebergTarget) -> Catalog:
@@ -367,7 +372,7 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
             if change.removed:
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
-                transaction.add_files(paths, snapshot_properties=summary)
+                add_files(transaction, table.io, paths, summary)
             number = str(transaction.table_metadata.current_snapshot_id)
             transaction.set_properties({**summary, STATE_SNAPSHOT: number})  # snapshots expire
     except (CommitFailedException, ValidationException):
@@ -379,14 +384,12 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
 def _replace_files(
     transaction: Transaction, table: Table, added: list[str], removed: list[str], summary: dict[str, str]
 ) -> None:
-    from pyiceberg.io.pyarrow import parquet_file_to_data_file
-
     known = {_local(task.file.file_path): task.file for task in table.scan().plan_files()}
     with transaction.update_snapshot(snapshot_properties=summary).overwrite() as overwrite:
         for path in removed:
             overwrite.delete_data_file(known[path])
-        for path in added:
-            overwrite.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
+        for file in data_files(table.io, transaction.table_metadata, added):
+            overwrite.append_data_file(file)
 
 
 def _old_files(table: Table) -> list[OldFile]:

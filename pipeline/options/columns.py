@@ -16,6 +16,8 @@ from typing import Any
 from tidelog.pipeline.errors import OptionError
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+#: The end of the year 9999 in microseconds: tables that are partitioned by time have no later hour or day.
+CALENDAR_END = 253_402_300_800_000_000
 #: Column -> its type in Spark's DDL.
 SPARK_TYPES = {
     "key": "binary",

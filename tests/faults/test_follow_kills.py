@@ -39,6 +39,10 @@ from tidelog.pipeline.errors import RemoteError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 
 LIMIT_S = 240
+"""No step of the export or of the reader takes so long, on a busy machine too; how many steps a fault takes has no
+limit in time."""
+UNSEEN = 10
+"""So many commits, and looks after them, cannot leave the reader with the rows of before."""
 NAME = "lake.events"
 PARTITIONS = 2
 EACH = int(os.environ.get("TIDELOG_FOLLOW_FAULTS", "1"))
@@ -121,7 +125,7 @@ class Following:
     """The export's process, which is started again after a kill, and the lines it has told."""
 
     def __init__(self, command: list[str]) -> None:
-        self.failures = 0
+        self.commits = self.failures = 0
         self._command = command
         self.start()
 
@@ -136,6 +140,7 @@ class Following:
         with process.stdout:
             for line in process.stdout:
                 self.failures += "it is tried again" in line
+                self.commits += line.startswith("version ")
 
     def kill(self) -> None:
         """End the process at once."""
@@ -167,15 +172,6 @@ def _command_of(pid: int) -> str:
     return ""
 
 
-def wait_for(condition: Callable[[], bool], reader: Reading, what: str) -> None:
-    """Wait until a condition holds; fail when the reader has found something wrong or the time is up."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert not reader.wrong, reader.wrong
-        assert time.monotonic() < deadline, f"no {what}; the reader has looked {reader.looks} times"
-        time.sleep(0.005)
-
-
 @contextmanager
 def started(server: MotoServer) -> Iterator[None]:
     """A server that serves, and refuses connections at the end."""
@@ -196,6 +192,34 @@ def stopped_at_end(*threads: Producing | Reading) -> Iterator[None]:
             thread.join(LIMIT_S)
 
 
+class Progress:
+    """Steps of the export and of the reader while something is waited for: they count, not the time."""
+
+    def __init__(self, follower: Following, reader: Reading) -> None:
+        self._follower, self._reader = follower, reader
+        self._rows = -1
+        self._before = (0, 0)
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def require(self, what: str) -> None:
+        """Fail when one of them has done nothing for long, or when the reader does not see the export's commits."""
+        follower, reader = self._follower, self._reader
+        now = (follower.commits, reader.looks)
+        if len(reader.rows) != self._rows:
+            self._rows, self._before = len(reader.rows), now
+        commits, looks = (count - before for count, before in zip(now, self._before, strict=True))
+        assert min(commits, looks) < UNSEEN, f"no {what}: {commits} commits and {looks} looks after the last new row"
+        self._require_steps("export", follower.commits + follower.failures, what)
+        self._require_steps("reader", reader.looks + reader.failures, what)
+
+    def _require_steps(self, name: str, steps: int, what: str) -> None:
+        before, since = self._last.get(name, (-1, 0.0))
+        if steps != before:
+            self._last[name] = steps, time.monotonic()
+        else:
+            assert time.monotonic() - since < LIMIT_S, f"no {what}: the {name} has done nothing since its step {steps}"
+
+
 class Scene:
     """Everything that runs, and the faults."""
 
@@ -205,9 +229,17 @@ class Scene:
     def do(self, fault: str, chance: random.Random) -> None:
         """Do one fault, at a moment of chance, after the table has grown."""
         seen = len(self.reader.rows)
-        wait_for(lambda: len(self.reader.rows) > seen, self.reader, f"growth before the {fault} goes")
+        self.wait_for(lambda: len(self.reader.rows) > seen, f"growth before the {fault} goes")
         time.sleep(chance.random() / 5)
         getattr(self, f"_{fault}")()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds; fail when the reader has found something wrong, or when nothing moves."""
+        progress = Progress(self.follower, self.reader)
+        while not condition():
+            assert not self.reader.wrong, self.reader.wrong
+            progress.require(what)
+            time.sleep(0.005)
 
     def _driver(self) -> None:
         self.follower.kill()
@@ -220,11 +252,11 @@ class Scene:
     def _store(self) -> None:
         failures = self.follower.failures
         self.server.stop()
-        wait_for(lambda: self.follower.failures > failures, self.reader, "failure without a store")
+        self.wait_for(lambda: self.follower.failures > failures, "failure without a store")
         self.server.start()
 
     def _task(self) -> None:
-        wait_for(lambda: bool(self.follower.workers()), self.reader, "worker")
+        self.wait_for(lambda: bool(self.follower.workers()), "worker")
         for pid in self.follower.workers():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -285,7 +317,7 @@ def test_each_record_is_there_once_whatever_goes(
                     for fault in faults:
                         scene.do(fault, chance)
                 total = len(producer.acknowledged)
-                wait_for(lambda: len(reader.rows) >= total, reader, "whole table")
+                scene.wait_for(lambda: len(reader.rows) >= total, "whole table")
             assert reader.rows == producer.acknowledged
             follower.process.send_signal(signal.SIGTERM)
             assert follower.process.wait(LIMIT_S) == 0

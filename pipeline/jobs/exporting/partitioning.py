@@ -53,6 +53,11 @@ def settle_spec(table: Table, wanted: Sequence[str]) -> str:
     return "hour" if "hour" in times else "".join(times)
 
 
+def is_by_time(table: Table) -> bool:
+    """Return whether the table's partitions are hours or days: those of the calendar, which ends with the year 9999."""
+    return any("(timestamp)" in field for field in _fields_of(table))
+
+
 def _fields_of(table: Table) -> tuple[str, ...]:
     schema = table.schema()
     fields = []

@@ -178,9 +178,8 @@ class _SnapshotTable:
         from tidelog.pipeline.jobs.iceberg import look_at
 
         found = look_at(target)
-        return cls(
-            target.name, found.manifest, IcebergRows(found.metadata, found.snapshot, found.properties), found.files
-        )
+        rows = IcebergRows(found.metadata, found.snapshot, found.properties, found.by_time)
+        return cls(target.name, found.manifest, rows, found.files)
 
     @classmethod
     def of_delta(cls, path: str) -> _SnapshotTable:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ServerError
-from pyiceberg.table import Transaction
 from sqlalchemy.exc import OperationalError
 
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
@@ -216,7 +215,7 @@ def test_what_a_catalog_says_is_one_line(
 
 KILLS = {
     "before the files have their names": (iceberg_job, "_commit"),
-    "before the snapshot": (Transaction, "add_files"),
+    "before the snapshot": (iceberg_job, "add_files"),
     "before the catalog knows": (SqlCatalog, "commit_table"),
 }
 

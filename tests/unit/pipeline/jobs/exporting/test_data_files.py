@@ -1,0 +1,79 @@
+"""Records of any time in Iceberg tables: one producer that counts microseconds must not hold up an export for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
+from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tidelog.pipeline.jobs.audit import AuditRequest, audit
+from tidelog.pipeline.jobs.iceberg import DEAD_LETTER_SUFFIX, IcebergTarget
+from tidelog.protocol.record.record_batch import Record
+
+YEAR_9999 = 253_402_300_799_999
+"""The last millisecond of the calendar."""
+AFTER = (YEAR_9999 + 1, NOW_MS * 1000, 2**31 * 3_600_000, 9_223_372_036_854_775)
+"""Microseconds taken for milliseconds, hours that are no int, and the last time that a column holds."""
+WITHIN = (-1, 0, NOW_MS, YEAR_9999)
+ANY = {"message_timestamp_after_max_ms": str(2**63 - 1), "message_timestamp_before_max_ms": str(2**63 - 1)}
+"""Brokers before Kafka 4 take any time unless they are told not to."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    found = DataDirectory(tmp_path / "data", **ANY)
+    for number, time in enumerate((*WITHIN, *AFTER)):
+        write(found.log("t"), [Record(0, time, b"key-%d" % number, b"value")])
+    return found
+
+
+@pytest.fixture(autouse=True)
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with closed_catalogs(monkeypatch):
+        yield
+
+
+def times(target: IcebergTarget, chosen: str = "topic == 't'") -> list[int]:
+    rows = table_of(target).scan(chosen).to_arrow()
+    return sorted(time // 1000 for time in rows.column("timestamp").cast(pa.int64()).to_pylist())
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("fields", [(), ("topic", "partition"), ("hour(timestamp)",), ("topic", "day(timestamp)")])
+def test_records_of_any_time(data: DataDirectory, tmp_path: Path, mode: str, fields: tuple[str, ...]) -> None:
+    """No table loses them: those that no hour or day of the calendar holds become dead letters."""
+    target = target_below(tmp_path, fields)
+    by_time = "timestamp" in "".join(fields)
+    expected = sorted(WITHIN if by_time else (*WITHIN, *AFTER))
+    for turn in range(2):
+        result = run(data, target, mode=mode)
+        assert result.dead_letters == (len(AFTER) if by_time and turn == 0 else 0)
+        assert times(target) == expected
+        assert times(target, "timestamp >= '2020-01-01T00:00:00+00:00'") == [
+            time for time in expected if time >= NOW_MS
+        ]
+        assert times(target, "timestamp < '2020-01-01T00:00:00+00:00'") == [-1, 0]
+        assert not audit(None, AuditRequest(data.source(), NAME, iceberg=target)).is_wrong
+        write(data.log("t"), [Record(0, NOW_MS + 1, b"later", b"value")])
+        expected = sorted((*expected, NOW_MS + 1))
+    if by_time:
+        letters = table_of(target, NAME + DEAD_LETTER_SUFFIX).scan().to_arrow().to_pylist()
+        reasons = {row["offset"]: row["reason"] for row in letters}
+        assert reasons == {
+            len(WITHIN) + n: f"timestamp {time} ms lies after the year 9999" for n, time in enumerate(AFTER)
+        }
+
+
+def test_a_time_that_no_column_holds_is_not_compared(data: DataDirectory, tmp_path: Path) -> None:
+    """The audit says that it does not compare the range, and compares the others."""
+    write(data.log("t"), [Record(0, 2**62, b"far", b"value")])
+    write(data.log("u"), [Record(0, NOW_MS, b"key", b"value")])
+    target = target_below(tmp_path)
+    assert run(data, target).dead_letters == 1
+    first, second = audit(None, AuditRequest(data.source(), NAME, iceberg=target)).partitions
+    assert "does not fit microseconds" in first.comparisons[0].unreadable
+    assert [compared.is_equal for compared in second.comparisons] == [True]
