@@ -35,6 +35,10 @@ Forget = Callable[[TopicImage], Deferred[None]]
 """Has the coordinators forget a deleted topic; never fails, and settles when they have."""
 
 
+Created = Callable[[], None]
+"""Is called once, when a topic was created: for its line in the audit log."""
+
+
 class NewTopic(NamedTuple):
     """A topic that is asked for; with ``validate_only`` it is only said what it would be."""
 
@@ -81,27 +85,36 @@ class TopicChanges:
         self._creating: dict[str, Change] = {}
         self._widening: dict[str, Change] = {}
 
-    def create(self, new: NewTopic) -> Change:
-        """Create a topic. Raises what ``TopicManager.begin_create`` raises before anything is committed; what fails
-        after that fails ``done``, and then there is no topic."""
+    def create(self, new: NewTopic, created: Created | None = None) -> Change:
+        """Create a topic, and call ``created`` when it is there.
+
+        Raises what ``TopicManager.begin_create`` raises before anything is committed; what fails after that fails
+        ``done``, and then there is no topic.
+        """
         image = self._topics.begin_create(new)
         change = Change(image, Deferred())
         if new.validate_only:
             change.done.complete(image)
             return change
         self._creating[new.name] = change
+        call_when_done(change.done, created)
         self._then(self._controller.when_synced(), self._make_logs, change)
         return change
 
-    def auto_create(self, name: str) -> Change:
-        """Create a topic that a client named, unless that is under way already. Raises as ``create``."""
+    def auto_create(self, name: str, created: Created | None = None) -> Change:
+        """Create a topic that a client named, unless that is under way already, for which ``created`` is not called.
+
+        Raises as ``create``.
+        """
         under_way = self._creating.get(name)
         if under_way is not None:
             return under_way
         if name not in INTERNAL_TOPICS:
-            return self.create(NewTopic(name))
+            return self.create(NewTopic(name), created)
         image = self._topics.ensure_internal_topic(name)
-        return Change(image, self._controller.when_synced().then(lambda _: image))
+        change = Change(image, self._controller.when_synced().then(lambda _: image))
+        call_when_done(change.done, created)
+        return change
 
     def delete(self, name: str) -> Change:
         """Delete a topic; its name is free when ``done`` is, and coordinators know it no more.
@@ -260,3 +273,9 @@ class TopicChanges:
             forgotten.on_done(lambda _: change.done.complete(change.image))
         else:
             forgotten.on_done(lambda _: change.done.fail(failure))
+
+
+def call_when_done(done: Deferred[TopicImage], created: Created | None) -> None:
+    """Have ``created`` called when the topic is there, not if that fails."""
+    if created is not None:
+        done.on_done(lambda done: None if error_of(done) else created())

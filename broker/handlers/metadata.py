@@ -27,6 +27,7 @@ from tidelog.broker.security.authorized_operations import (
     NOT_REQUESTED,
     TOPIC_OPERATIONS,
 )
+from tidelog.broker.security.changes import note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidRequestError,
@@ -140,11 +141,16 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
         if not (allowed and broker.config.get_bool("auto.create.topics.enable")):
             validate_topic_name(name)
             return UnknownTopicOrPartitionError()
-        return broker.topics.changes.auto_create(name)
+        return broker.topics.changes.auto_create(name, partial(note_named, context, name))
     except TopicAlreadyExistsError:  # it is being deleted, or another process of this cluster was faster
         return UnknownTopicOrPartitionError()
     except KafkaError as error:
         return without_traceback(error)
+
+
+def note_named(context: RequestContext, name: str) -> None:
+    """Write that a topic was created because this client named it."""
+    note_change("topic created", context, name=name, is_automatic=True)
 
 
 def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.controller.topic_changes import Change, NewTopic, TopicChanges
+from tidelog.broker.controller.topic_changes import Change, Created, NewTopic, TopicChanges
 from tidelog.broker.controller.topics import TopicManager, internal_topic_settings, validate_topic_name
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.metadata.delta import MetadataDelta
@@ -60,34 +60,34 @@ class TopicCreation:
         self._asking = asyncio.Lock()
         self._under_way: set[str] = set()
 
-    def ensure(self, name: str) -> None:
+    def ensure(self, name: str, created: Created | None = None) -> None:
         """Have an internal topic created, unless that is under way. Raises InvalidRequestError for another name."""
         partitions, replicas, configs = internal_topic_settings(self._config, name)
-        self.create(NewTopic(name, partitions, replicas, configs))
+        self.create(NewTopic(name, partitions, replicas, configs), created)
 
-    def create(self, new: NewTopic) -> None:
-        """Have a topic created, unless that is under way."""
+    def create(self, new: NewTopic, created: Created | None = None) -> None:
+        """Have a topic created, unless that is under way; ``created`` is called when a controller did it."""
         if new.name in self._under_way or len(self._under_way) >= MAX_UNDER_WAY:
             return
         self._under_way.add(new.name)
-        self._start(self._create(new))
+        self._start(self._create(new, created))
 
-    async def _create(self, new: NewTopic) -> None:
+    async def _create(self, new: NewTopic, created: Created | None) -> None:
         """Ask until a controller has decided, or the time is over."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TIMEOUT_MS / 1000
         try:
             async with self._asking:
-                failure = await self._ask(new)
+                failure = await self._ask(new, created)
                 while failure and loop.time() < until_s:
                     await asyncio.sleep(RETRY_S)
-                    failure = await self._ask(new)
+                    failure = await self._ask(new, created)
             if failure:
                 logger.warning("topic %s was not created: %s", new.name, failure)
         finally:
             self._under_way.discard(new.name)
 
-    async def _ask(self, new: NewTopic) -> str:
+    async def _ask(self, new: NewTopic, created: Created | None) -> str:
         """Ask the active controller; return why it should be asked again, nothing once it has decided."""
         try:
             answer = await self._channel.ask(self._quorum.address, creation_request(new), CreateTopicsResponse)
@@ -98,6 +98,8 @@ class TopicCreation:
                 return NotControllerError.default_message
             if topic.error_code not in (NONE, TopicAlreadyExistsError.code):  # our image may be older than the topic
                 logger.warning("topic %s was not created: %s", new.name, topic.error_message or topic.error_code)
+            if topic.error_code == NONE and created is not None:
+                created()
         return ""
 
 
@@ -121,19 +123,19 @@ class MemberTopicChanges(TopicChanges):
         super().__init__(*arguments)
         self._creation = creation
 
-    def auto_create(self, name: str) -> Change:
+    def auto_create(self, name: str, created: Created | None = None) -> Change:
         """Begin to create a topic that a client named. Raises UnknownTopicOrPartitionError: it is not there yet;
         InvalidTopicError."""
         validate_topic_name(name)
         if name in INTERNAL_TOPICS:
-            self._creation.ensure(name)
+            self._creation.ensure(name, created)
         else:
-            self._creation.create(NewTopic(name))
+            self._creation.create(NewTopic(name), created)
         raise UnknownTopicOrPartitionError
 
-    def create(self, new: NewTopic) -> Change:
+    def create(self, new: NewTopic, created: Created | None = None) -> Change:
         """Begin to create a topic of a streams group. Raises UnknownTopicOrPartitionError: it is not there yet."""
-        self._creation.create(new)
+        self._creation.create(new, created)
         raise UnknownTopicOrPartitionError
 
 

@@ -26,9 +26,10 @@ WORK = {
     "produce", "offset_commit", "txn_offset_commit", "join_group", "sync_group", "heartbeat", "leave_group",
     "consumer_group_heartbeat", "share_group_heartbeat", "streams_group_heartbeat", "share_fetch", "share_acknowledge",
     "init_producer_id", "add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "write_txn_markers", "push_telemetry",
-    "initialize_share_group_state", "write_share_group_state", "delete_share_group_state", "metadata",
+    "initialize_share_group_state", "write_share_group_state", "delete_share_group_state",
 }  # fmt: skip
-"""Records, offsets, membership and transactions: what clients do all the time. Metadata may create a topic so."""
+"""Records, offsets, membership and transactions: what clients do all the time. A streams group's heartbeat may create
+topics, whose lines are tested with it."""
 READS = {
     "fetch", "list_offsets", "offset_fetch", "find_coordinator", "describe_groups", "list_groups", "api_versions",
     "offset_for_leader_epoch", "describe_acls", "describe_configs", "describe_log_dirs", "describe_delegation_token",
@@ -60,6 +61,10 @@ def topic(name: str, partitions: int = 1) -> dict[str, Any]:
     return {"name": name, "num_partitions": partitions, "replication_factor": 1}
 
 
+def named(name: str) -> dict[str, Any]:
+    return {"name": name, "topic_id": bytes(16)}
+
+
 def quota(kind: str, key: str) -> dict[str, Any]:
     return {
         "entity": [{"entity_type": kind, "entity_name": "ann"}],
@@ -81,6 +86,9 @@ TOKEN = object()
 CASES: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
     ("create_topics", {"topics": [topic("orders"), topic("bad name")]}, [{"event": "topic created", "name": "orders"}]),
     ("create_topics", {"topics": [topic("more")], "validate_only": True}, []),
+    ("metadata", {"topics": [named("named"), named("bad name"), named("orders")], "allow_auto_topic_creation": True},
+     [{"event": "topic created", "name": "named", "is_automatic": True}]),
+    ("metadata", {"topics": [named("named"), named("unwanted")], "allow_auto_topic_creation": False}, []),
     ("create_partitions",
      {"topics": [{"name": "orders", "count": 3, "assignments": None}, {"name": "no", "count": 3, "assignments": None}]},
      [{"event": "partitions added", "name": "orders", "count": 3}]),
@@ -137,7 +145,9 @@ class Audited:
     def __init__(self, directory: Path) -> None:
         port = free_port()
         listeners = f"PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:{port}"
-        self.broker = TidelogProcess(directory, {**SETTINGS, "listeners": listeners, "super.users": "User:ann"})
+        self.broker = TidelogProcess(directory, {
+            **SETTINGS, "listeners": listeners, "super.users": "User:ann", "auto.create.topics.enable": "true",
+        })  # fmt: skip
         self.ann = LoggedIn(f"127.0.0.1:{port}", "ann", "127.0.0.1")
         self._token = b""
 

@@ -1,7 +1,8 @@
 """The client's side of a secured connection, by the keys of Kafka's clients: TLS with PEM stores, SASL.
 
 security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-ssl.truststore.location, .certificates  trusted certificates, as a file or as text; else those of the system
+ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; else those of
+                                        the system
 ssl.keystore.location                   the client's own key and certificate in one file; ssl.key.password
 ssl.endpoint.identification.algorithm   empty: the certificate need not name the host
 sasl.*                                  see ``tidelog.client.sasl.credentials``
@@ -13,6 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.client.trust import build_context, read_trusted
 from tidelog.client.wire import ClientError
 
 if TYPE_CHECKING:
@@ -77,18 +79,15 @@ class Security:
             raise ClientError(f"the certificate of {host} is not trusted: {error.verify_message}") from error
 
     def context(self) -> ssl.SSLContext:
-        """Return the stores as OpenSSL takes them. Raises OSError."""
+        """Return the stores as OpenSSL takes them. Raises ClientError, OSError."""
         if self._context is None:
             self._context = self._build_context()
         return self._context
 
     def _build_context(self) -> ssl.SSLContext:
-        import ssl
-
         given = self._properties
-        context = ssl.create_default_context(
-            cafile=given.get("ssl.truststore.location"), cadata=given.get("ssl.truststore.certificates")
-        )
+        store = read_trusted(given.get("ssl.truststore.location"), given.get("ssl.truststore.certificates"))
+        context = build_context(store)
         if given.get("ssl.endpoint.identification.algorithm", "https") == "":
             context.check_hostname = False
         keystore = given.get("ssl.keystore.location")

@@ -116,8 +116,16 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
         context.load_default_certs(purpose)
         return
     try:
-        context.verify_flags |= revocation_flags(trusted)
-        with file_in_memory(trusted.encode()) as path:
-            context.load_verify_locations(path)  # as ``cadata`` the revocation lists would be passed over
+        load_trusted(context, trusted)
     except (ssl.SSLError, MalformedCertificateError) as error:
         raise refuse("ssl.truststore", "[hidden]", "a store of certificates and of whole revocation lists") from error
+
+
+def load_trusted(context: ssl.SSLContext, trusted: str) -> None:
+    """Check the other side by these certificates and revocation lists in PEM form.
+
+    Raises ssl.SSLError, MalformedCertificateError.
+    """
+    context.verify_flags |= revocation_flags(trusted)
+    with file_in_memory(trusted.encode()) as path:
+        context.load_verify_locations(path)  # as ``cadata`` the revocation lists would be passed over

@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidelog.client.trust import build_context, read_trusted
 from tidelog.client.wire import ClientError
 
 if TYPE_CHECKING:
+    import ssl
     from email.message import Message
     from urllib.request import OpenerDirector, Request
 
@@ -93,9 +95,12 @@ class BearerCredentials:
         login = base64.b64encode(f"{quote(self.client_id)}:{quote(self.client_secret)}".encode()).decode()
         return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
 
+    def context(self) -> ssl.SSLContext:
+        """Build TLS towards the issuer. Raises ClientError, OSError."""
+        return build_context(read_trusted(self.authority, None))
+
     def _opener(self) -> OpenerDirector:
         """Build an opener that sends the secret nowhere else: by a proxy only inside TLS."""
-        import ssl
         from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
 
         class NoRedirects(HTTPRedirectHandler):
@@ -104,7 +109,7 @@ class BearerCredentials:
             ) -> None:
                 """Follow none."""
 
-        encrypted = HTTPSHandler(context=ssl.create_default_context(cafile=self.authority))
+        encrypted = HTTPSHandler(context=self.context())
         proxies = ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind == "https"})
         return build_opener(encrypted, proxies, NoRedirects())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, NewTopic
@@ -18,6 +19,7 @@ from tidelog.broker.coordinator.group.streams.group import StreamsGroup
 from tidelog.broker.coordinator.group.streams.topology import InternalTopic, StatusCode, refused_names, topology_of
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
 from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from tidelog.broker.security.changes import note_change
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
@@ -76,20 +78,21 @@ class StreamsMembers:
         if uncreatable:
             tell_missing(decision.result.response, f"; Unauthorized to CREATE on topics {', '.join(uncreatable)}.")
             return answer
-        failed = self._make(missing)
+        failed = self._make(context, request.group_id, missing)
         if failed:
             told = ", ".join(failed[:SHOWN_ERRORS])
             more = f" and {len(failed) - SHOWN_ERRORS} more" if len(failed) > SHOWN_ERRORS else ""
             tell_missing(decision.result.response, f"; Creation failed: {told}{more}.")
         return answer
 
-    def _make(self, topics: Iterable[InternalTopic]) -> list[str]:
+    def _make(self, context: RequestContext, group: str, topics: Iterable[InternalTopic]) -> list[str]:
         """Begin to make topics; which cannot be, and why."""
         failed = []
         for topic in topics:
             new = NewTopic(topic.name, topic.partitions, topic.replication_factor or USE_DEFAULT, dict(topic.configs))
             try:
-                self._topics.create(new).done.on_done(log_failure)
+                created = partial(note_change, "topic created", context, name=new.name, group=group)
+                self._topics.create(new, created).done.on_done(log_failure)
             except TopicAlreadyExistsError:
                 continue  # the heartbeat of another member came before
             except KafkaError as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,18 @@ def test_an_unknown_topic_is_created(admin: AdminBroker, version: int) -> None:
     (topic,) = ask(admin, version, "orders").topics
     assert (topic.error_code, len(topic.partitions)) == (0, 2)
     assert "orders" in admin.metadata.topics
+
+
+def test_a_created_topic_has_one_audit_line(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidelog.audit")
+    for names in (("orders", "orders", "no/such"), ("orders", "__consumer_offsets")):
+        ask(admin, 12, *names)
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "tidelog.audit"]
+    assert [(line["event"], line["name"], line["is_automatic"]) for line in lines] == [
+        ("topic created", "orders", True),
+        ("topic created", "__consumer_offsets", True),
+    ]
+    assert {line["user"] for line in lines} == {"User:ANONYMOUS"}
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS[4:])

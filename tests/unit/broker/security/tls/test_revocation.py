@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,9 +16,15 @@ from cryptography.x509.oid import NameOID
 
 from tests.support.certificates import Certificates
 from tests.support.tls import TlsPair, client_context, server_context
+from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.sasl.oauth.settings import trust_of
+from tidelog.broker.security.tls.client import build_client_context
 from tidelog.broker.security.tls.revocation import revocation_flags
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+from tidelog.client import ClientError
+from tidelog.client.sasl.bearer import BearerCredentials
+from tidelog.client.security import Security
+from tidelog.client.trust import build_context, read_trusted
 from tidelog.protocol.config_def import ConfigError
 
 NOW = datetime.now(UTC)
@@ -107,21 +114,62 @@ def test_a_client_comes_in_unless_a_list_revokes_its_chain(
         TlsPair(server, client)
 
 
+def trust_of_a_listener(store: Path) -> ssl.SSLContext:
+    """Build TLS of a broker towards the endpoint of an issuer's keys."""
+    found = trust_of({"ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)})
+    assert found is not None
+    return found
+
+
+def trust_by_text(store: Path) -> ssl.SSLContext:
+    """Build TLS of a command or of Spark, with certificates as a value."""
+    return Security({"ssl.truststore.type": "PEM", "ssl.truststore.certificates": store.read_text()}).context()
+
+
+def trust_of_tokens(store: Path) -> ssl.SSLContext:
+    """Build TLS of a command towards the issuer of its tokens."""
+    return BearerCredentials("https://issuer/token", authority=str(store)).context()
+
+
 @pytest.mark.parametrize("revoked", [(), (ANN,)])
-def test_an_issuers_endpoint_is_trusted_unless_a_list_revokes_it(tmp_path: Path, revoked: tuple[Holder, ...]) -> None:
+@pytest.mark.parametrize(
+    "build",
+    [
+        trust_of_a_listener,
+        lambda store: build_client_context(
+            listener_values({"ssl.truststore.location": str(store), "ssl.truststore.type": "PEM"}, "")
+        ),
+        lambda store: Security({"ssl.truststore.location": str(store)}).context(),
+        trust_by_text,
+        trust_of_tokens,
+    ],
+    ids=["endpoint of keys", "broker to broker", "command, file", "command, text", "issuer of tokens"],
+)
+def test_a_server_is_trusted_unless_a_list_revokes_it(
+    tmp_path: Path, build: Callable[[Path], ssl.SSLContext], revoked: tuple[Holder, ...]
+) -> None:
     store = tmp_path / "trusted.pem"
     store.write_text(ROOT.pem + ROOT.revoke() + MIDDLE.revoke(*revoked))
-    issuer = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    issuer.load_cert_chain(anns_chain(tmp_path))
-    asking = trust_of({"ssl.truststore.type": "PEM", "ssl.truststore.location": str(store)})
-    assert asking is not None
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(anns_chain(tmp_path))
+    asking = build(store)
     assert asking.check_hostname
     asking.check_hostname = False  # ann is no host
     if not revoked:
-        TlsPair(issuer, asking).close()
+        TlsPair(server, asking).close()
         return
     with pytest.raises(ssl.SSLCertVerificationError, match="revoked"):
-        TlsPair(issuer, asking)
+        TlsPair(server, asking)
+
+
+def test_a_client_refuses_a_store_of_changes_alone() -> None:
+    with pytest.raises(ClientError, match="whole revocation lists"):
+        build_context(ROOT.pem + ROOT.revoke() + ROOT.revoke(MIDDLE, of=1))
+
+
+def test_a_client_has_one_truststore() -> None:
+    with pytest.raises(ClientError, match="not both"):
+        read_trusted("trusted.pem", ROOT.pem)
 
 
 @pytest.mark.parametrize("content", ["MAA=", "M", "MAA=\ufffd"])

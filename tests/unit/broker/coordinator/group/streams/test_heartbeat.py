@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -79,6 +80,16 @@ def settle(*members: Member) -> None:
     for _ in range(4):
         for member in members:
             assert member.holds().error_code == 0
+
+
+def test_internal_topics_have_audit_lines(world: StreamsWorld, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tidelog.audit")
+    Member(world, "a").join()
+    lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "tidelog.audit"]
+    assert sorted((line["event"], line["name"], line["group"]) for line in lines) == [
+        ("topic created", "counts-changelog", "g"),
+        ("topic created", "words", "g"),
+    ]
 
 
 def test_internal_topics_are_made_and_then_tasks_are_given(world: StreamsWorld) -> None:

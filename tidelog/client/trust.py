@@ -1,0 +1,44 @@
+"""The servers that a client trusts: brokers, admin interfaces and issuers of tokens are checked in the same way.
+
+Revocation lists beside the certificates count, as in a broker's truststore.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.client.wire import ClientError
+
+if TYPE_CHECKING:
+    import ssl
+
+
+def read_trusted(location: str | None, certificates: str | None) -> str | None:
+    """Read the certificates and lists of a store in PEM form; None where none is given.
+
+    Raises ClientError, OSError.
+    """
+    if location is not None and certificates is not None:
+        raise ClientError("ssl.truststore.certificates: expected certificates or ssl.truststore.location, not both")
+    if location is None:
+        return certificates
+    with open(location, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+def build_context(trusted: str | None) -> ssl.SSLContext:
+    """Build a context that trusts these certificates, else those of the system. Raises ClientError, OSError."""
+    import ssl
+
+    from tidelog.broker.security.tls.contexts import load_trusted
+    from tidelog.broker.security.tls.subject_names import MalformedCertificateError
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if trusted is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return context
+    try:
+        load_trusted(context, trusted)
+    except MalformedCertificateError as error:
+        raise ClientError("ssl.truststore: expected certificates and whole revocation lists in PEM form") from error
+    return context
