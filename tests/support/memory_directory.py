@@ -1,0 +1,60 @@
+"""Directories in memory for tests that write and sync thousands of small files and need no disk for it.
+
+The faults of these tests are simulated, or they only look at files, so it is the same to them where these lie. On a
+disk each sync waits for the journal: the kills and failures of `tests/faults/test_cleaner_crashes.py` and its
+neighbours took two to four times the CPU time there. What asks the kernel which pages are in memory (`RWF_NOWAIT`),
+fills a disk or works with a file system's own calls stays on the disk: a tmpfs answers otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MEMORY = "/dev/shm"
+IN_MEMORY = (
+    "tests/faults/test_adoption_crashes.py",
+    "tests/faults/test_adoption_irregular_files.py",
+    "tests/faults/test_broker_disk_errors.py",
+    "tests/faults/test_cleaner_crashes.py",
+    "tests/faults/test_disk_errors.py",
+    "tests/faults/test_export_readers.py",
+    "tests/faults/test_log_crashes.py",
+    "tests/faults/test_log_damage.py",
+    "tests/faults/test_log_retries.py",
+    "tests/faults/test_metadata_crashes.py",
+    "tests/faults/test_topic_crashes.py",
+    "tests/faults/test_transaction_index_damage.py",
+    "tests/fuzz/test_log_model.py",
+    "tests/unit/broker/controller/",
+    "tests/unit/broker/coordinator/",
+    "tests/unit/broker/share/",
+    "tests/unit/cleaner/",
+    "tests/unit/log/",
+    "tests/unit/pipeline/",
+)
+"""Modules and packages whose `tmp_path` lies in memory."""
+ON_DISK = ("tests/unit/log/system/",)
+"""Those among them that are about the file system itself."""
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of the test's own: in memory for `IN_MEMORY`, where it goes with the test; else as pytest has it.
+
+    With ``--basetemp`` all are below that, and stay if the test fails.
+    """
+    if request.config.option.basetemp or not is_in_memory(request.node.nodeid):
+        yield request.getfixturevalue("tmp_path")
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="tidelog-test-") as directory:
+        yield Path(directory)
+
+
+def is_in_memory(nodeid: str) -> bool:
+    """Return whether the directories of a test lie in memory, where there is such a file system."""
+    return nodeid.startswith(IN_MEMORY) and not nodeid.startswith(ON_DISK) and os.access(MEMORY, os.W_OK)

@@ -1,0 +1,33 @@
+"""Tests whose directories lie in memory, and those that need a disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import memory_directory
+from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, is_in_memory
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="no file system in memory")
+def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> None:
+    assert is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
+    assert not is_in_memory("tests/unit/log/system/test_files.py::test_a")
+    assert not is_in_memory("tests/unit/broker/network/test_send_queue.py::test_a")
+
+
+def test_all_lie_on_the_disk_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_directory, "MEMORY", "/nowhere")
+    assert not is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
+
+
+def test_modules_and_packages_are_there() -> None:
+    assert [place for place in (*IN_MEMORY, *ON_DISK) if not (ROOT / place).exists()] == []
+
+
+def test_this_directory_is_on_the_disk(tmp_path: Path) -> None:
+    assert MEMORY not in map(str, tmp_path.parents)
