@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.configs import topic_of
+from tidelog.broker.handlers.config_change import begin_change
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, answer_each, without_traceback
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import Notes, note_configs
+from tidelog.broker.security.changes import Notes
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.messages.alter_configs import (
@@ -48,12 +48,8 @@ def replace_each(
                 read_texts(resource),
                 request.validate_only,
             )
-            topic = topic_of(resource.resource_type, resource.resource_name)
-            change = broker.topics.changes.commit(topic, work)
+            change = begin_change(broker, context, resource, work, None if request.validate_only else notes)
             results.append((resource, change))
-            if not request.validate_only:
-                names = [config.name for config in resource.configs]
-                notes.add(change, note_configs(context, resource.resource_type, resource.resource_name, names))
         except KafkaError as error:
             results.append((resource, without_traceback(error)))
         yield None

@@ -6,12 +6,12 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.changes import Change, operation_of
-from tidelog.broker.controller.configs import topic_of
+from tidelog.broker.handlers.config_change import begin_change
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, answer_each, apply_each, settled, without_traceback
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.security.changes import Notes, note_configs
+from tidelog.broker.security.changes import Notes
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -54,12 +54,8 @@ def change_each(
             if check is not None:
                 yield from settled(in_thread(broker.loop, broker.executor, check))
                 broker.loop.call_soon(broker.configs.stores.reload)
-            topic = topic_of(resource.resource_type, resource.resource_name)
-            change = broker.topics.changes.commit(topic, work)
+            change = begin_change(broker, context, resource, work, None if request.validate_only else notes)
             results.append((resource, change))
-            if not request.validate_only:
-                names = [config.name for config in resource.configs]
-                notes.add(change, note_configs(context, resource.resource_type, resource.resource_name, names))
         except KafkaError as error:
             results.append((resource, without_traceback(error)))
         yield None

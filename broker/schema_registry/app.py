@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -362,12 +362,9 @@ async def compatibility(request: web.Request) -> web.Response:
 
 async def show_level(request: web.Request) -> web.Response:
     """Answer with a compatibility level."""
-    state, subject = await request.app[REGISTRY].state(), place_of(request)
-    if subject is None:
-        return answer({"compatibilityLevel": state.levels.get(None, DEFAULT_LEVEL)})
-    if subject not in state.levels and not is_set(request, "defaultToGlobal"):
-        raise errors.no_compatibility_of(subject)
-    return answer({"compatibilityLevel": state.level_of(subject)})
+    state = await request.app[REGISTRY].state()
+    level = setting_asked(request, state.levels, DEFAULT_LEVEL, state.level_of, errors.no_compatibility_of)
+    return answer({"compatibilityLevel": level})
 
 
 async def set_level(request: web.Request) -> web.Response:
@@ -385,12 +382,8 @@ async def unset_level(request: web.Request) -> web.Response:
 
 async def show_mode(request: web.Request) -> web.Response:
     """Answer with a mode."""
-    state, subject = await request.app[REGISTRY].state(), place_of(request)
-    if subject is None:
-        return answer({"mode": state.modes.get(None, DEFAULT_MODE)})
-    if subject not in state.modes and not is_set(request, "defaultToGlobal"):
-        raise errors.no_mode_of(subject)
-    return answer({"mode": state.mode_of(subject)})
+    state = await request.app[REGISTRY].state()
+    return answer({"mode": setting_asked(request, state.modes, DEFAULT_MODE, state.mode_of, errors.no_mode_of)})
 
 
 async def set_mode(request: web.Request) -> web.Response:
@@ -402,6 +395,25 @@ async def set_mode(request: web.Request) -> web.Response:
 async def unset_mode(request: web.Request) -> web.Response:
     """Take a mode back."""
     return answer({"mode": await request.app[REGISTRY].unset_mode(place_of(request))})
+
+
+def setting_asked(
+    request: web.Request,
+    own: Mapping[str | None, str],
+    default: str,
+    setting_of: Callable[[str], str],
+    missing: Callable[[str], RegistryError],
+) -> str:
+    """Return the registry's setting, or a subject's; ``own`` has what was set. Raises RegistryError.
+
+    A subject without its own gets what holds for it where ``defaultToGlobal`` asks for that.
+    """
+    subject = place_of(request)
+    if subject is None:
+        return own.get(None, default)
+    if subject not in own and not is_set(request, "defaultToGlobal"):
+        raise missing(subject)
+    return setting_of(subject)
 
 
 def field_of(body: Any, name: str) -> Any:

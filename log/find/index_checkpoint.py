@@ -15,7 +15,9 @@ that is missing, torn or made for another setting means: rebuild the index.
 
 from __future__ import annotations
 
+import os
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog.log.system.file_system import FileSystem, ReadableFiles
@@ -64,3 +66,21 @@ def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
     if first != _FORMAT:
         return None
     return Checkpoint(made_for.removeprefix("made-for "), int(next_offset.split()[-1]), states)
+
+
+def keep_known_files(
+    file_system: FileSystem, directory: str, made_for: str, name_of: Callable[[int], str]
+) -> tuple[Checkpoint, dict[str, int]] | None:
+    """Read a directory's checkpoint and remove the files that it does not know. Raises KafkaStorageError.
+
+    Returns it, and the size of each file by name; None where there is none, or it was made for another setting.
+    """
+    file_system.make_directory(directory)
+    checkpoint = read_checkpoint(file_system, os.path.join(directory, CHECKPOINT_FILE))
+    if checkpoint is None or checkpoint.made_for != made_for:
+        return None
+    sizes = {entry.name: entry.size for entry in file_system.list_directory(directory)}
+    known = {name_of(state.base_offset) for state in checkpoint.files}
+    for name in sizes.keys() - known - {CHECKPOINT_FILE}:
+        file_system.unlink(os.path.join(directory, name))
+    return checkpoint, sizes

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, keep_known_files, write_checkpoint
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.system.file_system import FileSystem
 
@@ -54,14 +54,10 @@ class KeyIndex:
 
         Raises IndexDamagedError, KafkaStorageError.
         """
-        self._file_system.make_directory(self.directory)
-        checkpoint = read_checkpoint(self._file_system, os.path.join(self.directory, CHECKPOINT_FILE))
-        if checkpoint is None or checkpoint.made_for != MADE_FOR:
+        known = keep_known_files(self._file_system, self.directory, MADE_FOR, self._name)
+        if known is None:
             return -1
-        sizes = {entry.name: entry.size for entry in self._file_system.list_directory(self.directory)}
-        known = {self._name(state.base_offset) for state in checkpoint.files}
-        for name in sizes.keys() - known - {CHECKPOINT_FILE}:
-            self._file_system.unlink(os.path.join(self.directory, name))
+        checkpoint, sizes = known
         files = [self._open_file(state, sizes) for state in checkpoint.files]
         if files:
             newest = checkpoint.files[-1]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.log.find.consume_queue import ConsumeQueueFile
-from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, read_checkpoint, write_checkpoint
+from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, keep_known_files, write_checkpoint
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.system.file_system import FileSystem
 
@@ -42,14 +42,10 @@ class TagIndex:
 
         Raises IndexDamagedError, KafkaStorageError.
         """
-        self._file_system.make_directory(self.directory)
-        checkpoint = read_checkpoint(self._file_system, os.path.join(self.directory, CHECKPOINT_FILE))
-        if checkpoint is None or checkpoint.made_for != self._made_for:
+        known = keep_known_files(self._file_system, self.directory, self._made_for, self._name)
+        if known is None:
             return -1
-        sizes = {entry.name: entry.size for entry in self._file_system.list_directory(self.directory)}
-        known = {self._name(state.base_offset) for state in checkpoint.files}
-        for name in sizes.keys() - known - {CHECKPOINT_FILE}:
-            self._file_system.unlink(os.path.join(self.directory, name))
+        checkpoint, sizes = known
         files = []
         for state in checkpoint.files:
             name = self._name(state.base_offset)

@@ -19,11 +19,10 @@ from enum import Enum
 
 from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.modern_group import ModernGroup
-from tidelog.broker.coordinator.runtime.committer import Committer
+from tidelog.broker.coordinator.runtime.committer import Committer, committing_member
 from tidelog.protocol.errors import (
     IllegalGenerationError,
     StaleMemberEpochError,
-    UnknownMemberIdError,
     UnsupportedVersionError,
 )
 
@@ -213,13 +212,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         A member that has not heard of its newest epoch yet may commit what it was given before that (KIP-1251).
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
         """
-        if committer.generation_id < 0 and not self.members:
-            return
-        if committer.is_transactional and committer.is_anonymous:
-            return
-        member = self.members.get(committer.member_id)
+        member = committing_member(committer, self.members)
         if member is None:
-            raise UnknownMemberIdError
+            return
         is_new_protocol = member.subscription.classic is None
         if is_new_protocol and not committer.is_transactional and committer.version < FIRST_COMMIT_WITH_EPOCH:
             raise UnsupportedVersionError

@@ -25,8 +25,8 @@ from typing import NamedTuple
 from tidelog.broker.coordinator.group.consumer.group import FIRST_COMMIT_WITH_EPOCH
 from tidelog.broker.coordinator.group.modern_group import EpochGroup
 from tidelog.broker.coordinator.group.streams.topology import Configured, Topology
-from tidelog.broker.coordinator.runtime.committer import Committer
-from tidelog.protocol.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
+from tidelog.broker.coordinator.runtime.committer import Committer, committing_member
+from tidelog.protocol.errors import StaleMemberEpochError, UnsupportedVersionError
 
 FIRST_EPOCH = 1
 
@@ -188,13 +188,9 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         A member that has not heard of its newest epoch yet may commit for the tasks it was given before that.
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.
         """
-        if committer.generation_id < 0 and not self.members:
-            return
-        if committer.is_transactional and committer.is_anonymous:
-            return
-        member = self.members.get(committer.member_id)
+        member = committing_member(committer, self.members)
         if member is None:
-            raise UnknownMemberIdError
+            return
         if not committer.is_transactional and committer.version < FIRST_COMMIT_WITH_EPOCH:
             raise UnsupportedVersionError
         if committer.generation_id == member.current.epoch:
