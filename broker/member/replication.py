@@ -33,7 +33,7 @@ from tidelog.broker.member.nodes import address_on
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
-from tidelog.broker.replica.replication.following import Following
+from tidelog.broker.replica.replication.following import Following, following_of
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.log.manager import LogManager
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
@@ -96,11 +96,10 @@ class ReplicaFetcher:
             return known
         try:
             partition = self._broker.replica_manager.partition_by_id(*key)
-            log = partition.local_log
+            return following_of(partition, partial(write_checkpoints, self._broker.log_manager))
         except KafkaError as error:
             logger.error("partition %d of topic %s is not followed: %s", key.partition, key.topic_id.hex(), error)
             return None
-        return Following(log, partial(write_checkpoints, self._broker.log_manager), partition.offsets_moved)
 
     # ---- the task
 

@@ -59,6 +59,14 @@ DECLARED_ANY = {
 }
 
 
+LOG_LENT_TO = {
+    "broker/find/finding.py": "looks up records in a worker, below the high watermark that it takes from the log",
+    "broker/find/indexing.py": "the index thread works on a replica's files under any leader",
+    "broker/find/virtual_topics.py": "a virtual partition reads the log of the real one, below its high watermark",
+}
+"""Modules outside of ``broker/replica`` that take the log of a partition."""
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -217,6 +225,17 @@ def test_every_message_has_a_user(room: str) -> None:
     declared = {path.stem for path in (ROOT / "protocol" / room).glob("*.py")} - {"__init__"}
     unused = {name for name in declared if f"tidelog.protocol.{room}.{name}" not in used}
     assert unused == set(), "a message comes with the handler or the client that uses it"
+
+
+def test_a_partition_is_the_door_to_its_log() -> None:
+    """Leadership, epochs and what a reader may see are checked there, once for everyone."""
+    through = {
+        path
+        for path, tree in TREES.items()
+        for node in attributes(tree)
+        if node.attr in {"local_log", "_log"} and ast.unparse(node.value) != "self" and path.startswith("broker/")
+    }
+    assert {path for path in through if not path.startswith("broker/replica/")} == set(LOG_LENT_TO)
 
 
 def test_every_handler_is_registered() -> None:

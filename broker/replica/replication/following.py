@@ -15,6 +15,7 @@ Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWat
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, TruncateToEpochEnd, Work
 from tidelog.broker.replica.group_flush import NEVER
@@ -28,7 +29,15 @@ from tidelog.log.follower.truncation import (
 )
 from tidelog.log.unified_log import UnifiedLog
 
+if TYPE_CHECKING:
+    from tidelog.broker.replica.partition import Partition
+
 Cut = StartAt | TruncateTo | TruncateToEpochEnd
+
+
+def following_of(partition: Partition, write_checkpoints: Callable[[], object]) -> Following:
+    """Return the follower's side of a partition, its log opened now if it was not yet. Raises KafkaStorageError."""
+    return Following(partition.local_log, write_checkpoints, partition.offsets_moved)
 
 
 class Following:
