@@ -1,4 +1,9 @@
-"""kafka-python, imported with its own warnings kept to itself: it reads its schemas by a deprecated call."""
+"""kafka-python, imported with its own warnings kept to itself: it reads its schemas by a deprecated call.
+
+A socket that it is connecting while the client closes, or whose connection is refused, is never closed (kafka-python
+3.0, ``KafkaNetSocket.sock_connect``): it is left to the garbage collector, which complains of it in whatever test runs
+then. Here it is closed first.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,24 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
     import kafka.errors
+    from kafka.net.inet import KafkaNetSocket
 
 __all__ = ["kafka", "read_to_end", "take_up_join"]
 
 READ_LIMIT_S = 60.0
 POLL_MS = 200
+_connect = KafkaNetSocket.sock_connect
+
+
+async def _connect_or_close(parent: Any, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
+    try:
+        return await _connect(parent, net, sock, *args, **named)
+    except BaseException:  # that of a coroutine which is closed, too
+        sock.close()
+        raise
+
+
+KafkaNetSocket.sock_connect = _connect_or_close
 
 
 def read_to_end(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Any]:

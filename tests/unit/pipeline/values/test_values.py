@@ -105,9 +105,9 @@ def letters(data: DataDirectory) -> list[tuple[int, str]]:
 
 def serialized(registry: SchemaRegistry, text: str, value: dict[str, Any], kind: Any = AvroSerializer) -> bytes:
     """Write a value as Confluent's serializer does."""
-    client = SchemaRegistryClient({"url": registry.url})
-    given = (client, text) if kind is AvroSerializer else (text, client)
-    found: bytes = kind(*given)(value, SerializationContext("orders", MessageField.VALUE))
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        given = (client, text) if kind is AvroSerializer else (text, client)
+        found: bytes = kind(*given)(value, SerializationContext("orders", MessageField.VALUE))
     return found
 
 
