@@ -58,9 +58,10 @@ def connector_jars() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """Settings to start Spark with. ``work`` takes its temporary files."""
+    """Settings to start Spark with. ``work`` takes its temporary files; ``python`` is the workers' interpreter."""
 
     work: Path
+    python: str = sys.executable
     cores: int = 2
     memory: str = "1g"
     jars: tuple[Path, ...] = ()
@@ -68,7 +69,7 @@ class SessionPlan:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def configuration(self) -> dict[str, str]:
-        """Return Spark's settings: quiet, on 127.0.0.1, in UTC; workers run this very interpreter."""
+        """Return Spark's settings: quiet, on 127.0.0.1, in UTC."""
         return {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
@@ -91,7 +92,7 @@ def start_session(plan: SessionPlan) -> SparkSession:
     from pyspark.sql import SparkSession
 
     require_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = plan.python, sys.executable
     builder = SparkSession.builder.master(f"local[{plan.cores}]").appName("tidelog")
     for key, value in plan.configuration().items():
         builder = builder.config(key, value)

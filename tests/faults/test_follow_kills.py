@@ -197,7 +197,7 @@ class Progress:
 
     def __init__(self, follower: Following, reader: Reading) -> None:
         self._follower, self._reader = follower, reader
-        self._rows = -1
+        self._rows, self._growths = -1, 0
         self._before = (0, 0)
         self._last: dict[str, tuple[int, float]] = {}
 
@@ -207,9 +207,10 @@ class Progress:
         now = (follower.commits, reader.looks)
         if len(reader.rows) != self._rows:
             self._rows, self._before = len(reader.rows), now
+            self._growths += 1
         commits, looks = (count - before for count, before in zip(now, self._before, strict=True))
         assert min(commits, looks) < UNSEEN, f"no {what}: {commits} commits and {looks} looks after the last new row"
-        self._require_steps("export", follower.commits + follower.failures, what)
+        self._require_steps("export", self._growths + follower.commits + follower.failures, what)
         self._require_steps("reader", reader.looks + reader.failures, what)
 
     def _require_steps(self, name: str, steps: int, what: str) -> None:

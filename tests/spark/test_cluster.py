@@ -1,4 +1,7 @@
-"""Executors that are processes of their own, in directories of their own, one of which is killed in the middle."""
+"""Executors that are processes of their own, in directories of their own, with a Python that was sent to them.
+
+One is killed in the middle of an export, and speculation runs a task of another export twice.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from benchmarks.rivals import spark as rival
@@ -20,15 +27,28 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "tests" / "support" / "scripts" / "spark_cluster_driver.py"
 
 
-def test_executors_elsewhere_and_one_that_dies(tmp_path: Path) -> None:
+def packed_environment(work: Path) -> Path:
+    """Pack a virtual environment as venv-pack does, but for its packages, which it finds where they lie."""
+    environment = work / "packed"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
+    archive = work / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        for path in environment.iterdir():
+            file.add(path, path.name)
+    return archive
+
+
+def test_executors_elsewhere_one_that_dies_and_one_that_is_slow(tmp_path: Path) -> None:
     or_skip(rival.require_java)
     data = DataDirectory(tmp_path / "data")
     fill(data.log("t"), 60)
     fill(data.log("t", 1), 20)
     data.close()
-    arguments = json.dumps({"work": str(tmp_path), "data": "data"})
+    arguments = {"work": str(tmp_path), "data": "data", "archive": str(packed_environment(tmp_path))}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), arguments],
+        [sys.executable, str(SCRIPT), json.dumps(arguments)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
@@ -39,11 +59,12 @@ def test_executors_elsewhere_and_one_that_dies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert len(seen["places"]) == 2, "two executors worked"
-    assert not any(place == str(tmp_path) for place in seen["places"])
+    assert [python for _, python in seen["places"]] == [f"{place}/environment" for place, _ in seen["places"]]
     expected = [[0, offset] for offset in range(300)] + [[1, offset] for offset in range(100)]
     assert seen["offsets"] == expected
-    assert (tmp_path / "killed").exists()
-    assert seen["exported"] == 400
-    table = ExportTable(str(tmp_path / "table"))
-    assert sum(file.rows for file in table.read().files) == 400
-    assert len(os.listdir(table.directory("data"))) == seen["files"]
+    assert {"killed", "slow", "overtaken"} <= set(os.listdir(tmp_path))
+    for name in ("killed", "speculated"):
+        table = ExportTable(str(tmp_path / f"table-{name}"))
+        rows = pyarrow.parquet.read_table(table.directory("data"), partitioning=None).to_pylist()
+        assert sorted([row["partition"], row["offset"]] for row in rows) == expected
+        assert len(os.listdir(table.directory("data"))) == seen[name]
