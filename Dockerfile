@@ -60,6 +60,8 @@ RUN mkdir -p /var/lib/tidelog /etc/tidelog && chown 10001:10001 /var/lib/tidelog
 # The start script of Apache's image by its path: Testcontainers' modules and manifests for that image work unchanged.
 COPY docker/image/entrypoint /usr/local/bin/tidelog-entrypoint
 COPY docker/image/run /etc/kafka/docker/run
+# The start scripts of Confluent's images: Testcontainers' modules for Go, Node and Python call them, and change some.
+COPY --chown=10001:10001 docker/image/confluent /etc/confluent/docker
 ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     TIDELOG_CONFIG_FILES=/etc/tidelog/server.properties:/mnt/shared/config/server.properties

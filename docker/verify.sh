@@ -4,7 +4,8 @@
 #
 # What it shows: the image builds; it runs as a numeric non-root user on a read-only root, without even a /tmp to write;
 # the health check of the image passes; kcat produces and consumes; the package is compiled;
-# SIGTERM to process 1 ends it with 0; the data is there after a restart.
+# SIGTERM to process 1 ends it with 0; the data is there after a restart; it starts as Testcontainers starts Apache's
+# and Confluent's images.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,8 +28,14 @@ mkdir -p "$work"
 root=
 container=
 supervisor=
+# Process 1 goes, and all others of its namespace with it.
+end_by_force() {
+  pkill -KILL -P "$supervisor" || true
+  wait "$supervisor" 2>/dev/null || true
+  supervisor=
+}
 clean_up() {
-  if [ -n "$supervisor" ]; then kill -KILL "$supervisor" 2>/dev/null || true; fi
+  if [ -n "$supervisor" ]; then end_by_force; fi
   if [ -n "$root" ]; then umount -R "$root" 2>/dev/null || true; fi
   if [ -n "$container" ]; then "${buildah[@]}" rm "$container" >/dev/null 2>&1 || true; fi
 }
@@ -74,7 +81,9 @@ print(*([config] if isinstance(config, str) else config), sep="\n")' "$inspected
 user=$(field User)
 [[ $user =~ ^[1-9][0-9]*:[1-9][0-9]*$ ]] || fail "the user is '$user', not a numeric one that is not root"
 mapfile -t environment < <(field Env)
+mapfile -t entrypoint < <(field Entrypoint)
 mapfile -t command < <(field Entrypoint; field Cmd)
+given=("KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:$port")
 mapfile -t health < <(field Healthcheck Test | tail -n +2)
 [ "${#health[@]}" -gt 0 ] || fail "there is no health check"
 
@@ -90,21 +99,21 @@ mount -o remount,bind,ro "$root"
 mount --bind "$data" "$root/var/lib/tidelog"
 mount --bind /dev "$root/dev"
 
-in_image() { chroot --userspec="$user" "$root" env -i "${environment[@]}" "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:$port" "$@"; }
+in_image() { chroot --userspec="$user" "$root" env -i "${environment[@]}" "${given[@]}" "$@"; }
 
 start() {
   : > "$work/stdout"
   # shellcheck disable=SC2016  # expanded inside
   unshare --pid --fork --kill-child --mount-proc="$root/proc" \
-    chroot --userspec="$user" "$root" env -i "${environment[@]}" "KAFKA_LISTENERS=PLAINTEXT://0.0.0.0:$port" \
+    chroot --userspec="$user" "$root" env -i "${environment[@]}" "${given[@]}" \
     "${command[@]}" > "$work/stdout" 2> "$work/stderr" &
   supervisor=$!
-  for _ in $(seq 200); do
+  for _ in $(seq 600); do
     if grep -q '^tidelog ready on ' "$work/stdout"; then return; fi
     kill -0 "$supervisor" 2>/dev/null || fail "it ended: $(tail -n 3 "$work/stderr")"
     sleep 0.05
   done
-  fail "it was not ready in 10 s: $(tail -n 3 "$work/stderr")"
+  fail "it was not ready in 30 s: $(tail -n 3 "$work/stderr")"
 }
 
 stop() {
@@ -136,6 +145,30 @@ start
 [ "$(kcat -q -b "127.0.0.1:$port" -t numbers -C -e -o beginning | wc -l)" = 1000 ] || fail "the data is gone after a restart"
 stop
 touch "$root/no" 2>/dev/null && fail "the root was not read-only"
+# Testcontainers' modules: a shell waits for a script, which says what is advertised and calls the image's start script.
+# They end a container by force.
+given=(CLUSTER_ID=4L6g3nShT-eMCtK--X86sw "KAFKA_LISTENERS=PLAINTEXT://:$port,BROKER://:$((port + 1)),CONTROLLER://:9094"
+  KAFKA_LISTENER_SECURITY_PROTOCOL_MAP=BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+  KAFKA_INTER_BROKER_LISTENER_NAME=BROKER KAFKA_PROCESS_ROLES=broker,controller KAFKA_CONTROLLER_LISTENER_NAMES=CONTROLLER
+  KAFKA_NODE_ID=1 KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR=1 KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS=1
+  KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS=0)
+mount -t tmpfs -o mode=1777 tidelog-image "$root/tmp"
+for script in /etc/kafka/docker/run /etc/confluent/docker/run; do
+  say "as Testcontainers starts it, by $script"
+  find "$data" -mindepth 1 -delete
+  waits=/tmp/testcontainers_start.sh
+  command=("${entrypoint[@]}" sh -c "while [ ! -f $waits ]; do sleep 0.1; done; $waits")
+  printf '#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://127.0.0.1:%s,BROKER://127.0.0.1:%s\n%s\n' \
+    "$port" "$((port + 1))" "$script" > "$root/tmp/script"
+  chmod 777 "$root/tmp/script"
+  (sleep 1; mv "$root/tmp/script" "$root$waits") &
+  start
+  grep 'Transitioning from RECOVERY to RUNNING' "$work/stderr" >/dev/null || fail "Testcontainers would wait for its line"
+  seq 1000 | kcat -q -b "127.0.0.1:$port" -t numbers -P
+  [ "$(kcat -q -b "127.0.0.1:$port" -t numbers -C -e -o beginning | wc -l)" = 1000 ] || fail "not what was sent"
+  end_by_force
+  rm -f "$root$waits"
+done
 say "what takes the room, in MB"
 (cd "$mounted" && du --max-depth=0 --block-size=1M usr/bin usr/lib/* usr/share var opt/tidelog/lib/python3*/site-packages/* 2>/dev/null) \
   | sort -rn | head -n 14

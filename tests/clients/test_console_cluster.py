@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.clients.test_cluster_start import NODES, cluster
 from tests.clients.test_console import IN_BROWSER
 from tests.clients.test_console import browser as browser
 from tests.support.admin import Admin
 from tests.support.cluster_clients import WAIT_S
+from tidelog.client.admin.groups import describe_group
+from tidelog.client.cluster import Cluster
 from tidelog.console.rendering import link
 
 if TYPE_CHECKING:
@@ -101,3 +103,17 @@ def test_a_topic_has_the_offsets_of_all_partitions(found: dict[str, Any]) -> Non
         assert status == 200
         assert len(leaders(text)) == NODES
         assert text.count(f'<td class="number">{RECORDS}</td><td class="number">{RECORDS}</td>') == PARTITIONS
+
+
+def test_a_groups_lag_is_whole_where_other_members_lead(found: dict[str, Any]) -> None:
+    """On its coordinator's console, and by the command line; the other member names the coordinator."""
+    consumer = Consumer({"bootstrap.servers": found["bootstrap"], "group.id": "behind"})
+    behind = [TopicPartition(TOPIC, partition, RECORDS - 3) for partition in range(PARTITIONS)]
+    consumer.commit(offsets=behind, asynchronous=False)
+    consumer.close()
+    answers = [get(member["console"], link("group", id="behind")) for member in found["brokers"]]
+    (text,) = [text for status, text in answers if status == 200]
+    assert f'<dd id="lag">{3 * PARTITIONS}</dd>' in text
+    with Cluster(found["bootstrap"], WAIT_S) as cluster:
+        group = describe_group(cluster, "behind")
+    assert (group.is_lag_known, group.lag) == (True, 3 * PARTITIONS)

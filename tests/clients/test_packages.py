@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +21,11 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 ROOT = Path(__file__).resolve().parents[2]
 ENTRYPOINT = str(ROOT / "docker" / "image" / "entrypoint")
 RUN = str(ROOT / "docker" / "image" / "run")
+CONFLUENT = ROOT / "docker" / "image" / "confluent"
 UNIT = ROOT / "docker" / "systemd" / "tidelog.service"
 RUNNING = "Transitioning from RECOVERY to RUNNING"
+STARTED = "Kafka Server started"
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 TIMEOUT_S = 60
 
 
@@ -40,11 +44,16 @@ def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess
 
 
 class Started:
-    """A process and its output."""
+    """A process with those that it starts, and their output."""
 
     def __init__(self, environment: dict[str, str], *words: str) -> None:
         self.process = subprocess.Popen(
-            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
 
     def read_until(self, text: str) -> str:
@@ -58,11 +67,12 @@ class Started:
         raise AssertionError(seen)
 
     def stop(self) -> int:
-        self.process.terminate()
+        os.killpg(self.process.pid, signal.SIGTERM)
         try:
             self.process.communicate(timeout=TIMEOUT_S)
-        finally:
-            self.process.kill()
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise
         return self.process.returncode
 
 
@@ -80,8 +90,76 @@ def test_testcontainers_starts_a_broker_as_it_starts_apaches_image(environment: 
     """Its Java module: a shell waits for a script, which says what is advertised and calls /etc/kafka/docker/run."""
     outside, inside = free_port(), free_port()
     script = tmp_path / "testcontainers_start.sh"
+    given = environment_of_testcontainers(outside, inside)
+    wait = f"while [ ! -f {script} ]; do sleep 0.1; done; exec {script}"
+    broker = Started({**environment, **given}, ENTRYPOINT, "sh", "-c", wait)
+    advertised = f"PLAINTEXT://localhost:{outside},BROKER://{socket.gethostname()}:{inside}"
+    give_script(script, f"#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS={advertised}\nexec {RUN}\n")
+    try:
+        broker.read_until(RUNNING)
+        assert_testcontainers(broker, outside)
+    finally:
+        code = broker.stop()
+    assert code == 0
+
+
+# What Testcontainers' modules for Confluent's images have a shell do, once they know what is to be advertised.
+CONFLUENT_STARTS = {
+    "go": """#!/bin/bash
+source {place}/bash-config
+export KAFKA_ADVERTISED_LISTENERS="{advertised}"
+sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' {place}/configure
+echo 'kafka-storage format -t "$(kafka-storage random-uuid)" -c /etc/kafka/kafka.properties' >> {place}/configure
+echo '' > {place}/ensure
+{place}/configure
+{place}/launch
+""",
+    "python": """#!/bin/bash
+sed -i '/KAFKA_ZOOKEEPER_CONNECT/d' {place}/configure
+echo 'kafka-storage format -t 4L6g3nShT-eMCtK--X86sw -c /etc/kafka/kafka.properties' >> {place}/configure
+export KAFKA_ADVERTISED_LISTENERS={advertised}
+. {place}/bash-config
+{place}/configure
+{place}/launch
+""",
+    "node": """#!/bin/bash
+export KAFKA_ADVERTISED_LISTENERS={advertised}
+echo '' > {place}/ensure
+{place}/run
+""",
+}
+
+
+@pytest.mark.parametrize("language", CONFLUENT_STARTS)
+def test_testcontainers_starts_a_broker_as_it_starts_confluents_images(
+    environment: dict[str, str], tmp_path: Path, language: str
+) -> None:
+    """The modules for Go, Python and Node: by scripts of those images, some of which they change before."""
+    place = tmp_path / "confluent"
+    shutil.copytree(CONFLUENT, place)
+    outside, inside = free_port(), free_port()
+    script = tmp_path / "testcontainers_start.sh"
     given = {
-        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
+        **environment_of_testcontainers(outside, inside),
+        "KAFKA_BROKER_ID": "1",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9094",
+        "KAFKA_REST_BOOTSTRAP_SERVERS": f"PLAINTEXT://0.0.0.0:{outside}",
+        "KAFKA_CONFLUENT_SUPPORT_METRICS_ENABLE": "false",
+    }
+    broker = Started({**environment, **given}, "sh", "-c", f"while [ ! -f {script} ]; do sleep 0.1; done; {script}")
+    advertised = f"PLAINTEXT://localhost:{outside},BROKER://{socket.gethostname()}:{inside}"
+    give_script(script, CONFLUENT_STARTS[language].format(place=place, advertised=advertised))
+    try:
+        assert STARTED in broker.read_until(RUNNING)
+        assert_testcontainers(broker, outside)
+    finally:
+        broker.stop()
+
+
+def environment_of_testcontainers(outside: int, inside: int) -> dict[str, str]:
+    """Return the variables that all of its modules give."""
+    return {
+        "CLUSTER_ID": CLUSTER_ID,
         "KAFKA_LISTENERS": f"PLAINTEXT://:{outside},BROKER://:{inside},CONTROLLER://:9094",
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "BROKER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "KAFKA_INTER_BROKER_LISTENER_NAME": "BROKER",
@@ -95,23 +173,23 @@ def test_testcontainers_starts_a_broker_as_it_starts_apaches_image(environment: 
         "KAFKA_LOG_FLUSH_INTERVAL_MESSAGES": str(2**63 - 1),
         "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     }
-    wait = f"while [ ! -f {script} ]; do sleep 0.1; done; exec {script}"
-    broker = Started({**environment, **given}, ENTRYPOINT, "sh", "-c", wait)
-    advertised = f"PLAINTEXT://localhost:{outside},BROKER://{socket.gethostname()}:{inside}"
-    ready = tmp_path / "ready.sh"
-    ready.write_text(f"#!/bin/bash\nexport KAFKA_ADVERTISED_LISTENERS={advertised}\nexec {RUN}\n")
+
+
+def give_script(script: Path, text: str) -> None:
+    """Lay a script where a shell waits for it, whole at once."""
+    ready = script.with_name("ready.sh")
+    ready.write_text(text)
     ready.chmod(0o777)
     ready.rename(script)
-    try:
-        broker.read_until(RUNNING)
-        broker.read_until("tidelog ready on ")
-        with Client(f"localhost:{outside}") as client:
-            found = client.call(MetadataRequest(topics=[]), MetadataResponse)
-        assert found.cluster_id == given["CLUSTER_ID"]
-        assert [(one.host, one.port) for one in found.brokers] == [("localhost", outside)]
-    finally:
-        code = broker.stop()
-    assert code == 0
+
+
+def assert_testcontainers(broker: Started, outside: int) -> None:
+    """Fail unless a client finds the broker of Testcontainers as it was advertised."""
+    broker.read_until("tidelog ready on ")
+    with Client(f"localhost:{outside}") as client:
+        found = client.call(MetadataRequest(topics=[]), MetadataResponse)
+    assert found.cluster_id == CLUSTER_ID
+    assert [(one.host, one.port) for one in found.brokers] == [("localhost", outside)]
 
 
 def test_arguments_of_the_start_script_are_variables(environment: dict[str, str]) -> None:

@@ -134,10 +134,6 @@ class Cluster:
             raise LeaderNotAvailableError(f"topic {topic}: partitions {without} have no leader")
         return leaders
 
-    def can_ask_leader(self, topic: str, partition: int) -> bool:
-        """Return whether the partition's leader can be asked; the broker of a console asks no other one."""
-        return True
-
     def leader(self, topic: str, partition: int) -> Address:
         """Return the address of one partition's leader; others may have none. Raises as ``leaders``."""
         leaders = self._known_leaders(topic)

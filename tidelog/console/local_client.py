@@ -204,10 +204,6 @@ class LocalCluster(Cluster):
         """Return this broker's address, by its node id. Raises ClientError."""
         return {self._node_id: self._own_address()}
 
-    def can_ask_leader(self, topic: str, partition: int) -> bool:
-        """Return whether this broker leads the partition."""
-        return self.leader(topic, partition) == self._own_address()
-
     def coordinator(self, key: str, key_type: int) -> Client:
         """Return this broker where it coordinates a group or transactional id. Raises ClientError, KafkaError."""
         client = super().coordinator(key, key_type)

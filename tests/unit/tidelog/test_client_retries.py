@@ -10,6 +10,7 @@ import pytest
 from tidelog.client.admin.groups import describe_group
 from tidelog.client.admin.transactions import abort_in_partition, list_transactions
 from tidelog.client.cluster import Cluster
+from tidelog.client.connection import ClientError
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -54,6 +55,7 @@ class Scripted(Cluster):
         self._timeout_s = 60.0
         self._leaders = {}
         self.broker = Broker(answers)
+        self._any = cast(Any, self.broker)
 
     def brokers(self) -> dict[int, tuple[str, int]]:
         return {1: ("broker", 1)}
@@ -122,7 +124,7 @@ CASES: list[tuple[Callable[[Cluster], object], list[Any]]] = [
 def test_what_passes_is_asked_again(
     ask: Callable[[Cluster], object], answers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places: {})
+    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places, silent: {})
     cluster = Scripted(list(answers))
     ask(cluster)
     assert cluster.broker.answers == []
@@ -156,3 +158,33 @@ def test_a_partition_without_a_leader_hides_no_other_one() -> None:
     with pytest.raises(LeaderNotAvailableError, match=r"partitions \[1\] have no leader"):
         cluster.leaders("paid")
     assert cluster.leader("paid", 1) == ("broker", 1)
+
+
+@pytest.mark.parametrize("allow_silent_leaders", [True, False])
+def test_a_silent_leader_hides_the_lag_of_its_own_partitions_alone(
+    monkeypatch: pytest.MonkeyPatch, allow_silent_leaders: bool
+) -> None:
+    """Partition 0 has a leader that answers, 1 one that does not, 2 has none."""
+    committed = [
+        offset_fetch.OffsetFetchResponsePartition(partition_index=number, committed_offset=5, metadata="")
+        for number in range(3)
+    ]
+    offsets = offset_fetch.OffsetFetchResponse(
+        topics=[offset_fetch.OffsetFetchResponseTopic(name="paid", partitions=committed)]
+    )
+
+    def ends(cluster: Cluster, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        assert ("paid", 2) not in places
+        if ("paid", 1) in places:
+            raise ClientError("broker:2: no answer")
+        return dict.fromkeys(places, 9)
+
+    monkeypatch.setattr("tidelog.client.admin.groups.log_ends", ends)
+    cluster = Scripted([groups(), described(), offsets, metadata(1, 2, -1)])
+    if allow_silent_leaders:
+        group = describe_group(cluster, "g", allow_silent_leaders=True)
+        assert [one.lag for one in group.partitions] == [4, None, None]
+        assert (group.is_lag_known, group.lag) == (False, 4)
+    else:
+        with pytest.raises(ClientError, match="broker:2: no answer"):
+            describe_group(cluster, "g")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.client.admin.offsets import TopicPartition, log_ends
-from tidelog.client.admin.topics import list_topics
+from tidelog.client.admin.topics import NO_LEADER, Topic, list_topics
 from tidelog.client.cluster import GROUP, Address, Cluster, ask, raise_for_code
-from tidelog.client.connection import Client
-from tidelog.protocol.errors import GroupIdNotFoundError
+from tidelog.client.connection import Client, ClientError
+from tidelog.protocol.errors import GroupIdNotFoundError, KafkaError
 from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -122,20 +123,24 @@ def groups_at(cluster: Cluster, address: Address) -> list[ListedGroup]:
     return _groups_at(cluster, cluster.client_for(address))
 
 
-def describe_group(cluster: Cluster, group: str) -> Group:
-    """Ask for a group's members, offsets and lag. Raises ClientError, KafkaError when there is no such group."""
-    return cluster.until_settled(lambda: _describe_group(cluster, group))
+def describe_group(cluster: Cluster, group: str, *, allow_silent_leaders: bool = False) -> Group:
+    """Ask for a group's members, offsets and lag; the lag where a partition has no leader is not known.
+
+    ``allow_silent_leaders``: nor is it where a leader does not answer. Raises ClientError, KafkaError when there is no
+    such group.
+    """
+    return cluster.until_settled(lambda: _describe_group(cluster, group, allow_silent_leaders))
 
 
-def _describe_group(cluster: Cluster, group: str) -> Group:
+def _describe_group(cluster: Cluster, group: str, allow_silent_leaders: bool) -> Group:
     client = cluster.coordinator(group, GROUP)
     listed = next((one for one in _groups_at(cluster, client) if one.group == group), None)
     if listed is None:
         raise GroupIdNotFoundError(f"group {group}: there is no such group")
     state, assignor, members = _MEMBERS[listed.type](client, group)
-    if listed.type == SHARE:
-        return Group(group, listed.type, state, assignor, members, _share_lags(client, group))
-    return Group(group, listed.type, state, assignor, members, _lags(cluster, group, members))
+    is_share = listed.type == SHARE
+    lags = _share_lags(client, group) if is_share else _lags(cluster, group, members, allow_silent_leaders)
+    return Group(group, listed.type, state, assignor, members, lags)
 
 
 def committed_offsets(
@@ -285,12 +290,12 @@ _MEMBERS = {
 }
 
 
-def _lags(cluster: Cluster, group: str, members: Sequence[Member]) -> list[PartitionLag]:
+def _lags(cluster: Cluster, group: str, members: Sequence[Member], allow_silent_leaders: bool) -> list[PartitionLag]:
     """Build the lag of each partition that has an offset or a member."""
     committed = committed_offsets(cluster, group)
     owners = {place: member.id for member in members for place in member.partitions}
     places = sorted({*committed, *owners})
-    ends = _ends_that_are_there(cluster, places)
+    ends = _ends_that_are_there(cluster, places, allow_silent_leaders)
     lags = []
     for place in places:
         offset, end = committed.get(place), ends.get(place)
@@ -314,11 +319,28 @@ def _share_lags(client: Client, group: str) -> list[PartitionLag]:
     ]  # fmt: skip
 
 
-def _ends_that_are_there(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ask for the ends of logs; those of topics that are gone, or of leaders that are not asked, are left out."""
-    there = {topic.name: len(topic.partitions) for topic in list_topics(cluster)}
-    asked = [(topic, number) for topic, number in places if number < there.get(topic, 0)]
-    return log_ends(cluster, [place for place in asked if cluster.can_ask_leader(*place)])
+def _ends_that_are_there(
+    cluster: Cluster, places: Sequence[TopicPartition], allow_silent_leaders: bool
+) -> dict[TopicPartition, int]:
+    """Ask for the ends of logs; those of topics that are gone, without a leader, or of silent leaders are left out."""
+    led = _by_leader(list_topics(cluster), places)
+    if not allow_silent_leaders:
+        return log_ends(cluster, [place for led_by_one in led for place in led_by_one])
+    ends: dict[TopicPartition, int] = {}
+    for led_by_one in led:
+        with contextlib.suppress(ClientError, KafkaError):
+            ends.update(log_ends(cluster, led_by_one))
+    return ends
+
+
+def _by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+    """Group the partitions that are there, and have a leader, by the leader."""
+    leaders = {(topic.name, one.partition): one.leader for topic in topics for one in topic.partitions}
+    led: dict[int, list[TopicPartition]] = defaultdict(list)
+    for place in places:
+        if (leader := leaders.get(place, NO_LEADER)) != NO_LEADER:
+            led[leader].append(place)
+    return list(led.values())
 
 
 def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:

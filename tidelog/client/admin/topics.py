@@ -32,8 +32,11 @@ _DELETE_BY_STATE = 6
 _TIMEOUT_MS = 30_000
 
 
+NO_LEADER = -1
+
+
 class Partition(NamedTuple):
-    """One partition: leader (-1 when there is none), replicas and in-sync replicas by node id."""
+    """One partition: leader (NO_LEADER when there is none), replicas and in-sync replicas by node id."""
 
     partition: int
     leader: int

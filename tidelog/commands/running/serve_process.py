@@ -254,8 +254,8 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
 
     manager = find_service_manager(asyncio.get_running_loop())
     try:
-        # Kafka's words, which Testcontainers waits for.
-        logging.getLogger(__name__).info("Transitioning from RECOVERY to RUNNING")
+        # Kafka's words: Testcontainers' module for Python waits for the first half, Java's and Go's for the other.
+        logging.getLogger(__name__).info("Kafka Server started: Transitioning from RECOVERY to RUNNING")
         announce(server)
         announce_console(server.broker.config)
         if manager is not None:

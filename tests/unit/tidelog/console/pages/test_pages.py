@@ -149,7 +149,7 @@ def test_a_streams_groups_members_have_their_tasks(
     listed = list_groups.ListedGroup(group_id="words", group_state="Stable", group_type="Streams")
     answers = [list_groups.ListGroupsResponse(groups=[listed]),
                streams.StreamsGroupDescribeResponse(groups=[described]), OffsetFetchResponse(topics=[])]  # fmt: skip
-    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places: {})
+    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places, silent: {})
     found = describe_group(Scripted(answers), "words")
     assert found.members[0].tasks == ["1_0", "1_2", "1_1 standby", "1_3 warm-up"]
     print_group(found)
