@@ -59,11 +59,11 @@ BARS: Mapping[str, Bar] = {
     "leader killed to the first acknowledgement, s": Bar(
         "<= 4, Kafka + 0.3", lambda ours, theirs: ours <= 4 and ours <= theirs + 0.3
     ),
-    "clean start, six partitions: s": at_most(0.5),
+    "clean start, six partitions, session over: s": at_most(0.5),
     "  resident MB after it all": at_most(60),
     "1,000 partitions, idle: % of a core per broker": at_most(1),
     "  controlled stop of their leader: longest s without acks of a partition": at_most(0.5),
-    "  clean start with them, s": at_most(3),
+    "  clean start with them, session over: s": at_most(3),
 }
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.deferred import Deferred, when_all
+from tidelog.broker.loop.deferred import Acknowledgement, Deferred, when_all
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import EXPECTED_ERRORS, unexpected_failure
@@ -86,7 +86,7 @@ TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 class Progress:
     """Progress of a request of several partitions."""
 
-    __slots__ = ("budget", "has_failed", "outcomes", "waits")
+    __slots__ = ("asks_coordinator", "budget", "has_failed", "outcomes", "waits")
 
     def __init__(self, budget: WorkBudget) -> None:
         self.budget = budget
@@ -94,6 +94,8 @@ class Progress:
         """Answers for the first partitions, where the others are left to steps."""
         self.waits: Waits = []
         self.has_failed = False
+        self.asks_coordinator = False
+        """True while a coordinator's word about a transaction is waited for: the next batch may rest on it."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
@@ -200,8 +202,16 @@ def answer_of(
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
     if progress.waits:
+        _let_go_of_records(request)
         return _when_committed(broker, context, response, progress)
     return _with_leaders(broker, context, response) if progress.has_failed else response
+
+
+def _let_go_of_records(request: ProduceRequest) -> None:
+    """Forget the records, which are in the log: they would keep a connection's buffer while the answer waits."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None
 
 
 def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
@@ -219,7 +229,7 @@ def _when_committed(
     """Return the response once every partition's records are committed; those that are not get their partition's
     error.
     """
-    deferred: Deferred[ProduceResponse] = Deferred()
+    deferred: Deferred[ProduceResponse] = Deferred() if progress.asks_coordinator else Acknowledgement()
     waits, outstanding = progress.waits, len(progress.waits)
 
     def settle(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
@@ -252,7 +262,7 @@ def append(
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """
     try:
-        info, wait = _append_records(broker, context, request, topic, data, progress.budget, validated)
+        info, wait = _append_records(broker, context, request, topic, data, progress, validated)
     except KafkaError as error:
         return note_failure(progress, request, data, context.api_version, error)
     except EXPECTED_ERRORS:
@@ -286,7 +296,7 @@ def _append_records(
     request: ProduceRequest,
     topic: TopicProduceData,
     data: PartitionProduceData,
-    budget: WorkBudget,
+    progress: Progress,
     validated: ValidationResult | None,
 ) -> tuple[LogAppendInfo, Deferred[None] | None]:
     """Append one partition's records; the Deferred is there where the answer waits until they are committed.
@@ -305,7 +315,8 @@ def _append_records(
     wait = None
     if attributes & TRANSACTIONAL_MASK:
         wait = _check_transaction(broker, version, request.transactional_id, partition.topic_partition, records)
-    info = partition.append_records(records, request.acks, _CLIENT, budget, validated)
+        progress.asks_coordinator |= wait is not None
+    info = partition.append_records(records, request.acks, _CLIENT, progress.budget, validated)
     first_offset, last_offset, _, _, _, _, size, high_watermark = info
     metrics = broker.metrics
     metrics.bytes_in.count += size

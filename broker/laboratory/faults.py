@@ -175,7 +175,7 @@ class FaultyHandler:
             except NotReadyError as error:
                 yield from settled(error.ready)
                 continue
-            return (yield from settled(response)) if response.__class__ is Deferred else response
+            return (yield from settled(response)) if isinstance(response, Deferred) else response
 
     def _ending(self, fault: Fault) -> Exception:
         if fault.error is not None:

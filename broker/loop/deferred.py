@@ -172,6 +172,13 @@ class Deferred(Generic[T]):
                 _tell(refuse, error)
 
 
+class Acknowledgement(Deferred[T]):
+    """An answer whose request is carried out: it waits for other replicas or for the disk alone. The connection's next
+    produce request may be carried out meanwhile."""
+
+    __slots__ = ()
+
+
 def _tell(refuse: Refuse | None, error: Exception) -> None:
     try:
         if refuse is not None:

@@ -7,7 +7,8 @@ arriving bytes. So an idle connection owns no buffer.
 
     state            reads                        leaves it when
     open             yes                          a request must wait; too much is queued; the turn is over
-    waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, fsync, rebalance); see ``hurry``
+    waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, rebalance); see ``hurry``
+    in line          yes, produce requests        answers that wait for replicas are there (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
     memory is full   to READ_AHEAD_BYTES          it is the first that waits (``tidelog.broker.network.request_memory``)
     ended            no                           the client has finished: its last requests are handled, then closed
@@ -15,7 +16,7 @@ arriving bytes. So an idle connection owns no buffer.
 
 A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next one.
 
-Invariants: frames are answered in order, one in flight; a frame's view dies with the ``dispatch`` call; the socket of
+Invariants: frames are carried out and answered in order; a frame's view dies with the ``dispatch`` call; the socket of
 a connection whose stretch a thread is sending closes only after the thread came back (a descriptor number is never
 reused under it); a client that begins a frame and does not go on, never drains, or has reset the connection, is closed
 by ``Shell.sweep``.
@@ -31,7 +32,8 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.timers import Timer, TimerQueue
+from tidelog.broker.loop.timers import Timer
+from tidelog.broker.network.late_answers import AnswerLine, Muted, Place
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import Transport
@@ -90,6 +92,7 @@ class Connection:
         "_last_active_ms",
         "_last_received_ms",
         "_last_sent_ms",
+        "_line",
         "_out",
         "_partial_since_ms",
         "_pending",
@@ -118,6 +121,7 @@ class Connection:
         self._out: Parts = []
         self._queue: SendQueue | None = None
         self._pending: Pending | None = None
+        self._line: AnswerLine | None = None
         self._in_turn = False
         self._in_thread = False
         self._finishing = False
@@ -150,7 +154,7 @@ class Connection:
         ended = turns.monotonic_ms()
         if ended - began >= turns.notable_ms:
             note_turn(self, began, ended)
-        if is_sample and self._reader is None and self._pending is None and not self.closed:
+        if is_sample and self._reader is None and self._pending is None and not self._line and not self.closed:
             # What came were whole requests, and all are answered.
             self._shell.times.record(self.context.api_key, ended - began)
 
@@ -174,7 +178,7 @@ class Connection:
             self._is_doubted = True
             shell.doubt(self)
         self._last_active_ms = now_ms
-        if self._pending is not None or self._queue:
+        if self._pending is not None or self._line or self._queue:
             keep(self, shell.scratch[:count])
             self._has_frames = True
             self._end_turn()
@@ -233,17 +237,18 @@ class Connection:
         return position
 
     def _take_answer(self, answer: bytes | Parts | Pending) -> bool:
-        """Queue an answer, or wait for one that comes later; says whether the next frame may be handled."""
-        if isinstance(answer, bytes):
-            self._out.append(answer)
-        elif isinstance(answer, Pending):
+        """Queue an answer, or wait for one that comes later; says whether the next frame may be handled in this way."""
+        if not isinstance(answer, Pending):
+            owe(self, answer)
+        elif answer.is_carried_out:
+            if self._line is None:
+                self._line = AnswerLine()
+            self._line.wait_for(answer, self._last_active_ms, partial(answer_in_line, self))
+        else:
             self._pending = answer
             self._asked_ms = self._last_active_ms
             answer.on_answer(self._on_answer)
-        else:
-            self._out += answer
-            self._has_parts = True
-        return self._may_handle()
+        return not self._line and self._may_handle()
 
     def _turn(self) -> None:
         """Answer frames out of the connection's own reader."""
@@ -281,8 +286,12 @@ class Connection:
         self._end_turn()
 
     def _may_handle(self) -> bool:
-        """Return whether the next request may be handled: the last one is answered, and not too much is owed."""
+        """Return whether the next request may be handled: the last one is answered, or both write records, and not too
+        much is owed."""
         if self._pending is not None:
+            return False
+        reader = self._reader
+        if self._line and not self._line.admits(None if reader is None else reader.next_api_key()):
             return False
         owed = 0 if self._queue is None else self._queue.queued_bytes
         for part in self._out:
@@ -343,11 +352,8 @@ class Connection:
         elif answer is None:
             refuse(self, CloseConnectionError("a deferred request failed"))
         else:
-            if not isinstance(answer, bytes):
-                self._out += answer
-                self._has_parts = True
-            elif answer:
-                self._out.append(answer)
+            if answer:
+                owe(self, answer)
             if self.context.throttle_ms:
                 self._pending = Muted(self._shell.timers, self.context, self._on_answer)
             if not self._in_turn:
@@ -445,7 +451,7 @@ class Connection:
         if isinstance(self._pending, Muted):
             self._pending.abandon()
             self._pending = None
-        if self._pending is None and not self._out and not self._queue and not self._in_thread:
+        if self._pending is None and not (self._line or self._out or self._queue or self._in_thread):
             self.close()
 
     def close(self) -> None:
@@ -461,6 +467,8 @@ class Connection:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.abandon()
+        if self._line:
+            self._line.abandon()
         if self.context.on_close is not None:
             self.context.on_close()
         release_slices(self._out)
@@ -478,7 +486,7 @@ class Connection:
         self._is_doubted = False
         if self.closed or not is_reset(self.sock):
             return False
-        if self._pending is not None or self._queue or self._in_thread:
+        if self._pending is not None or self._line or self._queue or self._in_thread:
             self.close()
         elif not self._turn_scheduled and self._reading:
             self.on_readable()
@@ -512,22 +520,32 @@ class Connection:
         return True
 
 
-class Muted(Pending):
-    """Empty answer that holds up a connection while its client, over a quota, has to wait (KIP-219)."""
+def owe(connection: Connection, answer: bytes | Parts) -> None:
+    """Queue an answer behind those of earlier requests."""
+    if connection._line:
+        connection._line.add(answer, connection._last_active_ms)
+    elif isinstance(answer, bytes):
+        connection._out.append(answer)
+    else:
+        connection._out += answer
+        connection._has_parts = True
 
-    __slots__ = ("_timer",)
 
-    def __init__(
-        self, timers: TimerQueue, context: RequestContext, on_answer: Callable[[bytes | Parts | None], None]
-    ) -> None:
-        self._timer = timers.schedule(context.throttle_ms, lambda: on_answer(b""))
-        context.throttle_ms = 0
-
-    def abandon(self) -> None:
-        self._timer.cancel()
-
-    def hurry(self) -> None:
-        """Do nothing: a client over its quota waits."""
+def answer_in_line(connection: Connection, place: Place, answer: bytes | Parts | None) -> None:
+    """Send the answer of a produce request once it comes, with those after it that waited for it."""
+    line, shell = connection._line, connection._shell
+    if connection.closed or line is None:
+        release_slices(answer)
+        return
+    if answer is None:
+        refuse(connection, CloseConnectionError("a deferred request failed"))
+        return
+    place.answer = answer
+    connection._out += line.take_ready()
+    if not connection._in_turn:
+        now = connection._last_active_ms = shell.monotonic_ms()
+        shell.times.record(ApiKey.PRODUCE, now - place.asked_ms)
+        connection._end_turn()
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
@@ -586,7 +604,8 @@ def check_idle(connection: Connection) -> None:
     """Close a connection on which nothing happened for too long; else look again later."""
     shell = connection._shell
     idle_ms = shell.monotonic_ms() - connection._last_active_ms
-    if idle_ms >= shell.limits.max_idle_ms and connection._pending is None and not connection._queue:
+    waits = connection._pending is not None or connection._line or connection._queue
+    if idle_ms >= shell.limits.max_idle_ms and not waits:
         connection.close()
         return
     wait_ms = max(shell.limits.max_idle_ms - idle_ms, 1000)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Union
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError, NotReadyError
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Acknowledgement, Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext, RequestCount
@@ -122,6 +122,8 @@ class Route(RequestCount):
             return self.run(self._finish(context.correlation_id, request, response, again))
         if response.__class__ is Deferred:
             return Pending(self, context.correlation_id, request, response)
+        if response.__class__ is Acknowledgement:
+            return Acknowledging(self, context.correlation_id, request, response)
         return None if response is None else self.encode(context.correlation_id, response)
 
     def run(self, steps: FrameSteps) -> Answer:
@@ -148,7 +150,7 @@ class Route(RequestCount):
                     response = yield from response
                 except NotReadyError as error:
                     response = yield from again(error.ready)
-            if response.__class__ is Deferred:
+            if isinstance(response, Deferred):
                 response = yield from wait_for(response, release_records if self.has_slices else None)
         except KafkaError as error:
             response = yield from self._refuse(request, error)
@@ -253,6 +255,8 @@ class Pending:
 
     __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
 
+    is_carried_out = False
+    """True where the request's work is done, and another of its kind may be begun before the answer."""
     seconds = 0.0
     """How long work on it took in steps, after the turn in which the request came."""
 
@@ -286,6 +290,14 @@ class Pending:
             logger.exception("request of API %d failed after waiting", self._route.api_key)
             failed = self._route.fail_at_once(self._request, UnknownServerError())
             return self._route.encode(self._correlation_id, failed)
+
+
+class Acknowledging(Pending):
+    """The answer to a produce request whose records are in the log."""
+
+    __slots__ = ()
+
+    is_carried_out = True
 
 
 class InSteps(Pending):

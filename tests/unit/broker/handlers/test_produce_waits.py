@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.replicated import ReplicatedBroker
+from tests.unit.broker.data_broker import batch
 from tidelog.broker.handlers import produce
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Acknowledgement, Deferred
 from tidelog.log.records.work_budget import NO_BUDGET
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
-from tidelog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+from tidelog.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.protocol.record.record_batch import BatchOptions
 
 
 def test_a_fault_in_the_making_of_the_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +40,27 @@ def test_a_fault_in_the_making_of_the_answer_is_told(monkeypatch: pytest.MonkeyP
     waits[1].complete(None)
     with pytest.raises(UnknownServerError):
         answer.result()
+
+
+@pytest.mark.parametrize("asks_coordinator", [False, True])
+def test_the_next_request_may_be_carried_out_unless_a_coordinator_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks_coordinator: bool
+) -> None:
+    """An answer that waits for followers alone lets the connection's next records into the log; a transaction that its
+    coordinator may still refuse does not."""
+    replicated = ReplicatedBroker(tmp_path)
+    wait: Deferred[None] = Deferred()
+    monkeypatch.setattr(produce, "_check_transaction", lambda *_: wait if asks_coordinator else None)
+    options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    data = PartitionProduceData(index=0, records=memoryview(batch(b"value", options=options)))
+    request = ProduceRequest(
+        transactional_id="t", acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+    answer: Any = produce.handle_one(replicated.broker, replicated.context(12), request)
+    assert isinstance(answer, Acknowledgement) is not asks_coordinator
+    assert replicated.partition.log_end_offset == 1
+    assert data.records is None, "a connection's buffer is kept by it"
+    replicated.fetch(2, 1)
+    replicated.fetch(3, 1)
+    assert answer.done is not asks_coordinator
+    replicated.close()

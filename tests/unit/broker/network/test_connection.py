@@ -24,6 +24,7 @@ from tidelog.broker.network.connection import (
     TURN_MS,
     Connection,
 )
+from tidelog.broker.network.late_answers import MOST_WAITING
 from tidelog.broker.network.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, SAMPLE
@@ -207,6 +208,125 @@ def test_the_next_request_waits_for_the_answer_of_the_last(fixture: Fixture) -> 
     pending.answer(b"answer")
     fixture.loop.turn()
     assert fixture.client.recv(100) == b"answernext"
+
+
+class Acknowledged(FakePending):
+    """A produce request whose records wait for other replicas."""
+
+    is_carried_out = True
+
+
+def produce(content: bytes) -> bytes:
+    """Return a frame of API 0."""
+    return struct.pack(">h", 0) + content
+
+
+def wait_in_line(fixture: Fixture, count: int, *, at_once: bool = True) -> list[Acknowledged]:
+    """Send so many produce requests whose answers come later; return those."""
+    pendings = [Acknowledged() for _ in range(count)]
+    frames = [produce(b"%d" % number) for number in range(count)]
+    fixture.dispatcher.answers |= dict(zip(frames, pendings, strict=True))
+    for sent in [frames] if at_once else [[frame] for frame in frames]:
+        fixture.send(*sent)
+        fixture.loop.turn()
+    fixture.loop.turn()
+    return pendings
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_produce_requests_are_carried_out_while_others_wait_for_replicas(fixture: Fixture, at_once: bool) -> None:
+    first, second, third = wait_in_line(fixture, 3, at_once=at_once)
+    assert fixture.dispatcher.frames == [produce(b"0"), produce(b"1"), produce(b"2")]
+    second.answer(b"two")
+    first.answer(b"one")
+    assert fixture.client.recv(100) == b"onetwo"
+    third.answer(b"three")
+    assert fixture.client.recv(100) == b"three"
+
+
+def test_what_is_answered_at_once_stands_behind_what_waits(fixture: Fixture) -> None:
+    (waiting,) = wait_in_line(fixture, 1)
+    fixture.dispatcher.answers[produce(b"refused")] = b"an error"
+    fixture.dispatcher.answers[produce(b"parts")] = [b"of", b"parts"]
+    fixture.dispatcher.answers[produce(b"quiet")] = None
+    fixture.send(produce(b"refused"), produce(b"quiet"), produce(b"parts"))
+    fixture.loop.turn()
+    fixture.loop.turn()
+    assert len(fixture.dispatcher.frames) == 4
+    waiting.answer(b"one,")
+    assert fixture.client.recv(100) == b"one,an errorofparts"
+
+
+def test_records_that_are_not_in_the_log_yet_hold_up_what_follows(fixture: Fixture) -> None:
+    """One in line, then one whose validation takes a thread: its successor is appended after it."""
+    (first,) = wait_in_line(fixture, 1)
+    validated = fixture.dispatcher.answers[produce(b"long")] = FakePending()
+    fixture.send(produce(b"long"), produce(b"next"))
+    fixture.loop.turn()
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames[1:] == [produce(b"long")]
+    validated.answer(b"long,")
+    fixture.loop.turn()
+    assert fixture.dispatcher.frames[2:] == [produce(b"next")]
+    first.answer(b"first,")
+    assert fixture.client.recv(100) == b"first,long," + produce(b"next")
+
+
+def test_another_request_waits_until_all_in_line_are_answered(fixture: Fixture) -> None:
+    first, second = wait_in_line(fixture, 2)
+    metadata = struct.pack(">h", 3) + b"metadata"
+    fixture.send(metadata, produce(b"after"))
+    for pending in (first, second):
+        fixture.loop.turn()
+        fixture.loop.turn()
+        assert len(fixture.dispatcher.frames) == 2
+        pending.answer(b"done,")
+    assert fixture.receive(10 + len(metadata) + 7) == b"done,done," + metadata + produce(b"after")
+
+
+def test_only_so_many_wait_in_line(fixture: Fixture) -> None:
+    pendings = wait_in_line(fixture, MOST_WAITING + 3)
+    assert len(fixture.dispatcher.frames) == MOST_WAITING
+    for pending in pendings:
+        pending.answer(b".")
+        fixture.loop.turn()
+    assert len(fixture.dispatcher.frames) == MOST_WAITING + 3
+    assert fixture.receive(MOST_WAITING + 3) == b"." * (MOST_WAITING + 3)
+
+
+def test_the_end_of_the_stream_abandons_what_waits_in_line(fixture: Fixture) -> None:
+    first, second = wait_in_line(fixture, 2)
+    second.answer(b"two")
+    fixture.client.close()
+    fixture.loop.turn()
+    assert fixture.connection.closed
+    assert (first.abandoned, second.abandoned) == (True, False)
+    first.answer(b"late")
+
+
+def test_a_failure_in_line_closes(fixture: Fixture) -> None:
+    first, second = wait_in_line(fixture, 2)
+    second.answer(None)
+    assert fixture.connection.closed
+    assert first.abandoned
+
+
+def test_finishing_waits_for_those_in_line(fixture: Fixture) -> None:
+    first, second = wait_in_line(fixture, 2)
+    fixture.connection.finish()
+    first.answer(b"one")
+    assert not fixture.connection.closed
+    second.answer(b"two")
+    assert fixture.client.recv(100) == b"onetwo"
+    assert fixture.connection.closed
+
+
+def test_a_connection_with_some_in_line_is_not_idle(fixture: Fixture) -> None:
+    (pending,) = wait_in_line(fixture, 1)
+    fixture.loop.advance(120_000)
+    assert not fixture.connection.closed
+    pending.answer(b"one")
+    assert fixture.client.recv(100) == b"one"
 
 
 class WaitingFetch(FakePending):

@@ -1,0 +1,86 @@
+"""Answers that come later than the turn of their requests: the line of produce requests, and a muted client's pause.
+
+In the line are answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
+The connection's next produce requests are carried out meanwhile, so that its rate is not one batch for each round of
+the followers. They are answered in their order; a request of another kind waits until the line is empty.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from tidelog.broker.loop.timers import TimerQueue
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.route import Parts, Pending
+from tidelog.protocol.api_keys import ApiKey
+
+MOST_WAITING = 16
+"""Produce requests of one connection that may wait for replicas. Java's producers have five in flight."""
+
+
+class Place:
+    """Place of one answer in the line."""
+
+    __slots__ = ("answer", "asked_ms", "pending")
+
+    def __init__(self, asked_ms: float, pending: Pending | None, answer: bytes | Parts | None = None) -> None:
+        self.asked_ms = asked_ms
+        self.pending = pending
+        self.answer = answer
+        """None until it comes."""
+
+
+class AnswerLine(deque[Place]):
+    """The answers that one connection owes, in the order of their requests."""
+
+    __slots__ = ()
+
+    def admits(self, api_key: int | None) -> bool:
+        """Return whether a request may be carried out before those in line are answered; None: it has not come yet."""
+        return not self or (len(self) < MOST_WAITING and api_key in (None, ApiKey.PRODUCE))
+
+    def wait_for(self, pending: Pending, asked_ms: float, come: Callable[[Place, bytes | Parts | None], None]) -> None:
+        """Add an answer that comes later, when ``come`` is called with its place."""
+        place = Place(asked_ms, pending)
+        self.append(place)
+        pending.on_answer(partial(come, place))
+
+    def add(self, answer: bytes | Parts, asked_ms: float) -> None:
+        """Add an answer that is there already."""
+        self.append(Place(asked_ms, None, answer))
+
+    def take_ready(self) -> Parts:
+        """Take the parts of all answers for which no earlier one is waited for."""
+        parts: Parts = []
+        while self and (answer := self[0].answer) is not None:
+            self.popleft()
+            parts += [answer] if isinstance(answer, bytes) else answer
+        return parts
+
+    def abandon(self) -> None:
+        """Abandon all that is waited for: the connection is gone."""
+        places = list(self)
+        self.clear()
+        for place in places:
+            if place.pending is not None and place.answer is None:
+                place.pending.abandon()
+
+
+class Muted(Pending):
+    """Empty answer that holds up a connection while its client, over a quota, has to wait (KIP-219)."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(
+        self, timers: TimerQueue, context: RequestContext, on_answer: Callable[[bytes | Parts | None], None]
+    ) -> None:
+        self._timer = timers.schedule(context.throttle_ms, lambda: on_answer(b""))
+        context.throttle_ms = 0
+
+    def abandon(self) -> None:
+        self._timer.cancel()
+
+    def hurry(self) -> None:
+        """Do nothing: a client over its quota waits."""
