@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tests.support.collected import no_garbage_collection, pytest_collection
+from tests.support.collected import THRESHOLDS, no_garbage_collection, pytest_collection
 
 
 def test_the_collector_rests_and_goes_on() -> None:
@@ -34,4 +34,5 @@ def test_what_was_collected_is_out_of_its_sight() -> None:
         next(collection)
     assert gc.isenabled()
     assert gc.get_freeze_count() > len(made)
+    assert gc.get_threshold() == THRESHOLDS
     assert not any(found is made for found in gc.get_objects())
