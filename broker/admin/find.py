@@ -5,7 +5,7 @@ from= to=         times, both ends included: ms, ISO 8601, 09:00 of today, 15m a
 max=              at most so many records (default 100), newest first; next= goes on where an answer stopped
 format=           text (default; what is not UTF-8 comes as {"base64": ...}) or base64
 isolation=        read_uncommitted (default) or read_committed: nothing of open or aborted transactions
-wait=true         not before everything acknowledged so far is in the index
+wait=true         answer once everything acknowledged so far is in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}

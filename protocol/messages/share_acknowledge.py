@@ -1,6 +1,6 @@
 """ShareAcknowledge (key 79): acknowledge acquired records (KIP-932). v0 was early access.
 
-v2 renewal of acquisition locks (KIP-1222).
+v2 can renew acquisition locks (KIP-1222).
 """
 
 from __future__ import annotations

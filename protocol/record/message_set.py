@@ -267,8 +267,8 @@ class ByteBufferMessageSet:
     def create(
         cls, offset_assigner: Callable[[], int], options: MessageSetOptions, messages: Iterable[Record]
     ) -> ByteBufferMessageSet:
-        """Build a set of ``messages`` whose offsets come from ``offset_assigner``, one call each; compressed: one
-        wrapper.
+        """Build a set of ``messages`` whose offsets come from ``offset_assigner``, one call each. With a codec it
+        is one wrapper.
         """
         numbered = [Record(offset_assigner(), message.timestamp, message.key, message.value) for message in messages]
         return cls(build_message_set(numbered, options))

@@ -1,4 +1,4 @@
-"""Configuration keys of a node that is a broker of a cluster (``process.roles=broker``); a lone node reads the first.
+"""Configuration keys of a node that is a broker of a cluster (``process.roles=broker``); a lone node has them, too.
 
 ``controller.listener.names`` and ``listeners`` stand with the other keys of listeners.
 """
@@ -36,7 +36,7 @@ MEMBER_KEYS = (
         "The mechanism by which a member logs in at the controllers, as sasl.mechanism.inter.broker.protocol; the "
         "sasl.jaas.config is that of the first of controller.listener.names."),
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
-        "How often a member tells the active controller that it lives. When it is taken for dead is the controllers' "
+        "How often a member tells the active controller that it lives. The controllers take it for dead after their "
         "broker.session.timeout.ms."),
     ConfigKey("broker.session.timeout.ms", INT, 9000, between(2), MEDIUM,
         "The session that the controllers give a member. It gives up a heartbeat without an answer after half of this, "
@@ -47,7 +47,7 @@ MEMBER_KEYS = (
     ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, between(1), MEDIUM,
         "How long a member waits for a controller's answer when it fetches the metadata; then it asks another one."),
     ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, between(1), MEDIUM,
-        "When a member ends that has told no controller of a log directory that failed."),
+        "How long a member goes on that can tell no controller of a log directory that failed; then it ends."),
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,
@@ -62,15 +62,14 @@ MEMBER_KEYS = (
     ConfigKey("replica.fetch.backoff.ms", INT, 1000, between(0), MEDIUM,
         "The longest pause before a partition or a leader is fetched from again after an error; it begins with 50 ms."),
     ConfigKey("replica.selector.class", CLASS, None, one_of(None, "", RACK_AWARE), MEDIUM,
-        "Which replica a consumer is told to read from. Not set: the leader. RackAwareReplicaSelector: one of the "
-        "consumer's client.rack, by broker.rack."),
+        "Which replica a consumer is told to read from. Not set: the leader. RackAwareReplicaSelector: one in the "
+        "consumer's rack, whose broker.rack is its client.rack."),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, between(1), HIGH,
         "How long a follower waits for an answer. At least replica.fetch.wait.max.ms."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, between(1), MEDIUM,
         "How long the start of a member waits until the active controller has registered it."),
     ConfigKey("replica.lag.time.max.ms", LONG, 30_000, between(1), HIGH,
-        "How long a follower may be without all records of its leader, a member of a cluster, before it leaves the "
-        "in-sync replicas."),
+        "How long a follower in a cluster may lack records of its leader before it leaves the in-sync replicas."),
     ConfigKey("leader.replication.throttled.rate", LONG, MAX_LONG, between(0), MEDIUM,
         "Bytes a second that this broker, a member of a cluster, sends to the followers that topics name in "
         "leader.replication.throttled.replicas. kafka-reassign-partitions --throttle sets it.", dynamic=True),
