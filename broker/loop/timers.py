@@ -17,7 +17,7 @@ from tidelog.broker.loop.turn_clock import TurnClock
 
 _REBUILD_MINIMUM = 512
 """Below this many entries, cancelled timers are left for their deadline to remove."""
-RUN_MS = 2.0
+RUN_MS = 0.5
 """Time that timers due together get before others are served: a thousand connections may reach their limit at once."""
 _MOST_DUE = 256
 """Most timers that are taken from the heap at once; the others stay there until these have fired."""
@@ -148,5 +148,7 @@ class TimerQueue:
         if self._armed is not None:
             self._armed.cancel()
         self._armed_deadline = deadline
-        # libuv rounds to whole milliseconds: one extra keeps "never before its deadline" without a second wake-up.
-        self._armed = self._call_later(max(0.0, deadline - now) / 1000.0 + 0.001, self.run_due)
+        # libuv rounds to whole milliseconds: one extra keeps "never before its deadline" without a second wake-up. What
+        # is due already waits for one turn alone, or many that are due together would get a third of the time.
+        delay_s = 0.0 if self._due else max(0.0, deadline - now) / 1000.0 + 0.001
+        self._armed = self._call_later(delay_s, self.run_due)

@@ -28,7 +28,7 @@ from tidelog.broker.loop.timers import Timer, TimerQueue
 logger = logging.getLogger(__name__)
 
 ACCEPT_PER_TURN = 64
-ACCEPT_MS = 1.0
+ACCEPT_MS = 0.25
 """Time in a turn after which those who are connected already are served before the next client is accepted. A client
 takes 0.1 ms, and one that is refused or closes another takes more."""
 RETRY_MS = 100

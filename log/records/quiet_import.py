@@ -42,11 +42,16 @@ class _Running:
     was_enabled = False
 
 
+def shorten_switch_interval() -> None:
+    """Have Python code of each thread give the interpreter lock up to others after SWITCH_INTERVAL_S."""
+    if sys.getswitchinterval() > SWITCH_INTERVAL_S:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
 @contextmanager
 def quiet_import(*packages: str) -> Iterator[None]:
     """Around imports of (modules that import) ``packages``, of those in the table above. Any thread."""
-    if sys.getswitchinterval() > SWITCH_INTERVAL_S:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
+    shorten_switch_interval()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for package in packages:
         _open_libraries(package)

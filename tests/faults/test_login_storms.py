@@ -3,7 +3,8 @@
 Half logins and half handshakes (slowloris), whole handshakes as fast as they go, wrong passwords at a high rate. Beside
 each a client that has logged in produces, and another one logs in, in a process of their own; the threads that storm
 leave the processor to them. ``make login-storms`` runs all at full size: 5,000 half logins, a minute of 1,000 wrong
-passwords a second; it prints how long the others waited before the storm and in it.
+passwords a second; it prints how long the others waited before the storm and in it. With ``TIDELOG_STORM_FLOOR=1`` the
+storms meet ``tests.support.floor_server`` in place of a broker: what others wait for there, no broker can spare them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +30,7 @@ from tests.support.insider import PASSWORD, USER, Insider, login_frames
 from tests.support.tls import client_context
 
 IS_LONG = bool(os.environ.get("TIDELOG_LOGIN_STORMS"))
+IS_FLOOR = bool(os.environ.get("TIDELOG_STORM_FLOOR"))
 HALVES = 5_000 if IS_LONG else 600
 HANDSHAKES = 12_000 if IS_LONG else 200
 PASSWORDS_PER_S, SECONDS = (1_000, 60) if IS_LONG else (400, 2)
@@ -54,13 +58,52 @@ class Besieged:
         })  # fmt: skip
 
     def memory(self) -> int:
-        status = Path(f"/proc/{self.broker.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+        return memory_of(self.broker.pid)
+
+    def log(self) -> str:
+        return self.broker.log_path.read_text()
+
+
+class Floor:
+    """The least server, in the place of a broker, as a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Certificates(directory).authority.certificate
+        self.login, self.tls = free_port(), free_port()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.floor_server", str(self.login), str(self.tls)], stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def memory(self) -> int:
+        return memory_of(self._process.pid)
+
+    def log(self) -> str:
+        return ""
+
+    def __enter__(self) -> Floor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
+
+
+def memory_of(pid: int) -> int:
+    """Return the resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 
 
 @pytest.fixture(scope="module")
-def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
-    besieged = Besieged(tmp_path_factory.mktemp("storm"))
+def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged | Floor]:
+    directory = tmp_path_factory.mktemp("storm")
+    if IS_FLOOR:
+        with Floor(directory) as floor:
+            yield floor
+        return
+    besieged = Besieged(directory)
     with besieged.broker:
         with raw_client.connect(besieged.broker.port) as connection:
             connection.sendall(raw_client.frame(3, 1, 1, struct.pack(">ih", 1, 5) + b"topic"))
@@ -69,7 +112,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
 
 
 @contextmanager
-def siege(besieged: Besieged, name: str, record: Callable[[str, object], None]) -> Iterator[None]:
+def siege(besieged: Besieged | Floor, name: str, record: Callable[[str, object], None]) -> Iterator[None]:
     """Whatever happens in the ``with`` block, the client inside goes on and memory stays within bounds."""
     before = besieged.memory()
     with Insider(besieged.login) as insider:
@@ -126,7 +169,7 @@ def stranger(port: int, number: int) -> socket.socket:
     ],
 )  # fmt: skip
 def test_those_that_begin_and_do_not_go_on_are_closed(
-    besieged: Besieged, listener: str, sent: bytes, record_property: Callable[[str, object], None]
+    besieged: Besieged | Floor, listener: str, sent: bytes, record_property: Callable[[str, object], None]
 ) -> None:
     with siege(besieged, f"{HALVES} times {sent[:8]!r} at {listener}", record_property), ExitStack() as closing:
         connections = []
@@ -145,14 +188,18 @@ def is_ended(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_storm_of_handshakes_is_served(besieged: Besieged, record_property: Callable[[str, object], None]) -> None:
+def test_a_storm_of_handshakes_is_served(
+    besieged: Besieged | Floor, record_property: Callable[[str, object], None]
+) -> None:
     failures: list[BaseException] = []
 
     def shake(count: int) -> None:
         context = client_context(besieged.authority)
+        spared = suppress(*([OSError] if IS_FLOOR else []))
         try:
             for number in range(count):
-                with context.wrap_socket(stranger(besieged.tls, number), server_hostname="localhost") as wrapped:
+                plain = stranger(besieged.tls, number)
+                with spared, context.wrap_socket(plain, server_hostname="localhost") as wrapped:
                     wrapped.sendall(raw_client.api_versions())
                     assert wrapped.recv(4)
         except (OSError, AssertionError, ssl.SSLError) as error:
@@ -168,7 +215,7 @@ def test_a_storm_of_handshakes_is_served(besieged: Besieged, record_property: Ca
 
 
 def test_wrong_passwords_at_a_high_rate_keep_no_client_out(
-    besieged: Besieged, record_property: Callable[[str, object], None]
+    besieged: Besieged | Floor, record_property: Callable[[str, object], None]
 ) -> None:
     tried = PASSWORDS_PER_S * SECONDS
     with siege(besieged, f"{tried} wrong passwords", record_property):
@@ -185,8 +232,7 @@ def test_wrong_passwords_at_a_high_rate_keep_no_client_out(
         assert all(is_refused(connection) for connection in open_ones[-50:])
         for connection in open_ones:
             connection.close()
-    log = besieged.broker.log_path.read_text()
-    assert "wrong" not in log.replace("wrong user name", "")
+    assert "wrong" not in besieged.log().replace("wrong user name", "")
 
 
 def is_refused(connection: socket.socket) -> bool:

@@ -1,7 +1,8 @@
 """Logins to the admin interface: who sends a request, by a password, a token or a certificate.
 
-An address waits for the answer to one login that it got wrong before its next is checked, the longer the more it gets
-wrong. So guessing costs the broker little, and users whose login is known already wait for nothing. Loop thread only.
+An address waits for the answer to one password that it got wrong before its next is checked, the longer the more it
+gets wrong. So guessing costs the broker little. Users behind the same address whose login is known already wait for
+nothing, and neither do bearer tokens, which are too long to guess. Loop thread only.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Logins:
             return None
         if known is not None or "Authorization" not in request.headers:
             return known
-        return await self._wait_for_turn(request)
+        is_guessable = authorization_of(request)[0] == BASIC
+        return await (self._wait_for_turn(request) if is_guessable else self._check(request))
 
     def _known(self, request: web.Request) -> Caller | None:
         """Tell the sender as far as it costs no time to tell. Raises LoginError."""
@@ -115,6 +117,7 @@ class Logins:
         return None
 
     async def _wait_for_turn(self, request: web.Request) -> Caller | None:
+        """Check a password when the ones before it of this address are answered."""
         source = source_of(request.remote or "")
         lock = self._turns.setdefault(source, asyncio.Lock())
         self._waiting[source] += 1
@@ -127,7 +130,7 @@ class Logins:
                 del self._waiting[source], self._turns[source]
 
     async def _check(self, request: web.Request) -> Caller | None:
-        """Check a password or a token; the address's next login waits meanwhile."""
+        """Check a password or a token. A wrong one is answered later."""
         scheme, value = authorization_of(request)
         try:
             if scheme == BASIC and self._passwords is not None:

@@ -1,8 +1,9 @@
 """Passwords of users, checked for the admin interface: those of PLAIN's JAAS texts, and SCRAM's credentials.
 
 SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
-proof is remembered for a minute and for its address, by a keyed digest, and holds while the credential is the same
-object: what is not proved yet has to wait for its turn, or guesses beside one another would wait for nothing. An
+proof is remembered for a minute after its last use and for its address, by a keyed digest, and holds while the
+credential is the same object: what is not proved yet has to wait for its turn, or guesses beside one another would wait
+for nothing. An
 unknown user takes as long as a known one: a key is derived for each mechanism, of a user with fewer too. Loop thread
 only.
 """
@@ -54,11 +55,15 @@ class Passwords:
         self._nobody = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
 
     def is_known(self, source: str, user: str, password: str) -> bool:
-        """Return whether the user has logged in from this source with this password a moment ago."""
-        expires_ms, proof = self._proved.get(self._digest(source, user, password), (0.0, self._nobody))
-        if self._monotonic_ms() >= expires_ms:
+        """Return whether the user has used this password from this source a moment ago; this is a use, too."""
+        digest, now_ms = self._digest(source, user, password), self._monotonic_ms()
+        expires_ms, proof = self._proved.get(digest, (0.0, self._nobody))
+        if now_ms >= expires_ms:
             return False
-        return isinstance(proof, PlainUsers) or any(proof is one for _, one in self._candidates(user))
+        if not isinstance(proof, PlainUsers) and all(proof is not one for _, one in self._candidates(user)):
+            return False
+        self._proved[digest] = (now_ms + REMEMBERED_MS, proof)
+        return True
 
     async def check(self, source: str, user: str, password: str) -> bool:
         """Return whether this is the user's password."""

@@ -5,9 +5,10 @@
        '--------------- the deadline --------------> failed
 
 A handshake is up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it costs the
-other connections nothing. One thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). Those
-that wait for their clients hold up no others: one too many closes the oldest of them, of its own address first. The
-socket is in the hands of the loop or of the thread, never of both. Loop thread only, but for ``_Handshake.step``.
+other connections little. What the thread does in Python it gives up to the loop after 0.5 ms, not after Python's 5. One
+thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). Those that wait for their clients
+hold up no others: one too many closes the oldest of them, of its own address first. The socket is in the hands of the
+loop or of the thread, never of both. Loop thread only, but for ``_Handshake.step``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tidelog.broker.security.tls.listener import TlsListener
 from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
 from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
+from tidelog.log.records.quiet_import import shorten_switch_interval
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class Handshakes:
         self.loop = loop
         self.timers = timers
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="tls-handshake")
+        shorten_switch_interval()
         self.scratch = memoryview(bytearray(CHUNK_BYTES))
         self.in_thread = 0
         """How many wait for the thread, or are in it."""

@@ -28,7 +28,7 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.login import logins as admin_login
 from tidelog.broker.admin.login.access import check_access, methods_of
 from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
-from tidelog.broker.admin.login.passwords import Passwords
+from tidelog.broker.admin.login.passwords import REMEMBERED_MS, Passwords
 from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.admin.permissions import CONSOLE_NEEDS, NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -328,6 +328,45 @@ async def test_guesses_beside_one_another_are_checked_one_after_the_other(
         for guess in (wrong, right):
             guess.cancel()
         await asyncio.gather(wrong, right, return_exceptions=True)
+
+
+async def test_a_token_does_not_wait_for_guesses_of_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)  # the first refusal never ends
+    failed = asyncio.Event()
+    refuse = admin_login.Logins._refuse
+
+    async def seen(logins: object, request: object, error: admin_login.LoginError) -> None:
+        failed.set()
+        await refuse(logins, request, error)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(admin_login.Logins, "_refuse", seen)
+    tokens = tmp_path / "tokens"
+    token, line = make_token("ann", may_write=True, expires_s=10**12)
+    tokens.write_text(line)
+    given = {**SASL, "admin.authentication": "basic,bearer", "admin.tokens.file": str(tokens)}
+    async with site(tmp_path, given) as asked:
+        guess = asyncio.create_task(asked.ask("GET", "/metrics", basic("ann", "wrong")))
+        await asyncio.wait_for(failed.wait(), 60)
+        assert (await asked.ask("GET", "/metrics", {"Authorization": f"Bearer {token}"})).status == 200
+        guess.cancel()
+        await asyncio.gather(guess, return_exceptions=True)
+
+
+async def test_a_login_in_use_stays_known_until_a_minute_after_its_last_use(tmp_path: Path) -> None:
+    now_ms = 0.0
+    async with site(tmp_path, SASL) as asked:
+        users = ScramCredentials(asked.parts.broker.controller)
+        with ThreadPoolExecutor(1) as threads:
+            passwords = Passwords(
+                asked.parts.broker.config, users.get, lambda: now_ms, threads, lambda _: MIN_ITERATIONS
+            )
+            for user, password in (("ann", "plain"), ("bob", "scram")):
+                assert await passwords.check("10.0.0.1", user, password)
+                for _ in range(3):
+                    now_ms += REMEMBERED_MS - 1
+                    assert passwords.is_known("10.0.0.1", user, password)
+                now_ms += REMEMBERED_MS
+                assert not passwords.is_known("10.0.0.1", user, password)
 
 
 async def test_a_login_is_known_to_the_address_it_came_from_alone(tmp_path: Path) -> None:
