@@ -112,6 +112,7 @@ manifests: $(VENV)/.test $(EXTENSIONS) ## Compose files and Kubernetes manifests
 	TIDELOG_MANIFESTS=1 $(BIN)/pytest tests/clients/test_manifests.py -p no:randomly
 
 monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Prometheus (Debian's package, 100 MB)
+	$(BIN)/python -m pip install --quiet grafana-foundation-sdk
 	TIDELOG_MONITORING=1 $(BIN)/pytest tests/clients/test_monitoring.py -p no:randomly
 
 console: $(VENV)/.test $(EXTENSIONS) ## the console in headless Chromium (Debian's package, 300 MB); RECORD=1 writes docs/images

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 ROOT = "/console"
+TO_CONSOLE = ("/", "/console/")
+"""Paths that lead to the first page."""
 SITE = "tidelog.console.site"
 """The module of the pages; its ``Site`` answers."""
 
@@ -47,7 +49,10 @@ class Entrance:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the paths of the pages; each of them only reads."""
-        return [web.get("/", go_to_console), *(web.get(path, self._answer) for path in CONSOLE_NEEDS)]
+        return [
+            *(web.get(path, go_to_console) for path in TO_CONSOLE),
+            *(web.get(path, self._answer) for path in CONSOLE_NEEDS),
+        ]
 
     async def close(self, _app: web.Application) -> None:
         """End what the pages have begun."""

@@ -5,6 +5,7 @@ Run by ``make monitoring``: Debian's package has 100 MB.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -150,6 +151,29 @@ def queries() -> list[str]:
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     return [query.replace("$instance", ".+").replace("$__rate_interval", "10s") for query in found]
+
+
+def test_grafanas_own_types_know_every_field_of_the_dashboard() -> None:
+    """The SDK of Grafana reads it and writes it again with all that was there; its types come from Grafana's schemas."""
+    sdk = "grafana_foundation_sdk"
+    dashboards = pytest.importorskip(f"{sdk}.models.dashboard", reason=f"pip install {sdk}")
+    importlib.import_module(f"{sdk}.cog.plugins").register_default_plugins()
+    encoder = importlib.import_module(f"{sdk}.cog.encoder").JSONEncoder(sort_keys=True)
+    given = json.loads((MONITORING / "dashboard.json").read_text())
+    written = json.loads(encoder.encode(dashboards.Dashboard.from_json(given)))
+    assert list(find_lost(given, written)) == []
+
+
+def find_lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
+    """Find the places of what is another value in ``written``, or is not there; it may have more."""
+    if isinstance(given, dict) and isinstance(written, dict):
+        for key, value in given.items():
+            yield from find_lost(value, written.get(key), f"{place}.{key}")
+    elif isinstance(given, list) and isinstance(written, list) and len(given) == len(written):
+        for number, (one, other) in enumerate(zip(given, written, strict=True)):
+            yield from find_lost(one, other, f"{place}[{number}]")
+    elif given != written:
+        yield place
 
 
 @pytest.mark.parametrize("query", queries())

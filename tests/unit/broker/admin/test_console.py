@@ -29,7 +29,7 @@ async def test_the_pages_are_imported_with_the_first_request_and_once(monkeypatc
     monkeypatch.setattr(console, "_import_site", lambda: SimpleNamespace(Site=Site))
     entrance = console.Entrance(cast(Any, SimpleNamespace(loop=asyncio.get_running_loop())))
     routes = {route.path: cast(Any, route).handler for route in entrance.routes()}
-    assert routes.keys() == CONSOLE_NEEDS.keys() | {"/"}
+    assert routes.keys() == CONSOLE_NEEDS.keys() | {"/", "/console/"}
     await entrance.close(cast(Any, None))
     assert made == []
     asked = [routes["/console"]("a"), routes["/console/topics"]("b")]

@@ -23,7 +23,17 @@ from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 from tidelog.broker.loop.log_openings import opening_expected
 
 TOPIC = "compacted"
-READS = ("/", "/console", "/healthz", "/readyz", "/metrics", "/compaction", "/topics/none/records?key=a", "/nothing")
+READS = (
+    "/",
+    "/console",
+    "/console/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/compaction",
+    "/topics/none/records?key=a",
+    "/nothing",
+)
 WRITES = (f"/compaction/{TOPIC}", f"/compaction/{TOPIC}?wait=0", "/logs/retry", "/nothing")
 ROUTES = [("GET", path) for path in READS] + [("HEAD", path) for path in READS] + [("POST", path) for path in WRITES]
 ROUTES += [(method, "/compaction") for method in ("PUT", "DELETE", "PATCH", "OPTIONS")]

@@ -197,7 +197,7 @@ async def test_every_page_has_its_need(tmp_path: Path) -> None:
     paths = {resource.canonical for resource in runner.app.router.resources()}
     await runner.cleanup()
     parts.close()
-    assert paths == NEEDS.keys() | OPEN | CONSOLE_NEEDS.keys() | {"/"}
+    assert paths == NEEDS.keys() | OPEN | CONSOLE_NEEDS.keys() | {"/", "/console/"}
 
 
 async def test_tokens_read_or_write_until_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
