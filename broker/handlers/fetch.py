@@ -24,7 +24,6 @@ from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchTarget, Result
-from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.fetch import FetchIsolation
@@ -121,11 +120,10 @@ def handle(
     targets = fetch_context.targets
     if len(targets) > MANY_TARGETS:
         return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
-    for target in targets:
-        if opening_of(broker, target.topic, target.index, target.topic_id) is not None:
-            return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
-    read = read_targets(broker, targets, params)
-    if read.proof is not None and not read.is_enough(params.min_bytes):
+    reading = PartitionRead(broker, params, in_turn=True)
+    reading.add(targets)
+    read = reading.result()
+    if reading.is_unopened or (read.proof is not None and not read.is_enough(params.min_bytes)):
         release_results(read.results)
         return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
@@ -278,11 +276,24 @@ def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams)
 
 
 class PartitionRead:
-    """One pass over the targets of a fetch, or over some of them at a time."""
+    """One pass over the targets of a fetch, or over some of them at a time.
 
-    __slots__ = ("_limit", "_must_answer", "_params", "_proof", "_replica_manager", "_results", "_total")
+    ``in_turn`` ends it, with ``is_unopened``, at a partition whose log a thread has to open first.
+    """
 
-    def __init__(self, broker: Broker, params: ReadParams) -> None:
+    __slots__ = (
+        "_in_turn",
+        "_limit",
+        "_must_answer",
+        "_params",
+        "_proof",
+        "_replica_manager",
+        "_results",
+        "_total",
+        "is_unopened",
+    )
+
+    def __init__(self, broker: Broker, params: ReadParams, *, in_turn: bool = False) -> None:
         self._replica_manager = broker.replica_manager
         self._params = params
         self._results: list[Result] = []
@@ -290,6 +301,8 @@ class PartitionRead:
         self._total = 0
         self._must_answer = False
         self._proof: Deferred[None] | None = None
+        self._in_turn = in_turn
+        self.is_unopened = False
 
     def result(self) -> ReadResult:
         """Return what was read so far."""
@@ -311,6 +324,9 @@ class PartitionRead:
                     partition = replica_manager.partition(target.topic, target.index)
                 else:
                     partition = replica_manager.partition_by_id(target.topic_id, target.index)
+                if self._in_turn and partition.opening() is not None:
+                    self.is_unopened = True
+                    break
                 data = read_partition(partition, target, params, limit, one_message=one_message and not total)
             except KafkaError as error:
                 data = self._of_follower(partition, target, limit, error, one_message=not total)

@@ -2,12 +2,12 @@ cimport cython
 from tidelog.log.files.file_records cimport FileRecords
 
 cdef class LogSegment:
-    cdef object _file_system, _time, _is_index_full, _largest, _rolling_timestamp, _created_ms
+    cdef object _file_system, _time, _largest, _rolling_timestamp, _created_ms
     cdef public object _sequential_hint
     cdef public object directory, suffix, offset_index, time_index, transaction_index
     cdef public FileRecords records
     cdef public long long base_offset, roll_jitter_ms
-    cdef long long _index_interval_bytes, _bytes_since_entry
+    cdef long long _index_interval_bytes, _index_room, _bytes_since_entry
 
     @cython.locals(size=longlong, since=longlong, position=longlong)
     cpdef long long append(self, records, long long last_offset, long long max_timestamp, long long offset_of_max) except -1

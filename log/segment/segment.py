@@ -88,7 +88,7 @@ class LogSegment:
         "_created_ms",
         "_file_system",
         "_index_interval_bytes",
-        "_is_index_full",
+        "_index_room",
         "_largest",
         "_rolling_timestamp",
         "_sequential_hint",
@@ -125,7 +125,7 @@ class LogSegment:
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
         self._bytes_since_entry = -1 if size else 0
-        self._is_index_full: bool | None = None  # asked at every append, changes with an entry only
+        self._index_room = 0  # so many entries fit at least; 0: to be asked
         self._sequential_hint = OffsetPosition(-1, 0)
 
     @classmethod
@@ -177,7 +177,7 @@ class LogSegment:
         if max_timestamp > largest.timestamp:
             self._largest = largest = TimestampOffset(max_timestamp, offset_of_max)
         if since > self._index_interval_bytes:
-            self._is_index_full = None
+            self._index_room -= 1
             if _append_entries(self, last_offset, position, largest):
                 since = 0
         self._bytes_since_entry = since + len(records)
@@ -194,7 +194,7 @@ class LogSegment:
         self._largest = batches.largest
         self._bytes_since_entry = self.records.size - batches.last_entry_position
         if batches.offset_entries:
-            self._is_index_full = None
+            self._index_room = 0
             try:
                 self.offset_index.append_packed(batches.offset_entries)
                 self.time_index.append_packed(batches.time_entries)
@@ -217,11 +217,10 @@ class LogSegment:
         own_size = self.records.size
         if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
             return True
-        is_full = self._is_index_full
-        if is_full is None:
-            is_full = self._is_index_full = self.offset_index.is_full or self.time_index.is_full
-        if is_full:
-            return True
+        if self._index_room <= 0:
+            self._index_room = min(self.offset_index.room, self.time_index.room)
+            if self._index_room <= 0:
+                return True
         if own_size == 0:
             return False
         return self._waited_for_roll(max_timestamp) > segment_ms - self.roll_jitter_ms
@@ -350,7 +349,7 @@ class LogSegment:
         self._largest = None
         self._rolling_timestamp = None
         self._bytes_since_entry = -1
-        self._is_index_full = None
+        self._index_room = 0
         self._sequential_hint = OffsetPosition(-1, 0)
 
     def flush(self, *, with_indices: bool = True) -> None:

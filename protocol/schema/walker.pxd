@@ -75,6 +75,8 @@ cdef class _Writer:
 @cython.locals(more=longlong)
 cdef void _make_room(_Writer writer, long long size) except *
 
+cdef void _put_head(unsigned char* data, long long size, long long correlation_id, long long header_bytes) noexcept
+
 @cython.locals(field=FieldLayout)
 cdef void _write_struct(_Writer writer, Layout layout, value) except *
 

@@ -173,15 +173,16 @@ class Walker:
         parts: list[Part] = writer.parts
         size = writer.size
         if header_bytes and not parts:
-            words.store_be_u32(writer.data, 0, size - 4)
-            words.store_be_u32(writer.data, 4, correlation_id)
-            if header_bytes > 4:
-                writer.data[8] = 0  # no tagged fields
+            _put_head(writer.data, size, correlation_id, header_bytes)
         if size or not parts:
             parts.append(words.copy_of(writer.data, 0, size))
         if header_bytes and len(parts) > 1:
-            parts[0] = parts[0][start:]  # type: ignore[index]
-            parts = add_frame(parts, correlation_id, header_bytes)
+            total = 0
+            for part in parts:
+                total += len(part)
+            _put_bytes(writer.data, 0, parts[0])  # it was copied from there, with room for the head
+            _put_head(writer.data, total, correlation_id, header_bytes)
+            parts[0] = words.copy_of(writer.data, 0, len(parts[0]))
         writer.parts = None
         if writer.capacity <= _LARGEST_SPARE and len(_SPARES) < _MOST_SPARES:
             _SPARES.append(writer)
@@ -368,6 +369,14 @@ def _make_room(writer: Any, size: int) -> None:
         writer.buffer.extend(bytes(more))
         writer.capacity += more
         writer.data = words.address_of(writer.buffer)
+
+
+def _put_head(data: Any, size: int, correlation_id: int, header_bytes: int) -> None:
+    """Write the length and the response header of a frame of ``size`` bytes."""
+    words.store_be_u32(data, 0, size - 4)
+    words.store_be_u32(data, 4, correlation_id)
+    if header_bytes > 4:
+        data[8] = 0  # no tagged fields
 
 
 def _write_struct(writer: Any, layout: Layout, value: Any) -> None:
