@@ -29,3 +29,22 @@ def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, s
         is_due = (later - first if first >= 0 else AGE_MS) > segment_ms
         assert segment.should_roll(1 << 20, segment_ms, 100, later, number + 1) == is_due, (first, later)
         segment.close()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7])
+@pytest.mark.parametrize("steps", [(0,), (1,), (0, 0, 1), (0, 0, 0, 0, 0, 1)])
+def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int, steps: tuple[int, ...]) -> None:
+    """A segment remembers room for no more entries than there is, and looks again before it is full."""
+    config = LogConfig({"segment.index.bytes": str(12 * slots), "index.interval.bytes": "0"})
+    segment = LogSegment.create(str(tmp_path), 0, config, (OsFileSystem(), ManualTime(NOW_MS)))
+    timestamp, fullness = NOW_MS, []
+    for offset, step in zip(range(24), itertools.cycle(steps), strict=False):
+        is_full = segment.offset_index.is_full or segment.time_index.is_full
+        fullness.append(is_full)
+        assert segment.should_roll(1 << 20, MOST, 100, timestamp, offset) == is_full, offset
+        if offset == 12:
+            segment.truncate_to(6)
+        timestamp += step
+        segment.append(batch(1), offset, timestamp, offset)
+    assert True in fullness
+    segment.close()
