@@ -53,7 +53,7 @@ def test_executors_elsewhere_one_that_dies_and_one_that_is_slow(tmp_path: Path) 
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

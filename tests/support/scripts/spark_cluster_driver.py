@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tidelog.pipeline.jobs.exporting.commits as export_commits
 from benchmarks.rivals.spark import SessionPlan, start_session
@@ -101,7 +101,7 @@ def main(arguments: dict[str, str]) -> None:
     tasks = [Task(str(number), 1, number) for number in range(8)]
     places = set(run_tasks(session, tasks, where, Progress("where", quiet=True)))
     rows = session.read.format("tidelog").options(subscribe="t", minPartitions="6").load(arguments["data"]).collect()
-    seen = {
+    seen: dict[str, Any] = {
         "places": sorted(places),
         "offsets": sorted((row["partition"], row["offset"]) for row in rows),
     }
