@@ -80,7 +80,8 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
 
 
 class LengthCheck:
-    """The length of a message so far that is encoded in steps, but for records that stand as they are."""
+    """The length of a message so far that is encoded in steps, without its records: those have limits of their own, as
+    ``fetch.max.bytes``, which may be more."""
 
     __slots__ = ("_counted", "_most_bytes", "_out", "_size")
 
@@ -97,6 +98,16 @@ class LengthCheck:
         self._counted = len(out)
         if self._size > self._most_bytes:
             raise MessageTooLongError(f"longer than {self._most_bytes} bytes")
+
+    def add_records(self, parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
+        """Put records after the pieces in ``out``, like the function, and count the pieces alone.
+
+        Raises MessageTooLongError.
+        """
+        self.count(out)
+        self._out = add_records(parts, out, records)
+        self._counted = len(self._out)
+        return self._out
 
 
 def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
@@ -195,7 +206,7 @@ class _EncoderWriter:
                 emit(f'if len({local}) > {MAX_STRING_BYTES}: raise ValueError("a string too long")')
         if field.kind == "records":
             self.length(f"records_size({local})", character)
-            emit(f"out = add_records(parts, out, {local})")
+            emit(f"out = {'check.' if self._in_steps else ''}add_records(parts, out, {local})")
         else:
             self.length(f"len({local})", character)
             emit(f"{self._out}.append({local})")

@@ -14,6 +14,7 @@ from tests.support.messages import RandomChoices, all_versions, arbitrary
 from tidelog.protocol import types
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tidelog.protocol.schema.encoder import COPY_BELOW_BYTES
 from tidelog.protocol.schema.fields import (
     EncodeError,
@@ -308,6 +309,17 @@ def test_in_steps_a_message_that_is_too_long_is_given_up_early() -> None:
     with pytest.raises(MessageTooLongError, match=f"longer than {whole // 4} bytes"):
         steps.extend(message.encode_in_steps(0, whole // 4))
     assert 10_000 // 64 // 5 < len(steps) < 10_000 // 64 // 3
+
+
+@pytest.mark.parametrize("size", [100, COPY_BELOW_BYTES])
+def test_in_steps_the_length_is_that_of_a_message_without_its_records(size: int) -> None:
+    """Whether records are joined with what surrounds them, or stand between it as they are."""
+    partitions = [PartitionData(partition_index=number, records=bytes(size)) for number in range(1000)]
+    message = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    surrounding = len(message.encode(12)) - 1000 * size
+    assert b"".join(last_of(message.encode_in_steps(12, surrounding))[0]) == message.encode(12)  # type: ignore[arg-type]
+    with pytest.raises(MessageTooLongError):
+        last_of(message.encode_in_steps(12, surrounding * 9 // 10))
 
 
 def test_in_steps_errors_are_as_without() -> None:
