@@ -10,7 +10,8 @@ for how long it has to wait. Its connection is not read from for that long.
     any         time of the loop's thread, handling and encoding, counts against ``request_percentage``
 
 The longest wait of those stands. Without any quota nothing of this runs: the dispatcher tests one attribute. An
-answer is made as always and made again only when it carries a wait. Loop thread only.
+answer is made as always, and the wait is written into its bytes where the field stands at a known place; a short answer
+is made again where it does not. Loop thread only.
 
 Source: KIP-13, KIP-124, KIP-219.
 """
@@ -21,12 +22,13 @@ import struct
 from collections.abc import Callable
 from importlib import import_module
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidelog.broker.quota.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Client, Quotas, client_of
 from tidelog.broker.requests.route import Answer, Parts, Pending, Route
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.schema.source import has_field, place_of
 from tidelog.protocol.transferable import release_slices
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _SESSION = struct.Struct(">ihi")
 """How a fetch response begins from version 7 on: throttle time, error code, session id."""
+_INT32 = struct.Struct(">i")
 _FIRST_FETCH_WITH_SESSION = 7
 _INITIAL_EPOCH = 0
 _FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
@@ -138,7 +141,7 @@ class Measure:
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)
-        elif frame is not None and self._context.throttle_ms:
+        elif frame and self._context.throttle_ms:
             frame = self._write_throttle_time(frame)
         if self._context.throttle_ms:
             self.quotas.note_wait(self._key, self._context.throttle_ms)
@@ -180,16 +183,32 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
-        """Write the throttle time into the answer, where its version has a field for it."""
-        route = self._route
+        """Write the throttle time into the answer, where its version has a field for it.
+
+        A long answer stays as it is if tagged fields may follow the field, as in Produce from version 10 on: its client
+        waits without knowing for how long.
+        """
+        route, response_class = self._route, response_class_of(self._request)
+        if not has_field(response_class, "throttle_time_ms", route.api_version):
+            return frame
+        place = place_of(response_class, "throttle_time_ms", route.api_version)
+        if place is not None:
+            return write_int32(frame, place if place < 0 else route.prefix.size + place, self._context.throttle_ms)
         if not isinstance(frame, bytes):
             return frame
-        response_class = response_class_of(self._request)
         response = response_class.decode(memoryview(frame)[route.prefix.size :], route.api_version)
-        if not hasattr(response, "throttle_time_ms"):
-            return frame
         response.throttle_time_ms = self._context.throttle_ms
         return route.encode(self._context.correlation_id, response)
+
+
+def write_int32(frame: bytes | Parts, place: int, value: int) -> bytes | Parts:
+    """Write a number into the first part of a frame; into its last part if ``place`` is from the end."""
+    parts = [frame] if isinstance(frame, bytes) else [*frame]
+    index = -1 if place < 0 else 0
+    part = bytearray(cast(bytes, parts[index]))
+    _INT32.pack_into(part, place, value)
+    parts[index] = bytes(part)
+    return parts[0] if isinstance(frame, bytes) else parts  # type: ignore[return-value]
 
 
 def response_class_of(request: Any) -> Any:

@@ -256,6 +256,28 @@ def minimum_item_size(item: Field | type[Struct], version: int, flexible: bool) 
     return minimum_size(item, version, flexible)
 
 
+def has_field(cls: type[Message], name: str, version: int) -> bool:
+    """Return whether a message has a field of this name at this version."""
+    return any(field.name == name and field.versions.has(version) for field in cls.FIELDS)
+
+
+def place_of(cls: type[Message], name: str, version: int) -> int | None:
+    """Find where an untagged field of fixed size stands in each encoding of a version, in bytes from the beginning or,
+    negative, from the end. None: what is before it and what is after it may be of any length.
+    """
+    flexible = cls.FLEXIBLE.has(version)
+    plain, tagged, _ = struct_fields(cls, version, flexible)
+    place = 0
+    for field in plain:
+        if field.name == name:
+            return place
+        if field.kind not in FIXED:
+            break
+        place += FIXED[field.kind][1]
+    last = plain[-1]
+    return -FIXED[last.kind][1] - flexible if last.name == name and not tagged else None
+
+
 def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
     """Sort the fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not
     have.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.handlers.test_data_path import R, Wire
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, runs
-from tidelog.broker.quota.quotas import throttled_samples
-from tidelog.broker.requests.route import Parts, Pending
-from tidelog.broker.requests.throttling import Throttled
+from tidelog.broker.handlers import produce
+from tidelog.broker.loop.steps import StepRunner
+from tidelog.broker.quota.quotas import PRODUCE, throttled_samples
+from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.requests.route import Parts, Pending, Route
+from tidelog.broker.requests.throttling import Measure, Throttled, response_class_of, write_int32
+from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     NONE,
     FetchSessionIdNotFoundError,
@@ -38,10 +43,11 @@ from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopics
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.protocol.schema.source import has_field, place_of
 from tidelog.protocol.transferable import TransferableRecords
 
 
@@ -294,6 +300,52 @@ def test_the_frame_is_well_formed_when_it_is_made_again(wire: ThrottledWire) -> 
     frame = wire.frame(produce_request(wire, 1000), 13)
     assert isinstance(frame, bytes)
     assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 77)
+
+
+def test_the_time_stands_where_it_does_when_it_is_encoded() -> None:
+    """In each version of each answer that has the field; those with tagged fields after it have no such place."""
+    without = set()
+    for entry in REGISTRY.values():
+        cls = response_class_of(import_module(entry.module).Request())
+        for version in range(cls.VERSIONS.lowest, cls.VERSIONS.highest + 1):
+            if has_field(cls, "throttle_time_ms", version):
+                place = place_of(cls, "throttle_time_ms", version)
+                expected = cls(throttle_time_ms=0x01020304).encode(version)
+                if place is None:
+                    without.add((cls.__name__, version))
+                else:
+                    assert write_int32(cls().encode(version), place, 0x01020304) == expected
+    assert without == {
+        *(("ProduceResponse", version) for version in range(10, 14)),
+        *(("ApiVersionsResponse", version) for version in range(3, 5)),
+    }
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_a_long_answer_has_its_throttle_time_written_in_place(
+    wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Else it would be decoded and encoded in one turn, or the client would not be told."""
+    wire.set("request_percentage", 1e-9)
+    topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(3000)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataResponse, "decode", None)
+        frame = wire.frame(request, version)
+    assert isinstance(frame, list)
+    response = wire.decoded(frame, MetadataResponse, version)
+    assert response.throttle_time_ms == wire.muted_ms > 0
+    assert len(response.topics) == 3000
+
+
+def test_no_answer_is_left_as_it_is(wire: ThrottledWire) -> None:
+    """A long request with acks=0 ends with an empty frame."""
+    wire.set("request_percentage", 1e-9)
+    quotas = wire.data.broker.services.quotas.get()
+    route = Route(ApiKey.PRODUCE, 9, produce, StepRunner(wire.data.loop.call_soon, lambda: 0.0))
+    measure = Measure(quotas, route, wire.context, produce_request(wire, 1))
+    measure.wait_for(PRODUCE, 5000)
+    assert measure.finish(b"") == b""
 
 
 # -- share fetches --------------------------------------------------------------------------------------------------
