@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.late_imports import LateImports
+    from tidelog.broker.loop.steps import StepRunner
     from tidelog.broker.loop.threads import RecordThreads
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
@@ -67,6 +68,8 @@ class Broker:
     """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""
     imports: LateImports
     """Modules that come with the first request for them."""
+    late_lines: StepRunner
+    """Writes the audit lines of requests whose clients have gone."""
     authorizer: Authorizer | None = None
     """Decides what clients may do; None: every client may do everything."""
     peers: Peers | None = None

@@ -236,6 +236,7 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(broker.executor, broker.log_manager.shutdown, epoch)
         if role is not None:
             await role.close()
+        broker.late_lines.finish()
         broker.timers.close()
         broker.controller.close()
         broker.executor.shutdown(wait=False)

@@ -29,6 +29,7 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
+from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
@@ -185,6 +186,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         configs=ConfigManager(config, controller, metadata, topic_configs, topics, begin_generation),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
+        late_lines=StepRunner(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms),
         authorizer=authorizer, peers=peers,
     )  # fmt: skip
     broker.topics.load()

@@ -28,7 +28,7 @@ def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
     """Change each entity by itself. A quota holds from the next request on; the answer waits until all are durable."""
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         outcomes = yield from alter_each(broker, context, request, notes)
         synced = broker.controller.when_synced()
         yield synced

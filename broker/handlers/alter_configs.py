@@ -27,7 +27,7 @@ Request = AlterConfigsRequest
 
 def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Steps[AlterConfigsResponse]:
     """Change each resource by itself; what is set on it and not named is removed. Answered when all is durable."""
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         results = yield from replace_each(broker, context, request, notes)
         yield from notes.write()
     responses = yield from answer_each(results, answer)

@@ -36,7 +36,7 @@ def handle(
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}
     made: list[ScramCredentialDeletion | ScramCredentialUpsertion] = []
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         try:
             for change in changes_of(request):
                 try:

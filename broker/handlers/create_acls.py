@@ -57,7 +57,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
     records = plan_creation(created, authorizer.rules, lambda: random_uuid(generator))
     broker.controller.commit(records)
     synced = broker.controller.when_synced()
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         notes.add(synced, note_acls("acl created", context, created))
         yield from settled(synced)
         yield from notes.write()

@@ -64,7 +64,7 @@ def handle(
     )
     tokens.create(token, credentials)
     synced = broker.controller.when_synced()
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         notes.add(synced, note_line("token created", context, token=token.token_id, owner=token.owner))
         yield from settled(synced)
         yield from notes.write()

@@ -38,7 +38,7 @@ def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> Steps[CreatePartitionsResponse]:
     """Widen each topic by itself."""
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         results = yield from widen_each(broker, context, request, notes)
         yield from notes.write()
     outcomes = []

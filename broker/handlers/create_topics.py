@@ -45,7 +45,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
     Raises PolicyViolationError for more partitions than one request may make, as Kafka's controller does.
     """
     check_partition_limit(sum(map(partial(count_wanted_partitions, broker), request.topics)))
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         results = yield from create_each(broker, context, request, notes)
         yield from notes.write()
     topics, described = [], DescribedConfigs(broker)

@@ -54,7 +54,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
     removed = [present[one] for one in found.ids if one in present]
     broker.controller.commit(records)
     synced = broker.controller.when_synced()
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         notes.add(synced, note_acls("acl deleted", context, removed))
         yield from settled(synced)
         yield from notes.write()

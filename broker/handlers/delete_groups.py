@@ -21,7 +21,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest
     """Delete each; each group has its own error."""
     coordinator = coordinators_of(broker).groups
     deleted = []
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         for group_id in request.groups_names:
             deletion = yield from coordinator.delete_group(group_id)
             deleted.append(deletion)

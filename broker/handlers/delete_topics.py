@@ -37,7 +37,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
     asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         for key, topic in asked.items.items():
             try:
                 if key in asked.repeated:

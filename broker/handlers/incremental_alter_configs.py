@@ -32,7 +32,7 @@ def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:
     """Change each resource by itself. Answered when all is durable."""
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         results = yield from change_each(broker, context, request, notes)
         yield from notes.write()
     responses = yield from answer_each(results, answer)

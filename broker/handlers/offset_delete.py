@@ -23,7 +23,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest
     """Delete, some partitions at a time; each partition has its own error."""
     delete = coordinators_of(broker).groups.delete_offsets
     deletions = []
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         for topics in chunks_of(request.topics):
             deletion = delete(with_fields(request, topics=topics))
             deletions.append(deletion)

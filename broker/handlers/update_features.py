@@ -47,7 +47,7 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
         broker.controller.commit(levels)
         synced = broker.controller.when_synced()
         changed = {update.feature: update.max_version_level for update in request.feature_updates}
-        with Notes() as notes:
+        with Notes(broker.late_lines) as notes:
             notes.add(synced, note_line("features changed", context, levels=changed))
             yield from settled(synced)
             yield from notes.write()

@@ -232,6 +232,11 @@ class StepRunner:
         self._jobs.append(job)
         self._schedule()
 
+    def finish(self) -> None:
+        """Advance all jobs until each has ended or waits, however long that takes: the loop is about to end."""
+        while self._jobs:
+            self._turn()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._call_soon(self._turn)

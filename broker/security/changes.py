@@ -1,7 +1,8 @@
 """Audit lines of changes that administrators make, with who made them, never with a secret.
 
 A request's steps are closed where they stand when its client goes. What it has changed by then stands, and has its
-lines too (``Notes``): else a client that closes its connection at once would leave no trace. Loop thread only.
+lines too (``Notes``): else a client that closes its connection at once would leave no trace. They are written in steps
+of ``Broker.late_lines``: there may be as many as the request had changes. Loop thread only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Job, StepRunner, Steps
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.audit import record_change
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
@@ -32,9 +33,10 @@ Lines = Iterator[None]
 class Notes:
     """Audit lines of one request's changes, written once these are durable, also if its client has gone by then."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_late_lines", "_left")
 
-    def __init__(self) -> None:
+    def __init__(self, late_lines: StepRunner) -> None:
+        self._late_lines = late_lines
         self._left: deque[tuple[Deferred[Any], Lines]] = deque()
 
     def add(self, change: Deferred[Any], lines: Lines) -> None:
@@ -57,14 +59,8 @@ class Notes:
 
     def __exit__(self, *_: object) -> None:
         """Have the lines that are left written without the request's steps."""
-        for change, lines in self._left:
-            change.on_done(lambda change, lines=lines: write_now(change, lines))  # type: ignore[misc]
-
-
-def write_now(change: Deferred[Any], lines: Lines) -> None:
-    """Write the lines of a settled change, none if it failed."""
-    if error_of(change) is None:
-        deque(lines, maxlen=0)
+        if self._left:
+            self._late_lines.add(Job(self._late_lines, self.write()))
 
 
 def note_acls(event: str, context: RequestContext, rules: Iterable[AccessRule]) -> Lines:

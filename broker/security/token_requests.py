@@ -41,7 +41,7 @@ def change_end(
     check_may_ask(broker.config, context)
     expires_ms = change(broker.services.tokens.get(), str(context.principal))
     synced = broker.controller.when_synced()
-    with Notes() as notes:
+    with Notes(broker.late_lines) as notes:
         notes.add(synced, note_line(event, context, until_ms=expires_ms))
         yield from settled(synced)
         yield from notes.write()

@@ -434,3 +434,20 @@ def test_a_large_request_that_waits_and_is_given_up_lets_the_next_one_begin() ->
     while loop.soon:
         loop.run_soon()
     assert left.done.result() == "left"
+
+
+def test_at_the_end_of_a_loop_all_is_done_that_waits_for_nothing() -> None:
+    runner = StepRunner(lambda turn: None, count(0, SLICE_MS).__next__)
+    waits: Deferred[None] = Deferred()
+
+    def waiting() -> Steps[None]:
+        yield waits
+
+    log: list[str] = []
+    done = [Job(runner, large(log, name, 50)) for name in ("a", "b")]
+    left = Job(runner, waiting())
+    for job in (*done, left):
+        runner.add(job)
+    runner.finish()
+    assert [job.done.result() for job in done] == ["a", "b"]
+    assert not left.done.done

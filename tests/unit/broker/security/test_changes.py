@@ -6,7 +6,7 @@ import importlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,12 +18,14 @@ from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.controller.test_topic_changes import Steps
 from tests.unit.broker.handlers.test_acls import ANY_FILTER, create, creation
 from tests.unit.broker.handlers.test_other_admin_handlers import upsert
+from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.config.changes import Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop import steps as loop_steps
-from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.security.changes import TOPICS_PER_LINE, note_configs, with_lines
+from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.steps import SLICE_MS, StepRunner
+from tidelog.broker.security.changes import TOPICS_PER_LINE, Notes, note_configs, note_line, with_lines
 from tidelog.broker.security.token_requests import change_end
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages import (
@@ -110,6 +112,7 @@ def changes_and_lines(
             syncs.all()
     steps.close()
     syncs.all()
+    admin.broker.late_lines.finish()
     after = state_of(admin)
     changed = sum(before.get(key) != after.get(key) for key in before.keys() | after.keys())
     lines = [line for record in caplog.records if record.name == "tidelog.audit" for line in [record.getMessage()]]
@@ -156,14 +159,35 @@ def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_du
     controller = SimpleNamespace(when_synced=lambda: synced)
     listener = SimpleNamespace(listener_name="S", security_protocol="SASL_SSL")
     config = SimpleNamespace(listeners=[listener])
-    broker = cast(Any, SimpleNamespace(config=config, services=services, controller=controller))
+    late_lines = StepRunner(lambda turn: None, lambda: 0.0)
+    broker = cast(Any, SimpleNamespace(config=config, services=services, controller=controller, late_lines=late_lines))
     new_end: Callable[..., int] = lambda *_: 4711  # noqa: E731
     steps = change_end(broker, context_of(1, listener_name="S"), "token renewed", new_end)
     assert next(steps) is synced
     steps.close()
+    late_lines.finish()
     assert not caplog.messages
     synced.fail(KafkaStorageError()) if fails else synced.complete(None)
+    late_lines.finish()
     assert [json.loads(line)["until_ms"] for line in caplog.messages] == [4711] * (not fails)
+
+
+def test_lines_of_a_client_that_goes_are_written_in_steps(caplog: pytest.LogCaptureFixture) -> None:
+    """50,000 lines at once would hold the loop for a second."""
+    caplog.set_level(logging.INFO, "tidelog.audit")
+    loop = ManualLoop()
+    with Notes(StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)) as notes:
+        for number in range(4):
+            change: Deferred[None] = Deferred()
+            change.complete(None) if number % 2 else change.fail(KafkaStorageError())
+            notes.add(change, note_line("topic deleted", context_of(1), name=number))
+        notes.add(completed(None), chain(*(note_line("acl deleted", context_of(1), name=name) for name in (5, 7))))
+    written = [len(caplog.messages)]
+    while loop.soon:
+        loop.run_soon()
+        written.append(len(caplog.messages))
+    assert written == [0, 1, 2, 3, 4, 4]
+    assert [json.loads(line)["name"] for line in caplog.messages] == [1, 3, 5, 7]
 
 
 MANY_TOPICS = [f"topic-{number}" for number in range(2 * TOPICS_PER_LINE + 500)]
