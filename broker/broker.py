@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.producer_ids import ProducerIdManager
     from tidelog.broker.controller.topics import TopicManager
     from tidelog.broker.loop.late_imports import LateImports
-    from tidelog.broker.loop.steps import StepRunner
     from tidelog.broker.loop.threads import RecordThreads
     from tidelog.broker.loop.timers import TimerQueue
     from tidelog.broker.metadata.image import MetadataCache
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.replica_manager import ReplicaManager
     from tidelog.broker.requests.nodes import Nodes
     from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.broker.security.late_lines import LateLines
     from tidelog.broker.services import LateServices
     from tidelog.log.manager import LogManager
     from tidelog.log.system.file_system import OpenFile
@@ -68,8 +68,8 @@ class Broker:
     """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""
     imports: LateImports
     """Modules that come with the first request for them."""
-    late_lines: StepRunner
-    """Writes the audit lines of requests whose clients have gone."""
+    late_lines: LateLines
+    """Writes the audit lines that no request waits for."""
     authorizer: Authorizer | None = None
     """Decides what clients may do; None: every client may do everything."""
     peers: Peers | None = None

@@ -2,8 +2,8 @@
 
     start   parts are built (logs that were closed well are only looked at) -> listeners open -> background jobs begin
     stop    listeners close -> parked requests are answered with what there is -> each connection answers what it has in
-            flight and closes -> logs are flushed, checkpoints and the clean-shutdown marker written -> the metadata
-            log closes
+            flight and closes -> audit lines that are left are written -> logs are flushed, checkpoints and the
+            clean-shutdown marker written -> the metadata log closes
 
 Stopping is bounded: a client that does not take its answer within DRAIN_MS is cut off, so that the whole fits in
 the ten seconds an orchestrator gives (F23). The clean marker is written only when all is flushed. Loop thread only.
@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
+LATE_LINES_MS = 2_000
+"""How long changes of clients that have gone may take after that to be durable, and have their audit lines."""
 _NEVER_MS = 2**31
 START_DELAY_S = 1.0
 """Between the opening of the listeners and the cleaner's first look."""
@@ -228,6 +230,8 @@ class Server:
             self._entrance.close()
         if shell is not None:
             await self._drain(broker, shell)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(broker.late_lines.wait_until_written(), LATE_LINES_MS / 1000)
         if self._jobs is not None:
             await self._jobs.stop()
         for service in broker.services.table():

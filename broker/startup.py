@@ -46,6 +46,7 @@ from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.broker.replica.replica_manager import ReplicaManager
 from tidelog.broker.replica.strays import StrayLogs
 from tidelog.broker.requests.nodes import Nodes
+from tidelog.broker.security.late_lines import LateLines
 from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
@@ -178,6 +179,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     begin_generation = (lambda: None) if authorizer is None else authorizer.begin_generation
+    line_steps = StepRunner(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
         timers=timers, purgatory=purgatory, metrics=Metrics(), clients=ConnectedClients(), controller=controller,
@@ -186,8 +188,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         configs=ConfigManager(config, controller, metadata, topic_configs, topics, begin_generation),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
         locks=ground.locks, services=services, imports=LateImports(run_in_thread),
-        late_lines=StepRunner(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms),
-        authorizer=authorizer, peers=peers,
+        late_lines=LateLines(line_steps), authorizer=authorizer, peers=peers,
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()

@@ -73,7 +73,7 @@ def _append_each(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
     """Append partition by partition and let others be served in between. Raises CloseConnectionError."""
-    response = ProduceResponse(responses=[])
+    response = ProduceResponse(responses=[], throttle_time_ms=context.throttle_ms)
     before = iter(progress.outcomes)
     for topic in (yield from _merged(request.topic_data)):
         answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])

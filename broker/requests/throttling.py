@@ -185,8 +185,8 @@ class Measure:
     def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
         """Write the throttle time into the answer, where its version has a field for it.
 
-        A long answer stays as it is if tagged fields may follow the field, as in Produce from version 10 on: its client
-        waits without knowing for how long.
+        A long answer stays as it is if tagged fields may follow the field. That of Produce, from version 10 on, was
+        made with the wait for the quota of bytes.
         """
         route, response_class = self._route, response_class_of(self._request)
         if not has_field(response_class, "throttle_time_ms", route.api_version):

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.loop.steps import Job, StepRunner, Steps
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.audit import record_change
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
+    from tidelog.broker.security.late_lines import LateLines
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Notes:
 
     __slots__ = ("_late_lines", "_left")
 
-    def __init__(self, late_lines: StepRunner) -> None:
+    def __init__(self, late_lines: LateLines) -> None:
         self._late_lines = late_lines
         self._left: deque[tuple[Deferred[Any], Lines]] = deque()
 
@@ -60,7 +61,7 @@ class Notes:
     def __exit__(self, *_: object) -> None:
         """Have the lines that are left written without the request's steps."""
         if self._left:
-            self._late_lines.add(Job(self._late_lines, self.write()))
+            self._late_lines.add(self.write())
 
 
 def note_acls(event: str, context: RequestContext, rules: Iterable[AccessRule]) -> Lines:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from benchmarks.bystander import ask
+from benchmarks.hostile_requests import Hostile
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
+from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 STOP_LIMIT_S = 30.0
+TOPICS = {f"topic-{number}" for number in range(600)}
 
 
 def create_topic(port: int, name: bytes) -> None:
@@ -103,3 +112,27 @@ def test_a_client_that_takes_nothing_does_not_hold_the_stop(tmp_path: Path) -> N
         started = time.monotonic()
         broker.terminate()
         assert time.monotonic() - started < STOP_LIMIT_S
+
+
+@pytest.mark.parametrize("wait_s", [0.05, 0.1, 0.2])
+def test_each_deletion_of_a_client_that_has_gone_has_its_audit_line(tmp_path: Path, wait_s: float) -> None:
+    """The broker stops while changes that the client began are not durable."""
+    creation = CreateTopicsRequest(
+        timeout_ms=60_000, topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in TOPICS]
+    )
+    deletion = DeleteTopicsRequest(timeout_ms=60_000, topics=[DeleteTopicState(name=name) for name in TOPICS])
+    broker = TidelogProcess(tmp_path).start()
+    ask(broker.port, Hostile("creation", 5, lambda: creation))
+    with raw_client.connect(broker.port) as connection:
+        connection.sendall(Hostile("deletion", 6, lambda: deletion).frame())
+        time.sleep(wait_s)
+    broker.terminate()
+    lines = [line for line in broker.log_path.read_text().splitlines() if '"topic deleted"' in line]
+    with broker:
+        deleted = sorted(TOPICS - topics_of(broker))
+    assert sorted(json.loads(line[line.index("{") :])["name"] for line in lines) == deleted
+
+
+def topics_of(broker: TidelogProcess) -> set[str]:
+    answer = ask(broker.port, Hostile("topics", 8, lambda: MetadataRequest(topics=None)))
+    return {topic.name or "" for topic in MetadataResponse.decode(memoryview(answer)[4:], 8).topics}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import struct
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -86,8 +85,7 @@ class MemberDispatcher(Dispatcher):
 
     def _note(self, context: RequestContext, frame: memoryview, response: bytes) -> None:
         """Write the audit lines of a request that was answered, in slices as long requests are."""
-        with suppress(KafkaError, CloseConnectionError):  # it was logged
-            self.runner.run(note_forwarded(context, frame, memoryview(response)))
+        self._broker.late_lines.begin(note_forwarded(context, frame, memoryview(response)))
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer a transactional produce request once the coordinators of its producers were asked."""

@@ -20,6 +20,7 @@ from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.publishers import subscribe_publishers
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.security.late_lines import LateLines
 from tidelog.broker.services import LateServices
 from tidelog.broker.startup import build_authorizer, build_controller
 from tidelog.log.config import LogConfig
@@ -119,7 +120,7 @@ class AdminBroker:
             configs=self.configs,
             services=LateServices(lambda: self.broker),
             imports=LateImports(run_now),
-            late_lines=StepRunner(lambda turn: None, self.time.monotonic_ms),
+            late_lines=LateLines(StepRunner(lambda turn: None, self.time.monotonic_ms)),
             fetch_sessions=nothing,
             producer_ids=nothing,
             node_id=self.config.node_id,

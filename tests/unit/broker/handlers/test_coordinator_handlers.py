@@ -21,6 +21,7 @@ from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unre
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
+from tidelog.broker.security.late_lines import LateLines
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -138,7 +139,7 @@ class World:
             producer_ids=SimpleNamespace(take=lambda: 5, when_available=lambda: completed(None)),
             imports=SimpleNamespace(is_loaded=lambda _name: True),
             services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
-            late_lines=StepRunner(lambda turn: None, lambda: 0.0),
+            late_lines=LateLines(StepRunner(lambda turn: None, lambda: 0.0)),
         )
 
     def coordinators(self) -> Any:

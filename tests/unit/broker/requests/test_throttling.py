@@ -47,6 +47,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.protocol.schema import encoder
 from tidelog.protocol.schema.source import has_field, place_of
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -74,7 +75,7 @@ class ThrottledWire(Wire):
         frames: list[bytes | Parts | None] = []
         if isinstance(answer, Pending):
             answer.on_answer(frames.append)
-            for _ in range(4):  # a sync and the making of logs, each done in a thread's turn
+            while self.data.loop.soon and not frames:
                 self.data.loop.run_soon()
             assert frames
         else:
@@ -336,6 +337,21 @@ def test_a_long_answer_has_its_throttle_time_written_in_place(
     response = wire.decoded(frame, MetadataResponse, version)
     assert response.throttle_time_ms == wire.muted_ms > 0
     assert len(response.topics) == 3000
+
+
+def test_a_long_answer_to_produce_tells_the_time_of_the_produce_quota(
+    wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From version 10 on tagged fields follow the time: it is in the response before that is encoded."""
+    monkeypatch.setattr(encoder, "PIECES_PER_PART", 64)
+    create_topic(wire.data, "wide", 100)
+    wire.set("producer_byte_rate", 1)
+    partitions = [PartitionProduceData(index=index, records=memoryview(batch(b"v"))) for index in range(100)]
+    topics = [TopicProduceData(name="wide", partition_data=partitions)]
+    frame = wire.frame(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), 10)
+    assert isinstance(frame, list)
+    response = wire.decoded(frame, ProduceResponse, 10)
+    assert response.throttle_time_ms == wire.muted_ms > 0
 
 
 def test_no_answer_is_left_as_it_is(wire: ThrottledWire) -> None:
