@@ -19,6 +19,8 @@ import pytest
 from tests.support.power.trace import Step
 from tests.support.power.trial import Recorded, record
 from tests.support.power.workloads import WORKLOADS, Workload
+from tidelog.log.files.checkpoints import PARTITION_METADATA_FILE, read_partition_metadata
+from tidelog.log.recovery.loader import LogLoader
 
 STATES = int(os.environ.get("TIDELOG_POWER_STATES", "30"))
 SEED = int(os.environ.get("TIDELOG_POWER_SEED", "1"))
@@ -105,6 +107,18 @@ def recorded_topics(scratch: Callable[[str], Path]) -> Recorded:
 )
 def test_a_missing_sync_would_be_found(recorded_topics: Recorded, forgets: Callable[[Step], bool]) -> None:
     assert recorded_topics.forgetting(forgets).first_failure(SEEN_WITHIN, SEED) is not None
+
+
+def test_topic_ids_that_are_lost_would_be_found(recorded_topics: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged ``partition.metadata`` is written again from the metadata, so that its missing sync loses nothing. A
+    log whose first sync has not come yet needs that, too: without it brokers do not start."""
+    unsynced = recorded_topics.forgetting(lambda step: step.path.endswith(PARTITION_METADATA_FILE))
+    assert unsynced.first_failure(SEEN_WITHIN, SEED) is None
+    read = lambda loader: read_partition_metadata(loader._file_system, loader._directory)  # noqa: E731
+    monkeypatch.setattr(LogLoader, "_read_topic_id", read)
+    failure = unsynced.first_failure(SEEN_WITHIN, SEED)
+    assert failure is not None
+    assert PARTITION_METADATA_FILE in failure
 
 
 def test_a_missing_sync_of_share_state_would_be_found(scratch: Callable[[str], Path]) -> None:
