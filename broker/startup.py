@@ -29,7 +29,6 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
@@ -179,7 +178,6 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     )  # fmt: skip
     authorizer = build_authorizer(config, controller, metadata, timers.monotonic_ms)
     begin_generation = (lambda: None) if authorizer is None else authorizer.begin_generation
-    line_steps = StepRunner(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms)
     broker = Broker(
         config=config, time=ground.time, loop=loop, executor=ground.executor, record_executor=ground.record_executor,
         timers=timers, purgatory=purgatory, metrics=Metrics(), clients=ConnectedClients(), controller=controller,
@@ -187,8 +185,8 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
         configs=ConfigManager(config, controller, metadata, topic_configs, topics, begin_generation),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
-        locks=ground.locks, services=services, imports=LateImports(run_in_thread),
-        late_lines=LateLines(line_steps), authorizer=authorizer, peers=peers,
+        locks=ground.locks, services=services, imports=LateImports(run_in_thread), authorizer=authorizer, peers=peers,
+        late_lines=LateLines(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms),
     )  # fmt: skip
     broker.topics.load()
     broker.configs.load()

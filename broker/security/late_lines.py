@@ -6,6 +6,7 @@ They are written in steps of their own, for there may be as many as a request ha
 from __future__ import annotations
 
 from asyncio import Event
+from collections.abc import Callable
 
 from tidelog.broker.loop.steps import Job, StepRunner, Steps
 
@@ -15,8 +16,9 @@ class LateLines:
 
     __slots__ = ("_left", "_runner", "_written")
 
-    def __init__(self, runner: StepRunner) -> None:
-        self._runner = runner
+    def __init__(self, call_soon: Callable[..., object], clock: Callable[[], float]) -> None:
+        """``clock`` is in milliseconds and monotonic."""
+        self._runner = StepRunner(call_soon, clock)
         self._left: set[Job] = set()
         self._written: Event | None = None
 

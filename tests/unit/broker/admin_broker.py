@@ -13,7 +13,6 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.controller.configs import ConfigManager, TopicConfigs
 from tidelog.broker.controller.topics import TopicListener, TopicManager
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.loop.threads import InThread, Threads, call_now, run_now
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
@@ -120,7 +119,7 @@ class AdminBroker:
             configs=self.configs,
             services=LateServices(lambda: self.broker),
             imports=LateImports(run_now),
-            late_lines=LateLines(StepRunner(lambda turn: None, self.time.monotonic_ms)),
+            late_lines=LateLines(lambda turn: None, self.time.monotonic_ms),
             fetch_sessions=nothing,
             producer_ids=nothing,
             node_id=self.config.node_id,

@@ -12,6 +12,7 @@ from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.handlers.config_change import begin_change
 from tidelog.broker.security.changes import Notes
+from tidelog.broker.security.late_lines import LateLines
 from tidelog.protocol.errors import PolicyViolationError
 from tidelog.protocol.messages.alter_configs import AlterableConfig, AlterConfigsResource
 
@@ -27,7 +28,7 @@ def lines(caplog: pytest.LogCaptureFixture, notes: Notes) -> list[dict[str, obje
 
 
 def test_a_change_is_done_and_noted_with_its_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    admin, notes, done = AdminBroker(tmp_path), Notes(), list[str]()
+    admin, notes, done = AdminBroker(tmp_path), Notes(LateLines(lambda turn: None, lambda: 0.0)), list[str]()
     change = begin_change(admin.broker, context_of(1), TOPIC, lambda: done.append("t"), notes)
     assert (change.done, done) == (True, ["t"])
     (line,) = lines(caplog, notes)
@@ -38,14 +39,14 @@ def test_what_is_only_validated_is_not_noted(tmp_path: Path, caplog: pytest.LogC
     admin, done = AdminBroker(tmp_path), list[str]()
     assert begin_change(admin.broker, context_of(1), TOPIC, lambda: done.append("t"), None).done
     assert done == ["t"]
-    assert lines(caplog, Notes()) == []
+    assert lines(caplog, Notes(LateLines(lambda turn: None, lambda: 0.0))) == []
 
 
 def test_what_is_refused_is_not_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> None:
         raise PolicyViolationError
 
-    admin, notes = AdminBroker(tmp_path), Notes()
+    admin, notes = AdminBroker(tmp_path), Notes(LateLines(lambda turn: None, lambda: 0.0))
     with pytest.raises(PolicyViolationError):
         begin_change(admin.broker, context_of(1), TOPIC, refuse, notes)
     assert lines(caplog, notes) == []

@@ -16,7 +16,6 @@ from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import completed
 from tidelog.broker.loop.lazy import Lazy
-from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.requests.context import RequestContext
@@ -139,7 +138,7 @@ class World:
             producer_ids=SimpleNamespace(take=lambda: 5, when_available=lambda: completed(None)),
             imports=SimpleNamespace(is_loaded=lambda _name: True),
             services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
-            late_lines=LateLines(StepRunner(lambda turn: None, lambda: 0.0)),
+            late_lines=LateLines(lambda turn: None, lambda: 0.0),
         )
 
     def coordinators(self) -> Any:

@@ -24,7 +24,7 @@ from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop import steps as loop_steps
 from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import SLICE_MS, StepRunner
+from tidelog.broker.loop.steps import SLICE_MS
 from tidelog.broker.security.changes import TOPICS_PER_LINE, Notes, note_configs, note_line, with_lines
 from tidelog.broker.security.late_lines import LateLines
 from tidelog.broker.security.token_requests import change_end
@@ -160,7 +160,7 @@ def test_the_end_of_a_token_has_its_line_if_its_client_goes_and_the_change_is_du
     controller = SimpleNamespace(when_synced=lambda: synced)
     listener = SimpleNamespace(listener_name="S", security_protocol="SASL_SSL")
     config = SimpleNamespace(listeners=[listener])
-    late_lines = LateLines(StepRunner(lambda turn: None, lambda: 0.0))
+    late_lines = LateLines(lambda turn: None, lambda: 0.0)
     broker = cast(Any, SimpleNamespace(config=config, services=services, controller=controller, late_lines=late_lines))
     new_end: Callable[..., int] = lambda *_: 4711  # noqa: E731
     steps = change_end(broker, context_of(1, listener_name="S"), "token renewed", new_end)
@@ -177,7 +177,7 @@ def test_lines_of_a_client_that_goes_are_written_in_steps(caplog: pytest.LogCapt
     """50,000 lines at once would hold the loop for a second."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     loop = ManualLoop()
-    with Notes(LateLines(StepRunner(loop.call_soon, count(0, SLICE_MS).__next__))) as notes:
+    with Notes(LateLines(loop.call_soon, count(0, SLICE_MS).__next__)) as notes:
         for number in range(4):
             change: Deferred[None] = Deferred()
             change.complete(None) if number % 2 else change.fail(KafkaStorageError())

@@ -7,7 +7,7 @@ from itertools import count
 
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import SLICE_MS, StepRunner, Steps
+from tidelog.broker.loop.steps import SLICE_MS, Steps
 from tidelog.broker.security.late_lines import LateLines
 
 
@@ -21,7 +21,7 @@ def lines(written: list[int], change: Deferred[None] | None = None) -> Steps[Non
 
 def test_lines_are_written_in_slices_of_later_turns_or_begun_at_once() -> None:
     loop, written = ManualLoop(), list[int]()
-    late = LateLines(StepRunner(loop.call_soon, count(0, SLICE_MS).__next__))
+    late = LateLines(loop.call_soon, count(0, SLICE_MS).__next__)
     late.add(lines(written))
     assert written == []
     late.begin(lines(written))
@@ -34,7 +34,7 @@ def test_lines_are_written_in_slices_of_later_turns_or_begun_at_once() -> None:
 def test_who_stops_waits_for_the_changes_that_lines_wait_for() -> None:
     async def stop() -> list[int]:
         loop, written = asyncio.get_running_loop(), list[int]()
-        late = LateLines(StepRunner(loop.call_soon, count(0, SLICE_MS).__next__))
+        late = LateLines(loop.call_soon, count(0, SLICE_MS).__next__)
         await late.wait_until_written()
         change: Deferred[None] = Deferred()
         late.begin(lines(written, change))
@@ -48,7 +48,7 @@ def test_who_stops_waits_for_the_changes_that_lines_wait_for() -> None:
 
 def test_at_the_end_all_lines_are_written_that_wait_for_no_change() -> None:
     written: list[int] = []
-    late = LateLines(StepRunner(lambda turn: None, count(0, SLICE_MS).__next__))
+    late = LateLines(lambda turn: None, count(0, SLICE_MS).__next__)
     late.add(lines(written, Deferred()))
     late.add(lines(written))
     late.finish()
