@@ -26,6 +26,7 @@ from tests.support.apache_kafka import ApacheKafka, dump_log_segments, run_tool
 from tests.support.broker import TidelogProcess
 from tests.support.logs import read_bytes
 from tests.support.samples import GROUP, OPEN_TRANSACTION, Picture, Samples, picture, wait_until_cleaned
+from tests.support.sparse_copy import copy_tree
 from tests.support.zookeeper_kafka import ZooKeeperKafka
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
@@ -126,7 +127,7 @@ def kafka_4(
         assert not (directory / "unused").exists()
         kafka.kill()
         samples.close()
-        shutil.copytree(kafka.data_directory, directory / "killed")
+        copy_tree(kafka.data_directory, directory / "killed")
         put_into_kafka(ours, kafka.data_directory, our_samples.topics)
         kafka.start()
         served_by_kafka = picture(kafka.bootstrap, our_samples.topics)
@@ -149,7 +150,7 @@ def put_into_kafka(ours: Path, data: Path, topics: Mapping[str, int]) -> None:
         topic_id = read_partition_metadata(FILE_SYSTEM, str(data / str(place)))
         assert topic_id is not None
         shutil.rmtree(data / str(place))
-        shutil.copytree(ours / str(place), data / str(place))
+        copy_tree(ours / str(place), data / str(place))
         write_partition_metadata(FILE_SYSTEM, str(data / str(place)), topic_id)
         if place in our_starts:
             starts[place] = our_starts[place]
@@ -168,7 +169,7 @@ def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
         served = picture(kafka.bootstrap, samples.topics)
         kafka.kill()
         samples.close()
-        shutil.copytree(kafka.data_directory, directory / "killed")
+        copy_tree(kafka.data_directory, directory / "killed")
         kafka.start()
         kafka.terminate()
     finally:
@@ -207,7 +208,7 @@ def test_the_samples_hold_what_they_should(source: Source) -> None:
 
 def test_loader_opens_partition_directories(source: Source, tmp_path: Path) -> None:
     """Every partition through the loader itself, clean or recovering, record for record."""
-    shutil.copytree(source.directory, tmp_path / "data")
+    copy_tree(source.directory, tmp_path / "data")
     clean = (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     points = read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / RECOVERY_POINT_FILE))
     starts = read_offset_checkpoint(FILE_SYSTEM, str(tmp_path / "data" / LOG_START_OFFSET_FILE))
@@ -356,7 +357,7 @@ def test_a_running_kafka_is_left_alone(kafka_4: tuple[dict[str, Source], Written
 def test_linked_files_leave_the_source_whole(kafka_4: tuple[dict[str, Source], Written], tmp_path: Path) -> None:
     """The broker appends after --link, and not one byte of the source changes."""
     source = tmp_path / "source"
-    shutil.copytree(kafka_4[0]["stopped"].directory, source)
+    copy_tree(kafka_4[0]["stopped"].directory, source)
     before = contents(source)
     done = adopt(source, "--data-dir", tmp_path / "data", "--link")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,38 @@
+"""Copies of directories whose files have holes: Kafka reserves 10 MB for each index, and has written some bytes of it.
+
+`shutil.copytree` writes the holes as zeros: 600 MB for thirty partitions of a killed broker, which took two seconds and
+kept the disk busy for longer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import BinaryIO
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory; holes of its files stay holes."""
+    shutil.copytree(source, target, copy_function=copy_file)
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file with its times and mode; its holes stay holes."""
+    with open(source, "rb") as read, open(target, "wb") as write:
+        write.truncate(os.fstat(read.fileno()).st_size)
+        _copy_data(read, write)
+    shutil.copystat(source, target)
+
+
+def _copy_data(read: BinaryIO, write: BinaryIO) -> None:
+    end, size = 0, os.fstat(read.fileno()).st_size
+    while end < size:
+        try:
+            begin = os.lseek(read.fileno(), end, os.SEEK_DATA)
+        except OSError:  # what is left is a hole
+            return
+        end = os.lseek(read.fileno(), begin, os.SEEK_HOLE)
+        read.seek(begin)
+        write.seek(begin)
+        write.write(read.read(end - begin))
