@@ -274,6 +274,8 @@ def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 1, "batch.size": BATCH_BYTES, **QUICK}
     )
     value, rate, times = os.urandom(RECORD_BYTES), megabytes_per_s * 1000, []
+    producer.produce("steady", value)
+    producer.flush(WAIT_S)  # the client is connected: the rate is a steady one from its first record on
     sent, begin = 0, time.monotonic()
 
     def note(number: int, error: object, _message: object) -> None:
