@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ pytest.importorskip("deltalake")
 import confluent_kafka
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import SubTreeFileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import SQLAlchemyError
@@ -126,6 +128,7 @@ class Following:
 
     def __init__(self, command: list[str]) -> None:
         self.commits = self.failures = 0
+        self.lines: deque[str] = deque(maxlen=3)
         self._command = command
         self.start()
 
@@ -139,6 +142,7 @@ class Following:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
+                self.lines.append(line)
                 self.failures += "it is tried again" in line
                 self.commits += line.startswith("version ")
 
@@ -218,7 +222,16 @@ class Progress:
         if steps != before:
             self._last[name] = steps, time.monotonic()
         else:
-            assert time.monotonic() - since < LIMIT_S, f"no {what}: the {name} has done nothing since its step {steps}"
+            assert time.monotonic() - since < LIMIT_S, (
+                f"no {what}: the {name} has done nothing for long: {self._told()}"
+            )
+
+    def _told(self) -> str:
+        follower, reader = self._follower, self._reader
+        return (
+            f"{follower.commits} commits, {follower.failures} failures; {reader.looks} looks, {reader.failures} "
+            f"failures, {len(reader.rows)} rows; last lines of the export: {follower.lines}"
+        )
 
 
 class Scene:
@@ -282,8 +295,13 @@ def iceberg(work: Path, server: MotoServer) -> Iterator[tuple[list[str], Callabl
 @contextmanager
 def delta(work: Path, server: MotoServer) -> Iterator[tuple[list[str], Callable[[], pa.Table]]]:
     """The arguments that name a table, and a look at it."""
-    address = server.store().address(f"{work.name}/events")
-    yield ["--format", "delta", address], lambda: DeltaAddress.of(address).open().to_pyarrow_table()
+    store, place = server.store(), f"{work.name}/events"
+    address, files = store.address(place), SubTreeFileSystem(f"{BUCKET}/{place}", store.client())
+    # Files are read by pyarrow: deltalake keeps the interpreter's lock while it waits, and all threads here with it.
+    yield (
+        ["--format", "delta", address],
+        lambda: DeltaAddress.of(address).open().to_pyarrow_table(filesystem=files),
+    )
 
 
 @pytest.mark.parametrize("table", [iceberg, delta])
