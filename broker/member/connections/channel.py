@@ -18,6 +18,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.broker.cluster.quorum import Address
+from tidelog.broker.member.connections.frame_link import FrameLink
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -28,7 +29,6 @@ from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 from tidelog.protocol.schema.fields import Message
 
 CLIENT_ID = b"tidelog-member"
-MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 API_VERSIONS_VERSION = 4
 NEWEST = 2**15 - 1
 SASL_HANDSHAKE_VERSION = 1
@@ -38,7 +38,7 @@ SESSION_SHARE = 0.9
 
 Response = TypeVar("Response", bound=Message)
 Result = TypeVar("Result")
-_LENGTH = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
 
 
 class ChannelError(Exception):
@@ -46,8 +46,7 @@ class ChannelError(Exception):
 
 
 class _Connection(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    link: FrameLink
     served: dict[int, tuple[int, int]]
 
 
@@ -68,7 +67,7 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
-            self._connection.writer.close()
+            self._connection.link.close()
         self._connection = self._address = None
 
     async def ask(
@@ -96,7 +95,7 @@ class Channel:
         self._asked = address
         try:
             yield
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, InvalidRequestError) as error:
+        except (OSError, TimeoutError, InvalidRequestError) as error:
             self.close()
             raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
         except (ChannelError, asyncio.CancelledError):
@@ -116,8 +115,7 @@ class Channel:
         if self._connection is not None and self._address == address and now_s < self._expires_s:
             return self._connection
         self.close()
-        reader, writer = await self._security.connect(address)
-        connection = _Connection(reader, writer, {})
+        connection = _Connection(await self._security.connect(address), {})
         self._connection, self._address = connection, address
         request = ApiVersionsRequest(client_software_name="tidelog", client_software_version="1")
         answer = await self._exchange(connection, request, ApiVersionsResponse, API_VERSIONS_VERSION)
@@ -172,14 +170,8 @@ class Channel:
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
         body = request.encode(version)
-        connection.writer.write(_LENGTH.pack(len(header) + len(body)) + header + body)
-        with contextlib.suppress(ConnectionError):  # reading tells it, too
-            await connection.writer.drain()
-        (size,) = _LENGTH.unpack(await connection.reader.readexactly(_LENGTH.size))
-        if not _LENGTH.size <= size <= MAX_RESPONSE_BYTES:
-            raise ChannelError(f"a frame of {size} bytes: this is no Kafka node")
-        frame = memoryview(await connection.reader.readexactly(size))
-        (correlation_id,) = _LENGTH.unpack_from(frame)
+        frame = memoryview(await connection.link.exchange(header + body))
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if correlation_id != self._correlation_id:
             raise ChannelError(f"request {correlation_id} was answered instead of {self._correlation_id}")
         return response_type.decode(frame[5 if response_header_version(api_key, version) else 4 :], version)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, SERVED_PROTOCOLS, BrokerConfig, invalid
 from tidelog.broker.config.keys.security import listener_values, mechanism_values
+from tidelog.broker.member.connections.frame_link import FrameLink
 from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
 from tidelog.broker.security.sasl.jaas import JAAS_KEY, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from tidelog.protocol.config_def import ConfigError
@@ -46,15 +47,16 @@ class PeerSecurity:
         self._tls = tls
         self._values = values
 
-    async def connect(self, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(self, address: Address) -> FrameLink:
         """Open a connection, after the handshake of TLS. Raises OSError, which an untrusted certificate is, too."""
-        if self._tls is None:
-            return await asyncio.open_connection(address.host, address.port)
         loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return (await loop.create_connection(FrameLink, address.host, address.port))[1]
         context = await loop.run_in_executor(None, self._tls.context, self._values())
-        return await asyncio.open_connection(
-            address.host, address.port, ssl=context, server_hostname=address.host if context.check_hostname else ""
-        )
+        name = address.host if context.check_hostname else ""
+        return (await loop.create_connection(FrameLink, address.host, address.port, ssl=context, server_hostname=name))[
+            1
+        ]
 
 
 def controller_security(config: BrokerConfig) -> PeerSecurity:

@@ -1,0 +1,109 @@
+"""The frames of one connection to another node: a request's bytes go out, its answer's come back in one buffer.
+
+    idle --exchange--> length --4 bytes--> frame --the rest--> idle
+
+An answer is received into the buffer that its records are taken from: a follower that catches up gets gigabytes this
+way, and each copy of them cost it a tenth of its rate. The buffer is as long as what has come, twice at most: a length
+alone makes no node reserve 128 MB. What comes unasked, or is too long, closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import cast
+
+MAX_RESPONSE_BYTES = 128 * 1024 * 1024
+FIRST_BYTES = 1024 * 1024
+"""What is reserved at first for a long answer."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameLink(asyncio.BufferedProtocol):
+    """One connection, one request at a time. Loop thread only."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[bytearray] | None = None
+        self._failure: Exception | None = None
+        self._length = bytearray(_LENGTH.size)
+        self._frame: bytearray | None = None
+        """The buffer of the answer, once its length is known."""
+        self._size = 0
+        """Bytes that the answer, or its length, will have."""
+        self._received = 0
+        self._expect_length()
+
+    async def exchange(self, request: bytes) -> bytearray:
+        """Send a frame, and return the next one that comes, without its length. Raises OSError.
+
+        Cancelled, it closes the connection: what comes then would be taken for another request's answer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        assert self._transport is not None
+        assert self._answer is None
+        self._answer = asyncio.get_running_loop().create_future()
+        try:
+            self._transport.write(_LENGTH.pack(len(request)) + request)
+            return await self._answer
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._answer = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is waited for, and what is asked after."""
+        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the connection was closed"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        if self._frame is None:
+            return memoryview(self._length)[self._received :]
+        if self._received == len(self._frame):
+            self._frame += bytes(min(self._received, self._size - self._received))
+        return memoryview(self._frame)[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Count what has come, and settle the request when it is all of its answer."""
+        self._received += nbytes
+        if self._answer is None or self._answer.done():
+            self._refuse("bytes came that were not asked for")
+        elif self._received == self._size:
+            if self._frame is None:
+                self._expect_frame(_LENGTH.unpack(self._length)[0])
+            else:
+                self._answer.set_result(self._frame)
+                self._expect_length()
+
+    def _expect_length(self) -> None:
+        self._frame, self._size, self._received = None, _LENGTH.size, 0
+
+    def _expect_frame(self, size: int) -> None:
+        if not _LENGTH.size <= size <= MAX_RESPONSE_BYTES:
+            self._refuse(f"a frame of {size} bytes: this is no Kafka node")
+            return
+        self._frame, self._size, self._received = bytearray(min(size, FIRST_BYTES)), size, 0
+
+    def _refuse(self, reason: str) -> None:
+        """Close the connection for what the node sent."""
+        self._fail(ConnectionAbortedError(reason))
+        self._received = 0  # room for what the transport may still have
+        self.close()
+
+    def _fail(self, failure: OSError) -> None:
+        if self._failure is None:
+            self._failure = failure
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(self._failure)
