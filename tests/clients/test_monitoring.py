@@ -154,7 +154,7 @@ def queries() -> list[str]:
 
 
 def test_grafanas_own_types_know_every_field_of_the_dashboard() -> None:
-    """The SDK of Grafana reads it and writes it again with all that was there; its types come from Grafana's schemas."""
+    """The SDK of Grafana reads it and writes it again with all that was there; its types are of Grafana's schemas."""
     sdk = "grafana_foundation_sdk"
     dashboards = pytest.importorskip(f"{sdk}.models.dashboard", reason=f"pip install {sdk}")
     importlib.import_module(f"{sdk}.cog.plugins").register_default_plugins()

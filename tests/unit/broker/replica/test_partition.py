@@ -155,7 +155,6 @@ THROUGH = {
     "broker/find/indexing.py": "the index thread works on the files of a replica, whoever leads",
     "broker/find/finding.py": "look-ups read index files and log in worker threads",
     "broker/find/virtual_topics.py": "the same look-ups, for the fetches of a virtual topic",
-    "broker/member/replication.py": "a follower's log takes what its leader has, in worker threads",
     "broker/cleaning.py": "compaction runs per replica, in cleaner threads, whoever leads",
 }
 LOG_OF_A_PARTITION = {"local_log", "get_log", "get_or_create_log", "open_logs"}
