@@ -50,11 +50,11 @@ class Snapshot:
         """
         archive = os.open(self._archive, os.O_RDONLY)
         try:
+            remove_laid(directories)
             for tree, directory in zip(self._trees, directories, strict=True):
                 write_differences(archive, tree, directory, os.path.join(directory, COMING))
         except OSError:
-            for directory in directories:
-                shutil.rmtree(os.path.join(directory, COMING), ignore_errors=True)
+            remove_laid(directories)
             raise
         finally:
             os.close(archive)
@@ -99,6 +99,12 @@ def keep_file(path: str, target: int) -> Kept:
         return kept
     finally:
         os.close(source)
+
+
+def remove_laid(directories: Sequence[str]) -> None:
+    """Remove what was laid beside: by a restore that failed, or by a process that was killed in one."""
+    for directory in directories:
+        shutil.rmtree(os.path.join(directory, COMING), ignore_errors=True)
 
 
 def write_differences(archive: int, tree: Tree, live: str, coming: str) -> None:

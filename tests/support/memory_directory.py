@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 MEMORY = "/dev/shm"
+ROOM = 1 << 30
+"""Free bytes that there must be: a container of Docker has 64 MB there unless it is told otherwise."""
 IN_MEMORY = (
     "tests/faults/test_adoption_crashes.py",
     "tests/faults/test_adoption_irregular_files.py",
@@ -57,4 +59,12 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def is_in_memory(nodeid: str) -> bool:
     """Return whether the directories of a test lie in memory, where there is such a file system."""
-    return nodeid.startswith(IN_MEMORY) and not nodeid.startswith(ON_DISK) and os.access(MEMORY, os.W_OK)
+    return nodeid.startswith(IN_MEMORY) and not nodeid.startswith(ON_DISK) and has_room()
+
+
+def has_room() -> bool:
+    """Return whether there is a file system in memory with room for the tests of some workers."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    found = os.statvfs(MEMORY)
+    return found.f_bavail * found.f_frsize >= ROOM

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from errno import ENXIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,7 +31,9 @@ def _copy_data(read: BinaryIO, write: BinaryIO) -> None:
     while end < size:
         try:
             begin = os.lseek(read.fileno(), end, os.SEEK_DATA)
-        except OSError:  # what is left is a hole
+        except OSError as error:
+            if error.errno != ENXIO:  # that says that what is left is a hole
+                raise
             return
         end = os.lseek(read.fileno(), begin, os.SEEK_HOLE)
         read.seek(begin)

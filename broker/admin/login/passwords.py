@@ -3,9 +3,8 @@
 SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
 proof is remembered for a minute after its last use and for its address, by a keyed digest, and holds while the
 credential is the same object: what is not proved yet has to wait for its turn, or guesses beside one another would wait
-for nothing. An
-unknown user takes as long as a known one: a key is derived for each mechanism, of a user with fewer too. Loop thread
-only.
+for nothing. An unknown user takes as long as a known one: a key is derived for each mechanism, of a user with fewer
+too. Loop thread only.
 """
 
 from __future__ import annotations

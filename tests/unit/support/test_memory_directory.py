@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support import memory_directory
-from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, is_in_memory
+from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, has_room, is_in_memory
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.skipif(not os.access(MEMORY, os.W_OK), reason="no file system in memory")
+@pytest.mark.skipif(not has_room(), reason="no file system in memory, or a small one")
 def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> None:
     assert is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
     assert not is_in_memory("tests/unit/log/system/test_files.py::test_a")
@@ -22,6 +23,12 @@ def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> Non
 
 def test_all_lie_on_the_disk_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_directory, "MEMORY", "/nowhere")
+    assert not is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
+
+
+def test_all_lie_on_the_disk_where_memory_has_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container of Docker, whose /dev/shm has 64 MB."""
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=16_384, f_frsize=4096))
     assert not is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
 
 

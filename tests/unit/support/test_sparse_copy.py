@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from errno import EIO
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,14 @@ def test_empty_and_whole_files_are_copied(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "target").iterdir()} == {
         path.name: path.read_bytes() for path in source.iterdir()
     }
+
+
+def test_a_file_that_cannot_be_read_is_not_copied_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(EIO, "broken")
+
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(b"data")
+    monkeypatch.setattr(os, "lseek", fail)
+    with pytest.raises(OSError, match="broken"):
+        copy_tree(tmp_path / "source", tmp_path / "target")

@@ -101,3 +101,14 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert copied == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "one", "two"]
     assert [read(Path(directory)) for directory in directories] == [after, after]
+
+
+def test_what_a_killed_process_laid_beside_is_no_part_of_a_restore(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    before: Content = {"orders-0": {"0.log": b"records"}}
+    write(data, before)
+    snapshot = keep([str(data)], str(tmp_path / "0"), 0)
+    write(data, {"orders-0": {"1.log": b"later"}, COMING: {"orders-0": {"0.log": b"others", "9.log": b"others"}}})
+    snapshot.lay_beside([str(data)])
+    snapshot.take([str(data)])
+    assert read(data) == before
