@@ -27,7 +27,7 @@ def test_all_lie_on_the_disk_where_there_is_no_memory(monkeypatch: pytest.Monkey
 
 
 def test_all_lie_on_the_disk_where_memory_has_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container of Docker, whose /dev/shm has 64 MB."""
+    """A container of Docker has 64 MB in /dev/shm."""
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=16_384, f_frsize=4096))
     assert not is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
 
