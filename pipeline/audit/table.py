@@ -23,7 +23,7 @@ from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
 from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError
 from tidelog.pipeline.files.delta_address import DeltaAddress
-from tidelog.pipeline.options.columns import CALENDAR_END, Columns
+from tidelog.pipeline.options.columns import Columns, within_calendar
 from tidelog.pipeline.plan.plan import SegmentSlice
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
     """A snapshot of an Iceberg table: where its metadata file lies, the snapshot's id, pyiceberg's properties of the
-    table's file system, and whether it is partitioned by time: what lies after the calendar is a dead letter then."""
+    table's file system, and whether it is partitioned by time: times outside of the calendar are dead letters then."""
 
     metadata: str
     snapshot: int
@@ -153,15 +153,7 @@ def log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
     by_time = isinstance(plan.rows, IcebergRows) and plan.rows.by_time
     for piece in plan.slices:
         for batch in read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False)):
-            yield _within_calendar(batch) if by_time else batch
-
-
-def _within_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    fits: Any = pc.less(batch.column("timestamp").cast(pa.int64()), CALENDAR_END)
-    return batch.filter(fits)
+            yield batch.filter(within_calendar(batch)) if by_time else batch
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Of a damaged batch so many bytes are kept.
 KEPT_BYTES = 16 * 1024 * 1024
-#: The latest time whose microseconds fit 64 bits.
-MAX_MILLISECONDS = (2**63 - 1) // 1000
+#: The first and the last time whose microseconds fit 64 bits.
+MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 
 
 class Damage(NamedTuple):
@@ -151,21 +151,29 @@ def _around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
 
     Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
     """
+    assert reading.problem is not None
+    found = _without_strange_times(reading, keep, shown=True) or _without_strange_times(reading, keep, shown=False)
+    if not found:
+        raise reading.problem
+    return [one for one in found if one.start_offset < one.end_offset]
+
+
+def _without_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
+    """Keep the batches of such records and return what lies between them; nothing where there is none. ``shown``: look
+    only into batches whose header shows one, which has the latest of its times and not the earliest."""
     piece, start = reading.piece, reading.next_offset
     pieces = []
     with OpenSegment(piece.path) as file:
         for header, batch in iter_batches(file, piece.start_position, min(piece.end_position, file.size)):
-            if header.last_offset < start or header.is_control or not header.max_timestamp > MAX_MILLISECONDS:
+            if header.last_offset < start or header.is_control or (shown and header.max_timestamp <= MAX_MILLISECONDS):
                 continue
             entry = next(iter_entries(batch))
             for record in entry.records():
-                if record.timestamp > MAX_MILLISECONDS and start <= record.offset < piece.end_offset:
+                fits = MIN_MILLISECONDS <= record.timestamp <= MAX_MILLISECONDS
+                if not fits and start <= record.offset < piece.end_offset:
                     reason = f"timestamp {record.timestamp} ms does not fit microseconds in 64 bits"
                     data = bytes(batch[:KEPT_BYTES])
                     keep(Damage(piece, record.offset, header.position, header.size, reason, data))
                     pieces.append(replace(piece, start_offset=start, end_offset=record.offset))
                     start = record.offset + 1
-    if not pieces:
-        assert reading.problem is not None
-        raise reading.problem
-    return [one for one in (*pieces, replace(piece, start_offset=start)) if one.start_offset < one.end_offset]
+    return [*pieces, replace(piece, start_offset=start)] if pieces else []

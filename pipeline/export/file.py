@@ -23,10 +23,11 @@ from tidelog.pipeline.export.latest import latest_rows
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
 from tidelog.pipeline.export.parquet import RowWriter
 from tidelog.pipeline.export.store import LOCAL, TableStore
-from tidelog.pipeline.options.columns import CALENDAR_END, Columns
+from tidelog.pipeline.options.columns import Columns, within_calendar
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.pipeline.plan.rows import LostRange
 from tidelog.pipeline.values.columns import ValueColumns
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,6 +128,18 @@ class DeadLetters:
             data = row.pop("value") or b""
             self.rows.append({**row, "file": "", "position": -1, "size": len(data), "reason": reason, "bytes": data})
 
+    def add_records(self, batch: pa.RecordBatch, reason: str) -> None:
+        """Keep whole records, each as a batch of its own: they are no rows. ``reason`` has a place for the time."""
+        import pyarrow as pa
+
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for row, time in zip(batch.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
+            headers = [(header["key"], header["value"]) for header in row.get("headers") or ()]
+            data = bytes(build_batch([Record(row["offset"], time // 1000, row["key"], row["value"], headers)]))
+            place = {name: row[name] for name in ("topic", "partition", "offset")}
+            told = {"size": len(data), "reason": reason.format(time // 1000), "bytes": data}
+            self.rows.append({**place, "file": "", "position": -1, **told})
+
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...], suffix: str = "") -> str:
     """Make the name ``<topic>-<topic id>-<partition>-<start>[-<end>]<suffix>.parquet``, offsets in 20 digits."""
@@ -139,16 +152,15 @@ def write_file(plan: FilePlan) -> FileResult:
     letters = DeadLetters()
     lost: list[LostRange] = []
     batches, seen = _batches(plan, letters, lost), -1
+    if plan.split_by:  # first of all: what is no row supersedes none
+        batches = _within_calendar(batches, letters)
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)
         batches, seen = iter(rows.batches()), rows.largest_timestamp
     if plan.values is not None:
         batches = _with_values(plan.values, batches, letters)
     own = replace(plan, suffix=plan.suffix + plan.store.attempt_suffix())
-    if plan.split_by:
-        files, largest = _write_split(own, _within_calendar(batches, letters))
-    else:
-        files, largest = _write_whole(own, batches)
+    files, largest = _write_split(own, batches) if plan.split_by else _write_whole(own, batches)
     dead = None
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
@@ -187,15 +199,13 @@ def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
 
 def _within_calendar(batches: Iterator[pa.RecordBatch], letters: DeadLetters) -> Iterator[pa.RecordBatch]:
     """Yield the rows that some hour or day can hold; the others become dead letters."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     for batch in batches:
-        fits: Any = pc.less(batch.column("timestamp").cast(pa.int64()), CALENDAR_END)
-        late = batch.filter(pc.invert(fits))
-        times = late.column("timestamp").cast(pa.int64()).to_pylist()
-        letters.add_rows(late, [f"timestamp {time // 1000} ms lies after the year 9999" for time in times])
-        yield batch.filter(fits) if late.num_rows else batch
+        fits = within_calendar(batch)
+        strange: Any = batch.filter(pc.invert(fits))
+        letters.add_records(strange, "timestamp {} ms lies outside of the years 1 to 9999")
+        yield batch.filter(fits) if strange.num_rows else batch
 
 
 def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tuple[TableFile, ...], int]:

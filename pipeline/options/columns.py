@@ -16,8 +16,9 @@ from typing import Any
 from tidelog.pipeline.errors import OptionError
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-#: The end of the year 9999 in microseconds: tables that are partitioned by time have no later hour or day.
-CALENDAR_END = 253_402_300_800_000_000
+#: The begin of the year 1 and the end of the year 9999 in microseconds: tables that are partitioned by time have no
+#: hour or day outside.
+CALENDAR_START, CALENDAR_END = -62_135_596_800_000_000, 253_402_300_800_000_000
 #: Column -> its type in Spark's DDL.
 SPARK_TYPES = {
     "key": "binary",
@@ -29,6 +30,15 @@ SPARK_TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
+
+
+def within_calendar(batch: Any) -> Any:
+    """Compute which rows of an Arrow batch have a time of the calendar: an array of booleans."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    times = batch.column("timestamp").cast(pa.int64())
+    return pc.and_(pc.greater_equal(times, CALENDAR_START), pc.less(times, CALENDAR_END))
 
 
 @dataclass(frozen=True, slots=True)

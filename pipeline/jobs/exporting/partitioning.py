@@ -54,7 +54,7 @@ def settle_spec(table: Table, wanted: Sequence[str]) -> str:
 
 
 def is_by_time(table: Table) -> bool:
-    """Return whether the table's partitions are hours or days: those of the calendar, which ends with the year 9999."""
+    """Return whether the table's partitions are hours or days: those of the calendar, years 1 to 9999."""
     return any("(timestamp)" in field for field in _fields_of(table))
 
 

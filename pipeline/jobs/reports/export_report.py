@@ -19,7 +19,7 @@ def report(result: ExportResult, table: str) -> list[str]:
     else:
         lines = [f"{table} version {result.manifest.version}: nothing new"]
     if result.dead_letters:
-        lines.append(f"dead letters: {result.dead_letters} damaged batches; see the dead-letter table")
+        lines.append(f"dead letters: {result.dead_letters}; see the dead-letter table")
     for topic, partitions in sorted(result.complete_through().items()):
         for partition, (timestamp, offset) in sorted(partitions.items()):
             through = f"complete through offset {offset - 1}{_at(timestamp)}" if offset else "has no records yet"

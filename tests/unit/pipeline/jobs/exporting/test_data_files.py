@@ -10,25 +10,35 @@ import pytest
 
 from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, write
+from tidelog.log.follower.append import append_as_follower
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.iceberg import DEAD_LETTER_SUFFIX, IcebergTarget
-from tidelog.protocol.record.record_batch import Record
+from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
 
+YEAR_1 = -62_135_596_800_000
+"""The first millisecond of the calendar."""
 YEAR_9999 = 253_402_300_799_999
 """The last millisecond of the calendar."""
 AFTER = (YEAR_9999 + 1, NOW_MS * 1000, 2**31 * 3_600_000, 9_223_372_036_854_775)
 """Microseconds taken for milliseconds, hours that are no int, and the last time that a column holds."""
-WITHIN = (-1, 0, NOW_MS, YEAR_9999)
-ANY = {"message_timestamp_after_max_ms": str(2**63 - 1), "message_timestamp_before_max_ms": str(2**63 - 1)}
-"""Brokers before Kafka 4 take any time unless they are told not to."""
+BEFORE = (YEAR_1 - 1, -9_223_372_036_854_775)
+WITHIN = (YEAR_1, -1, 0, NOW_MS, YEAR_9999)
+HEADERS = [("source", b"web"), ("empty", None)]
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDirectory:
-    found = DataDirectory(tmp_path / "data", **ANY)
-    for number, time in enumerate((*WITHIN, *AFTER)):
-        write(found.log("t"), [Record(0, time, b"key-%d" % number, b"value")])
+    found = DataDirectory(tmp_path / "data")
+    for number, time in enumerate((*WITHIN, *BEFORE, *AFTER)):
+        write_any(found, Record(number, time, b"key-%d" % number, b"value", HEADERS))
     return found
+
+
+def write_any(data: DataDirectory, record: Record) -> None:
+    """Write as a follower of a broker before Kafka 4, which takes any time unless it is told not to."""
+    log = data.log("t")
+    append_as_follower(log, memoryview(build_batch([record])), 0)
+    log.update_high_watermark(log.log_end_offset)
 
 
 @pytest.fixture(autouse=True)
@@ -48,29 +58,47 @@ def test_records_of_any_time(data: DataDirectory, tmp_path: Path, mode: str, fie
     """No table loses them: those that no hour or day of the calendar holds become dead letters."""
     target = target_below(tmp_path, fields)
     by_time = "timestamp" in "".join(fields)
-    expected = sorted(WITHIN if by_time else (*WITHIN, *AFTER))
+    strange = (*BEFORE, *AFTER)
+    expected = sorted(WITHIN if by_time else (*WITHIN, *strange))
     for turn in range(2):
         result = run(data, target, mode=mode)
-        assert result.dead_letters == (len(AFTER) if by_time and turn == 0 else 0)
+        assert result.dead_letters == (len(strange) if by_time and turn == 0 else 0)
         assert times(target) == expected
         assert times(target, "timestamp >= '2020-01-01T00:00:00+00:00'") == [
             time for time in expected if time >= NOW_MS
         ]
-        assert times(target, "timestamp < '2020-01-01T00:00:00+00:00'") == [-1, 0]
+        assert times(target, "timestamp < '2020-01-01T00:00:00+00:00'") == [time for time in expected if time <= 0]
         assert not audit(None, AuditRequest(data.source(), NAME, iceberg=target)).is_wrong
         write(data.log("t"), [Record(0, NOW_MS + 1, b"later", b"value")])
         expected = sorted((*expected, NOW_MS + 1))
     if by_time:
         letters = table_of(target, NAME + DEAD_LETTER_SUFFIX).scan().to_arrow().to_pylist()
-        reasons = {row["offset"]: row["reason"] for row in letters}
-        assert reasons == {
-            len(WITHIN) + n: f"timestamp {time} ms lies after the year 9999" for n, time in enumerate(AFTER)
+        assert {row["offset"]: row["reason"] for row in letters} == {
+            len(WITHIN) + n: f"timestamp {time} ms lies outside of the years 1 to 9999"
+            for n, time in enumerate(strange)
         }
+        for row in letters:
+            (record,) = next(iter_batches(row["bytes"])).records()
+            time, key = strange[row["offset"] - len(WITHIN)], b"key-%d" % row["offset"]
+            assert record == Record(row["offset"], time, key, b"value", tuple(HEADERS))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_dead_letter_replaces_no_key(data: DataDirectory, tmp_path: Path, runs: int) -> None:
+    """The table is the same however the log is cut into runs, and the audit agrees."""
+    target = target_below(tmp_path, ("day(timestamp)",))
+    if runs == 2:
+        run(data, target, mode="upsert")
+    for key in (b"key-0", b"key-3"):
+        write_any(data, Record(data.log("t").log_end_offset, AFTER[0], key, b"late"))
+    run(data, target, mode="upsert")
+    assert times(target) == sorted(WITHIN)
+    assert not audit(None, AuditRequest(data.source(), NAME, iceberg=target)).is_wrong
 
 
 def test_a_time_that_no_column_holds_is_not_compared(data: DataDirectory, tmp_path: Path) -> None:
     """The audit says that it does not compare the range, and compares the others."""
-    write(data.log("t"), [Record(0, 2**62, b"far", b"value")])
+    write_any(data, Record(data.log("t").log_end_offset, 2**62, b"far", b"value"))
     write(data.log("u"), [Record(0, NOW_MS, b"key", b"value")])
     target = target_below(tmp_path)
     assert run(data, target).dead_letters == 1
