@@ -8,17 +8,18 @@ A handler over many elements is a generator function that returns its response a
 
 Work that fits into its first slice is done in the turn in which it was begun, unnoticed by others. What is left
 waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop.
-So a hundred long requests hold the loop no longer than one does. Between two steps anything may happen: topics
-are deleted, groups change. A generator therefore looks things up again, iterates over copies, and keeps no view of the
-receive buffer. When the connection goes away, the generator is closed where it stands (``GeneratorExit``): what was
-done so far stands, as it does when a client dies between two requests. Loop thread only.
+So a hundred long requests hold the loop no longer than one does. Large ones begin a few at a time, and clients take
+turns with them. Between two steps anything may happen: topics are deleted, groups change. A generator therefore looks
+things up again, iterates over copies, and keeps no view of the receive buffer. When the connection goes away, the
+generator is closed where it stands (``GeneratorExit``): what was done so far stands, as it does when a client dies
+between two requests. Loop thread only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidelog.broker.errors import CloseConnectionError
@@ -126,12 +127,49 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
             yield None
 
 
-class LargeRequest:
-    """A large request that is under way. Its jobs, those that its own steps begin too, note when they work."""
+class FairQueue(Generic[K, T]):
+    """Items that wait, each for its client: clients take turns, and those of one client keep their order.
 
-    __slots__ = ("worked_ms",)
+    Until an item is taken, each other client gives at most one more than there are items of its own client before it.
+    """
+
+    __slots__ = ("_clients",)
 
     def __init__(self) -> None:
+        self._clients: OrderedDict[K, OrderedDict[T, None]] = OrderedDict()
+        """Those that have items, in the order of their turns."""
+
+    def __bool__(self) -> bool:
+        return bool(self._clients)
+
+    def add(self, client: K, item: T) -> None:
+        """Put an item after those of its client. A client that had none has its turn after all others."""
+        self._clients.setdefault(client, OrderedDict())[item] = None
+
+    def take(self) -> T:
+        """Take the first item of the client whose turn it is; there must be one."""
+        client, items = self._clients.popitem(last=False)
+        item, _ = items.popitem(last=False)
+        if items:
+            self._clients[client] = items
+        return item
+
+    def discard(self, client: K, item: T) -> None:
+        """Drop an item if it is here; its client's others keep their turn."""
+        items = self._clients.get(client)
+        if items is not None:
+            items.pop(item, None)
+            if not items:
+                del self._clients[client]
+
+
+class LargeRequest:
+    """A large request of a client. Its jobs, those that its own steps begin too, note when they work."""
+
+    __slots__ = ("client", "worked_ms")
+
+    def __init__(self, client: Hashable) -> None:
+        self.client = client
         self.worked_ms = 0.0
         """The end of its last slice."""
 
@@ -163,8 +201,8 @@ class StepRunner:
         self._call_soon = call_soon
         self._call_later = call_later
         self._jobs: deque[Job] = deque()
-        self._queued: deque[tuple[Job, Steps[Any]]] = deque()
-        """Large requests that are not begun."""
+        self._queued: FairQueue[Hashable, Job] = FairQueue()
+        """Large requests that are not begun. Those whose connections have gone are not among them."""
         self._under_way: set[LargeRequest] = set()
         self._is_looking = False
         self.large: LargeRequest | None = None
@@ -183,12 +221,12 @@ class StepRunner:
         job.advance()
         return job.done.result() if job.done.done else job
 
-    def queue(self, steps: Steps[Any]) -> Job:
-        """Have the steps of a large request done, once fewer than LARGE_AT_ONCE are at work."""
-        large = LargeRequest()
-        held = self._hold(large, steps)
-        job = Job(self, held, large)
-        self._queued.append((job, held))
+    def queue(self, client: Hashable, steps: Steps[Any]) -> Job:
+        """Have the steps of a client's large request done, once fewer than LARGE_AT_ONCE are at work and it is this
+        client's turn."""
+        large = LargeRequest(client)
+        job = Job(self, self._hold(large, steps), large)
+        self._queued.add(client, job)
         self._begin_large()
         return job
 
@@ -206,10 +244,9 @@ class StepRunner:
     def _begin_large(self) -> None:
         """Begin as many of the large requests as may be under way; look again after a while if some are left."""
         while self._queued and len(self._under_way) < LARGE_AT_ONCE:
-            job, held = self._queued.popleft()
-            if not job.done.abandoned:
-                next(held)  # counted, until it ends or is closed
-                self.add(job)
+            job = self._queued.take()
+            job.begin()  # counted, until it ends or is closed
+            self.add(job)
         if self._queued and not self._is_looking and self._call_later is not None:
             self._is_looking = True
             self._call_later(LONG_WAIT_MS, self._pass_over_waits)
@@ -231,6 +268,12 @@ class StepRunner:
         """Give this job slices from the next turn on."""
         self._jobs.append(job)
         self._schedule()
+
+    def forget(self, job: Job) -> None:
+        """Count a job no longer that no client waits for."""
+        self.long_waits.discard(job)
+        if job.large is not None:
+            self._queued.discard(job.large.client, job)
 
     def finish(self) -> None:
         """Advance all jobs until each has ended or waits, however long that takes: the loop is about to end."""
@@ -280,6 +323,10 @@ class Job:
         self.done.on_hurry(self._hurry)
         self.seconds = 0.0
         """How long the slices took in all."""
+
+    def begin(self) -> None:
+        """Do the first step by itself, which waits for nothing."""
+        next(self._steps)
 
     def advance(self) -> None:
         """Do one slice, then queue for the next one, or wait for what the steps wait for."""
@@ -346,6 +393,6 @@ class Job:
             self._waiting.hurry()
 
     def _close(self) -> None:
-        self._runner.long_waits.discard(self)
+        self._runner.forget(self)
         if not self._is_running:
             self._steps.close()

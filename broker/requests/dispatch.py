@@ -29,6 +29,7 @@ from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY, HandlerEntry
 from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Route, wait_for_frame
+from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.frames import OWNED_BYTES
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
-"""A longer request, but for records, waits until few others like it are under way."""
+"""A longer request, but for records, waits until few others like it are under way, in turns with other clients'."""
 WAITING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs that may wait for other clients: no other request waits for them."""
 
@@ -115,7 +116,7 @@ class Dispatcher:
                 raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
             steps = self._answer_in_steps(route, context, own_frame(frame), position)
             if len(frame) > LARGE_BYTES and route.api_key not in WAITING:
-                return InSteps(route.api_key, self.runner.queue(steps))
+                return InSteps(route.api_key, self.runner.queue(client_in_turns(context), steps))
             return route.run(steps)
         # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
         try:
@@ -160,6 +161,15 @@ class Dispatcher:
         if self._broker.authorizer is not None:
             module = self._broker.authorizer.guarded(api_key, module)
         return module
+
+
+def client_in_turns(context: RequestContext) -> str | Principal:
+    """Return the client that shares the places of large requests with others: the principal, else the address."""
+    if context.principal != ANONYMOUS:
+        return context.principal
+    from tidelog.broker.security.client_address import source_of  # only large requests of strangers need it
+
+    return source_of(context.client_host)
 
 
 def served(word: int) -> HandlerEntry | None:

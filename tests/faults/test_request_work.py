@@ -23,6 +23,7 @@ from tidelog.broker.requests.bounds import max_elements
 from tidelog.broker.requests.dispatch import LARGE_BYTES, Dispatcher
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import ONE_TURN_BYTES, Pending
+from tidelog.broker.security.principal import USER, Principal
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -130,6 +131,32 @@ def test_large_requests_are_answered_some_at_a_time_and_hold_up_no_short_one(wor
         world.data.loop.run_soon()
     assert {number for number, _ in order[:LARGE_AT_ONCE]} == set(range(LARGE_AT_ONCE))
     assert all(is_answered for _, is_answered in order)
+
+
+@pytest.mark.parametrize(
+    ("many", "one"),
+    [
+        ({"client_host": "10.0.0.1"}, {"client_host": "10.0.0.2"}),
+        ({"client_host": "2001:db8::1"}, {"client_host": "2001:db8:0:1::1"}),
+        ({"principal": Principal(USER, "many")}, {"principal": Principal(USER, "one")}),
+    ],
+    ids=["address", "network of IPv6", "principal behind one address"],
+)
+def test_a_client_with_many_large_requests_delays_another_by_one_more(
+    world: World, many: dict[str, Any], one: dict[str, Any]
+) -> None:
+    case = next(case for case in all_cases(ApiKey.LIST_OFFSETS) if case.naming is Naming.UNKNOWN)
+    large, order = frame_of(case, 12_000), []
+    for who in [many] * 3 * LARGE_AT_ONCE + [one]:
+        context = world.data.context(0)
+        for name, value in who.items():
+            setattr(context, name, value)
+        answer = world.dispatcher.dispatch(context, memoryview(bytearray(large)))
+        assert isinstance(answer, Pending)
+        answer.on_answer(lambda frame, who=who: order.append((who, frame is not None)))  # type: ignore[misc]
+    while len(order) <= 3 * LARGE_AT_ONCE:
+        world.data.loop.run_soon()
+    assert (one, True) in order[: 2 * LARGE_AT_ONCE]
 
 
 def test_large_requests_that_wait_for_others_hold_up_no_large_one(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from types import FrameType
@@ -332,7 +335,7 @@ def test_few_large_requests_are_under_way_at_a_time() -> None:
     loop = ManualLoop()
     runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
     log: list[str] = []
-    jobs = [runner.queue(large(log, str(number), 5)) for number in range(3 * LARGE_AT_ONCE)]
+    jobs = [runner.queue("client", large(log, str(number), 5)) for number in range(3 * LARGE_AT_ONCE)]
     most = 0
     while loop.soon:
         loop.run_soon()
@@ -347,8 +350,8 @@ def test_a_large_request_whose_client_goes_lets_the_next_one_begin(turns: int) -
     loop = ManualLoop()
     runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
     log: list[str] = []
-    gone = [runner.queue(large(log, f"gone-{number}", 50)) for number in range(2 * LARGE_AT_ONCE)]
-    left = runner.queue(large(log, "left", 1))
+    gone = [runner.queue("client", large(log, f"gone-{number}", 50)) for number in range(2 * LARGE_AT_ONCE)]
+    left = runner.queue("client", large(log, "left", 1))
     for _ in range(turns):
         loop.run_soon()
     for job in gone:
@@ -357,6 +360,117 @@ def test_a_large_request_whose_client_goes_lets_the_next_one_begin(turns: int) -
         loop.run_soon()
     assert left.done.result() == "left"
     assert sum(line.endswith("begins") for line in log) == sum(line.endswith("ends") for line in log)
+
+
+class ManyClients:
+    """Clients whose large requests come, work, wait and are given up in a random order, and what is to hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.loop = ManualLoop()
+        self.runner = StepRunner(self.loop.call_soon, self.loop.time.monotonic_ms, self.loop.timers.schedule)
+        self.jobs: dict[tuple[int, int], Job] = {}
+        """Those that are neither answered nor given up, by client and number."""
+        self.ahead: dict[tuple[int, int], Counter[int]] = {}
+        """For each that waits, how many more each other client may begin before it."""
+        self.under_way = 0
+        self.waits: list[Deferred[None]] = []
+
+    def send(self, request: tuple[int, int]) -> None:
+        client = request[0]
+        own = sum(other == client for other, _ in self.ahead)
+        # Those that have their places, and have not begun yet, are begun before it too.
+        self.ahead[request] = Counter(dict.fromkeys(range(CLIENTS), own + 1 + LARGE_AT_ONCE))
+        self.jobs[request] = self.runner.queue(client, self.steps(request, self.random.randrange(6)))
+
+    def steps(self, request: tuple[int, int], count: int) -> Steps[tuple[int, int]]:
+        self.note_begin(request)
+        self.under_way += 1
+        try:
+            for _ in range(count):
+                self.loop.time.advance(SLICE_MS)
+                if self.random.random() < 0.2:
+                    self.waits.append(Deferred())
+                    yield self.waits[-1]
+                yield None
+            return request
+        finally:
+            self.under_way -= 1
+
+    def note_begin(self, request: tuple[int, int]) -> None:
+        client, number = request
+        del self.ahead[request]
+        for (other, later), allowed in self.ahead.items():
+            assert other != client or later > number, "those of one client are begun in their order"
+            allowed[client] -= other != client
+            assert allowed[client] >= 0, "a client waits for others out of its turn"
+
+    def give_up(self) -> None:
+        """Close the connection of one that waits for a place, or has one."""
+        request = self.random.choice(list(self.jobs))
+        self.jobs.pop(request).done.abandon()
+        self.ahead.pop(request, None)
+
+    def rest(self) -> None:
+        self.loop.advance(SLICE_MS)
+
+    def settle(self) -> None:
+        if self.waits:
+            self.waits.pop(self.random.randrange(len(self.waits))).complete(None)
+
+    def turn(self) -> None:
+        self.loop.run_soon()
+        for request, job in list(self.jobs.items()):
+            if job.done.done:
+                assert self.jobs.pop(request).done.result() == request
+
+
+CLIENTS = 5
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_clients_take_turns_with_the_places_of_large_requests_and_none_is_lost(seed: int) -> None:
+    """One client has very many; requests end, wait for long or short, and are given up before and after they begin."""
+    world = ManyClients(seed)
+    for number in range(300):
+        world.send((0 if world.random.random() < 0.6 else world.random.randrange(CLIENTS), number))
+        for act in world.random.choices([world.turn, world.settle, world.give_up, world.rest], [6, 2, 1, 2], k=3):
+            if world.jobs:
+                act()
+        if not world.random.randrange(20):
+            world.loop.advance(LONG_WAIT_MS)
+    while world.jobs:
+        world.settle()
+        world.turn()
+        world.loop.advance(SLICE_MS)
+    assert (world.under_way, len(world.ahead), world.runner.is_busy()) == (0, 0, False)
+
+
+def test_one_client_with_many_large_requests_delays_another_by_one_more() -> None:
+    loop, log = ManualLoop(), list[str]()
+    runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
+    for number in range(100):
+        runner.queue("many", large(log, f"many-{number}", 5))
+    runner.queue("one", large(log, "one", 5))
+    while loop.soon:
+        loop.run_soon()
+    assert [line for line in log if line.endswith("begins")].index("one begins") == LARGE_AT_ONCE + 1
+
+
+def test_large_requests_whose_connections_closed_while_they_waited_are_not_kept() -> None:
+    loop, log = ManualLoop(), list[str]()
+    runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
+    for _ in range(LARGE_AT_ONCE):
+        runner.queue("many", large(log, "many", 5))
+    steps = large(log, "gone", 5)
+    gone, kept = runner.queue("one", steps), weakref.ref(steps)
+    left = runner.queue("one", large(log, "left", 5))
+    gone.done.abandon()
+    del gone, steps
+    assert kept() is None
+    while loop.soon:
+        loop.run_soon()
+    assert left.done.result() == "left"
 
 
 def waits_within(runner: StepRunner, waiting: Deferred[None]) -> Steps[str]:
@@ -378,8 +492,8 @@ def test_large_requests_that_wait_for_long_hold_up_no_other_one() -> None:
     runner = StepRunner(loop.call_soon, loop.time.monotonic_ms, loop.timers.schedule)
     end: Deferred[None] = Deferred()
     log: list[str] = []
-    waiting = [runner.queue(waits_within(runner, end)) for _ in range(LARGE_AT_ONCE)]
-    others = [runner.queue(large(log, str(number), 1)) for number in range(LARGE_AT_ONCE + 1)]
+    waiting = [runner.queue("client", waits_within(runner, end)) for _ in range(LARGE_AT_ONCE)]
+    others = [runner.queue("client", large(log, str(number), 1)) for number in range(LARGE_AT_ONCE + 1)]
     while loop.soon:
         loop.run_soon()
     assert not log
@@ -410,8 +524,8 @@ def test_a_large_request_whose_work_takes_long_keeps_its_place() -> None:
         return str(inner.done.result())
 
     log: list[str] = []
-    working = [runner.queue(steps()) for _ in range(LARGE_AT_ONCE)]
-    last = runner.queue(large(log, "last", 1))
+    working = [runner.queue("client", steps()) for _ in range(LARGE_AT_ONCE)]
+    last = runner.queue("client", large(log, "last", 1))
     for _ in range(60):
         loop.run_soon()
         loop.advance(1)
@@ -425,8 +539,8 @@ def test_a_large_request_whose_work_takes_long_keeps_its_place() -> None:
 def test_a_large_request_that_waits_and_is_given_up_lets_the_next_one_begin() -> None:
     loop = ManualLoop()
     runner = StepRunner(loop.call_soon, loop.time.monotonic_ms)
-    gone = [runner.queue(waits_within(runner, Deferred())) for _ in range(LARGE_AT_ONCE)]
-    left = runner.queue(large([], "left", 1))
+    gone = [runner.queue("client", waits_within(runner, Deferred())) for _ in range(LARGE_AT_ONCE)]
+    left = runner.queue("client", large([], "left", 1))
     while loop.soon:
         loop.run_soon()
     assert not left.done.done
