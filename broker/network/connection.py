@@ -286,9 +286,9 @@ class Connection:
         self._end_turn()
 
     def _may_handle(self) -> bool:
-        """Return whether the next request may be handled: the last one is answered, or both write records, and not too
-        much is owed."""
-        if self._pending is not None:
+        """Return whether the next request may be handled: the last one is answered, or both write records, not too much
+        is owed, and the connection is not about to close."""
+        if self._pending is not None or self._finishing:
             return False
         reader = self._reader
         if self._line and not self._line.admits(None if reader is None else reader.next_api_key()):

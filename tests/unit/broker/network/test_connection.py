@@ -321,6 +321,18 @@ def test_finishing_waits_for_those_in_line(fixture: Fixture) -> None:
     assert fixture.connection.closed
 
 
+def test_who_finishes_begins_no_request_that_came_after_those_in_line(fixture: Fixture) -> None:
+    first, *others = wait_in_line(fixture, MOST_WAITING + 2)[:MOST_WAITING]
+    fixture.connection.finish()
+    first.answer(b".")
+    fixture.loop.turn()
+    assert len(fixture.dispatcher.frames) == MOST_WAITING
+    for pending in others:
+        pending.answer(b".")
+    assert fixture.receive(MOST_WAITING) == b"." * MOST_WAITING
+    assert fixture.connection.closed
+
+
 def test_a_connection_with_some_in_line_is_not_idle(fixture: Fixture) -> None:
     (pending,) = wait_in_line(fixture, 1)
     fixture.loop.advance(120_000)
