@@ -188,9 +188,7 @@ class Connection:
         try:
             taken = self._answer_frames(shell.scratch, count)
         except Exception as error:  # noqa: BLE001 - refuse logs it; a connection that nothing answers would hang
-            if self._out:
-                self._flush()  # what was appended before it is acknowledged, or its sender would append it again
-            refuse(self, error)
+            refuse_in_order(self, error)
             return
         finally:
             self._in_turn = False
@@ -273,9 +271,7 @@ class Connection:
                 if answer is not None:
                     self._take_answer(answer)
         except Exception as error:  # noqa: BLE001 - refuse logs it; a connection that nothing answers would hang
-            if self._out:
-                self._flush()  # what was appended before it is acknowledged, or its sender would append it again
-            refuse(self, error)
+            refuse_in_order(self, error)
             return
         finally:
             self._in_turn = False
@@ -302,6 +298,8 @@ class Connection:
         """Send what the turn produced, then decide what to wait for."""
         if self._out:
             self._flush()
+        if self._line and (error := self._line.failure) is not None:
+            refuse(self, error)
         if self.closed:
             return
         reader = self._reader
@@ -350,7 +348,7 @@ class Connection:
         if self.closed:
             release_slices(answer)
         elif answer is None:
-            refuse(self, CloseConnectionError("a deferred request failed"))
+            refuse_in_order(self, CloseConnectionError("a deferred request failed"))
         else:
             if answer:
                 owe(self, answer)
@@ -538,10 +536,10 @@ def answer_in_line(connection: Connection, place: Place, answer: bytes | Parts |
         release_slices(answer)
         return
     if answer is None:
-        refuse(connection, CloseConnectionError("a deferred request failed"))
-        return
-    place.answer = answer
-    connection._out += line.take_ready()
+        line.fail(place, CloseConnectionError("a deferred request failed"))
+    else:
+        place.answer = answer
+        connection._out += line.take_ready()
     if not connection._in_turn:
         now = connection._last_active_ms = shell.monotonic_ms()
         shell.times.record(ApiKey.PRODUCE, now - place.asked_ms)
@@ -671,6 +669,18 @@ def refuse(connection: Connection, error: BaseException) -> None:
         level = logging.INFO if fault is None else logging.ERROR
         logger.log(level, "closing the connection of %s: %s", connection.context.client_host, error, exc_info=fault)
         connection.close()
+
+
+def refuse_in_order(connection: Connection, error: Exception) -> None:
+    """Close because of the last request once those before it are answered: what they appended is acknowledged, or their
+    sender would append it again."""
+    if connection._line:
+        connection._line.end(error)
+        connection._end_turn()
+        return
+    if connection._out:
+        connection._flush()
+    refuse(connection, error)
 
 
 def is_reset(sock: Transport) -> bool:

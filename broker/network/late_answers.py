@@ -2,7 +2,8 @@
 
 In the line are answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
 The connection's next produce requests are carried out meanwhile, so that its rate is not one batch for each round of
-the followers. They are answered in their order; a request of another kind waits until the line is empty.
+the followers. They are answered in their order; a request of another kind waits until the line is empty. One that
+cannot be answered ends the line: none is carried out after it, and the connection closes when its turn comes.
 """
 
 from __future__ import annotations
@@ -23,23 +24,34 @@ MOST_WAITING = 16
 class Place:
     """Place of one answer in the line."""
 
-    __slots__ = ("answer", "asked_ms", "pending")
+    __slots__ = ("answer", "asked_ms", "error", "pending")
 
     def __init__(self, asked_ms: float, pending: Pending | None, answer: bytes | Parts | None = None) -> None:
         self.asked_ms = asked_ms
         self.pending = pending
         self.answer = answer
         """None until it comes."""
+        self.error: Exception | None = None
+        """Why there will be none."""
 
 
 class AnswerLine(deque[Place]):
     """The answers that one connection owes, in the order of their requests."""
 
-    __slots__ = ()
+    __slots__ = ("_has_end",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_end = False
 
     def admits(self, api_key: int | None) -> bool:
         """Return whether a request may be carried out before those in line are answered; None: it has not come yet."""
-        return not self or (len(self) < MOST_WAITING and api_key in (None, ApiKey.PRODUCE))
+        return not self or (len(self) < MOST_WAITING and api_key in (None, ApiKey.PRODUCE) and not self._has_end)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why what comes next cannot be answered, once everything before it is."""
+        return self[0].error if self else None
 
     def wait_for(self, pending: Pending, asked_ms: float, come: Callable[[Place, bytes | Parts | None], None]) -> None:
         """Add an answer that comes later, when ``come`` is called with its place."""
@@ -50,6 +62,16 @@ class AnswerLine(deque[Place]):
     def add(self, answer: bytes | Parts, asked_ms: float) -> None:
         """Add an answer that is there already."""
         self.append(Place(asked_ms, None, answer))
+
+    def fail(self, place: Place, error: Exception) -> None:
+        """Note that there will be no answer for this place."""
+        place.error = error
+        self._has_end = True
+
+    def end(self, error: Exception) -> None:
+        """Add a request that cannot be answered."""
+        self.append(Place(0.0, None))
+        self.fail(self[-1], error)
 
     def take_ready(self) -> Parts:
         """Take the parts of all answers for which no earlier one is waited for."""
@@ -64,7 +86,7 @@ class AnswerLine(deque[Place]):
         places = list(self)
         self.clear()
         for place in places:
-            if place.pending is not None and place.answer is None:
+            if place.pending is not None and place.answer is None and place.error is None:
                 place.pending.abandon()
 
 

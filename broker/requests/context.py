@@ -23,7 +23,8 @@ class RequestCount:
 class RequestContext:
     """Client and header of the request in progress. One per connection.
 
-    The request fields hold until the response is queued, because a connection has one request in flight.
+    The request fields hold until the response is queued, because a connection has one request in flight. Of produce
+    requests whose records are in the log there may be several: their answers rest on the connection's fields alone.
     """
 
     __slots__ = (

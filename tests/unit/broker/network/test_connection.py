@@ -304,9 +304,38 @@ def test_the_end_of_the_stream_abandons_what_waits_in_line(fixture: Fixture) -> 
     first.answer(b"late")
 
 
-def test_a_failure_in_line_closes(fixture: Fixture) -> None:
-    first, second = wait_in_line(fixture, 2)
+def test_a_failure_in_line_closes_in_its_place(fixture: Fixture) -> None:
+    first, second, third = wait_in_line(fixture, 3)
     second.answer(None)
+    third.answer(b"three")
+    assert not fixture.connection.closed
+    first.answer(b"one")
+    assert fixture.client.recv(100) == b"one"
+    assert fixture.connection.closed
+
+
+def test_those_in_line_are_answered_before_a_request_behind_them_is_refused(fixture: Fixture) -> None:
+    """What is in the log by then is acknowledged first, or its sender appends it again."""
+    first, second = wait_in_line(fixture, 2)
+    fixture.dispatcher.answers[produce(b"bad")] = InvalidRequestError("malformed")
+    fixture.send(produce(b"bad"), produce(b"after"))
+    fixture.loop.turn()
+    fixture.loop.turn()
+    second.answer(b"two")
+    first.answer(b"one")
+    assert fixture.client.recv(100) == b"onetwo"
+    assert fixture.connection.closed
+    assert fixture.dispatcher.frames[2:] == [produce(b"bad")]
+
+
+def test_a_client_that_goes_is_noticed_while_its_refusal_waits(fixture: Fixture) -> None:
+    (first,) = wait_in_line(fixture, 1)
+    fixture.dispatcher.answers[produce(b"bad")] = InvalidRequestError("malformed")
+    fixture.send(produce(b"bad"))
+    fixture.loop.turn()
+    fixture.loop.turn()
+    fixture.client.close()
+    fixture.loop.turn()
     assert fixture.connection.closed
     assert first.abandoned
 
