@@ -17,6 +17,7 @@ from benchmarks.rivals.kafka_jars import BUILD, build_lock
 from tests.support.broker import TidelogProcess
 from tests.support.power.trace import append_note
 from tests.support.power.waiting import wait_until
+from tests.support.raw_client import connect, frame, receive_produced
 from tests.support.requirements import require_tool
 from tests.support.share_client import Run, ShareClient, read_from_earliest
 from tidelog.client import Client
@@ -113,6 +114,20 @@ class RecordedBroker(TidelogProcess):
         return {**super().environment(), **recording}
 
 
+Pairs = list[tuple[bytes | None, bytes]]
+"""Keys and values of a batch."""
+
+
+def request_of(topic: str, pairs: Pairs, partition: int, options: BatchOptions) -> ProduceRequest:
+    """Make the request for one batch, acks=all."""
+    batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
+    data = [PartitionProduceData(index=partition, records=memoryview(batch))]
+    return ProduceRequest(
+        acks=-1, timeout_ms=9000, topic_data=[TopicProduceData(name=topic, partition_data=data)],
+        transactional_id=TRANSACTIONAL_ID if options.is_transactional else None,
+    )  # fmt: skip
+
+
 class Asker:
     """A client of the broker that notes its requests; one connection, one thread, any number beside each other."""
 
@@ -120,6 +135,7 @@ class Asker:
 
     def __init__(self, broker: RecordedBroker) -> None:
         self._trace = broker.trace
+        self._port = broker.port
         self._client = Client(broker.bootstrap, timeout_s=30)
 
     def __enter__(self) -> Asker:
@@ -208,27 +224,34 @@ class Asker:
         options: BatchOptions | None = None, transaction: int = -1,
     ) -> int:  # fmt: skip
         """Produce a batch of (key, value), acks=all; return its first offset."""
-        pairs = list(records)
-        noted = [[None if key is None else key.decode(), value.decode()] for key, value in pairs]
-        options = options or BatchOptions()
-        producer = [options.producer_id, options.producer_epoch, options.base_sequence]
-        number = self.begin(
-            "produce", topic=topic, partition=partition, records=noted, producer=producer, transaction=transaction
-        )
+        pairs, options = list(records), options or BatchOptions()
+        number = self._begin_batch(topic, pairs, partition, options, transaction)
         offset = self.send_batch(topic, pairs, partition, options)
         self.acknowledged(number, offset=offset)
         return offset
 
-    def send_batch(
-        self, topic: str, pairs: list[tuple[bytes | None, bytes]], partition: int, options: BatchOptions
-    ) -> int:
+    def _begin_batch(self, topic: str, pairs: Pairs, partition: int, options: BatchOptions, transaction: int) -> int:
+        noted = [[None if key is None else key.decode(), value.decode()] for key, value in pairs]
+        producer = [options.producer_id, options.producer_epoch, options.base_sequence]
+        return self.begin(
+            "produce", topic=topic, partition=partition, records=noted, producer=producer, transaction=transaction
+        )
+
+    def produce_in_line(self, topic: str, batches: Iterable[tuple[Pairs, BatchOptions]]) -> None:
+        """Produce batches to partition 0, acks=all, all on their way before the first is answered."""
+        with connect(self._port) as connection:
+            numbers = []
+            for pairs, options in batches:
+                numbers.append(self._begin_batch(topic, pairs, 0, options, -1))
+                connection.sendall(frame(0, 7, len(numbers), request_of(topic, pairs, 0, options).encode(7)))
+            for place, number in enumerate(numbers, 1):
+                answered, error, offset = receive_produced(connection)
+                assert (answered, error) == (place, 0)
+                self.acknowledged(number, offset=offset)
+
+    def send_batch(self, topic: str, pairs: Pairs, partition: int, options: BatchOptions) -> int:
         """Produce without a note; the first offset."""
-        batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
-        data = [PartitionProduceData(index=partition, records=memoryview(batch))]
-        request = ProduceRequest(
-            acks=-1, timeout_ms=9000, topic_data=[TopicProduceData(name=topic, partition_data=data)],
-            transactional_id=TRANSACTIONAL_ID if options.is_transactional else None,
-        )  # fmt: skip
+        request = request_of(topic, pairs, partition, options)
         answer = self.ask(request, ProduceResponse, 7).responses[0].partition_responses[0]
         assert answer.error_code == 0, f"{topic}-{partition}: error {answer.error_code}"
         return answer.base_offset

@@ -121,7 +121,8 @@ def append_and_roll(broker: RecordedBroker) -> None:
 
 
 def group_commit(broker: RecordedBroker) -> None:
-    """Run idempotent producers beside each other, whose acknowledgements share syncs."""
+    """Run idempotent producers beside each other, whose acknowledgements share syncs; two of them have five requests in
+    flight on one connection."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders")
@@ -129,9 +130,19 @@ def group_commit(broker: RecordedBroker) -> None:
     def produce(producer: int) -> None:
         with Asker(broker) as asker:
             producer_id, epoch = asker.init_producer()
-            for number in range(15):
-                options = BatchOptions(producer_id=producer_id, producer_epoch=epoch, base_sequence=2 * number)
-                asker.produce("orders", values(f"p{producer}", 2 * number, 2, size=100), options=options)
+            batches = [
+                (
+                    values(f"p{producer}", 2 * number, 2, size=100),
+                    BatchOptions(producer_id=producer_id, producer_epoch=epoch, base_sequence=2 * number),
+                )
+                for number in range(15)
+            ]
+            if producer < 2:
+                for first in range(0, len(batches), 5):
+                    asker.produce_in_line("orders", batches[first : first + 5])
+            else:
+                for pairs, options in batches:
+                    asker.produce("orders", pairs, options=options)
 
     run_beside(*(lambda number=number: produce(number) for number in range(4)))
     broker.terminate()
