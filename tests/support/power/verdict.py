@@ -222,12 +222,14 @@ class Verdict:
         return data.last_stable_offset == data.high_watermark
 
     def check_duplicate(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
-        """Check that the last batch of an idempotent producer, repeated, is taken and gets the offset it had."""
-        last: dict[int, Batch] = {}
+        """Check that an idempotent producer may repeat what was not acknowledged, in order, or its last batch, which
+        gets the offset it had."""
+        last: dict[int, list[Batch]] = {}
         for batch in batches:
             if batch.producer[0] >= 0 and batch.transaction < 0:
-                last[batch.producer[0]] = batch
-        for batch in last.values():
+                before = last.get(batch.producer[0], []) if batch.offset is None else []
+                last[batch.producer[0]] = [*(each for each in before if each.offset is None), batch]
+        for batch in (each for repeated in last.values() for each in repeated):
             producer_id, epoch, sequence = batch.producer
             options = BatchOptions(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
             pairs = [(None if key is None else key.encode(), value.encode()) for key, value in batch.records]

@@ -31,7 +31,7 @@ class Later(FakePending):
     def __init__(self, sent: Sent) -> None:
         super().__init__()
         self.sent = sent
-        self.is_carried_out = sent.is_carried_out  # type: ignore[misc]
+        self.is_carried_out = sent.is_carried_out
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
         super().on_answer(callback)
@@ -90,7 +90,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.fixture = Fixture()
-        self.fixture.dispatcher.dispatch = self.dispatch  # type: ignore[method-assign, assignment]
+        self.fixture.dispatcher.dispatch = self.dispatch  # type: ignore[method-assign]
         self.fixture.shell.dispatch = self.dispatch
         self.fixture.connection.dispatch = self.dispatch
         self.fixture.client.setblocking(False)
