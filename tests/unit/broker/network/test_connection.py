@@ -315,7 +315,7 @@ def test_a_failure_in_line_closes_in_its_place(fixture: Fixture) -> None:
 
 
 def test_those_in_line_are_answered_before_a_request_behind_them_is_refused(fixture: Fixture) -> None:
-    """What is in the log by then is acknowledged first, or its sender appends it again."""
+    """The broker acknowledges first what is in the log by then, or its sender appends it again."""
     first, second = wait_in_line(fixture, 2)
     fixture.dispatcher.answers[produce(b"bad")] = InvalidRequestError("malformed")
     fixture.send(produce(b"bad"), produce(b"after"))

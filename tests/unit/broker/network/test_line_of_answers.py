@@ -144,7 +144,7 @@ class World:
 
     @property
     def owed(self) -> bytes:
-        """What the client is to have by now."""
+        """Answers that the client is to have by now."""
         told = []
         for each in self.dispatched:
             if not each.answered:
