@@ -190,8 +190,14 @@ def test_a_profile_without_a_login_is_told_in_one_line(
     assert secured.addresses["SASL_PLAINTEXT"] in line
 
 
-def test_passwords_are_in_no_log(secured: Secured) -> None:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_passwords_are_in_no_log(secured: Secured, mechanism: str, tmp_path: Path) -> None:
+    before = len(secured.broker.log_path.read_text())
+    for password, code in ((PASSWORD, 0), ("wrong", 1)):
+        profile = secured.profile(tmp_path / "profile", "SASL_SSL", mechanism, password=password)
+        assert main(["topic", "list", "--profile", profile]) == code
     text = secured.broker.log_path.read_text()
-    assert '"event": "login failed"' in text
+    assert '"event": "login"' in text[before:]
+    assert '"event": "login failed"' in text[before:]
     assert PASSWORD not in text
     assert "wrong" not in text
