@@ -18,6 +18,7 @@ from tidelog.broker.metadata.metadata_image import (
     MetadataImage,
     PartitionState,
     Resource,
+    ScramState,
     TokenState,
     TopicState,
 )
@@ -162,18 +163,21 @@ def _access_records(image: MetadataImage) -> Iterator[VersionedRecord]:
     for acl_id, rule in image.acls.items():
         yield VersionedRecord(acl_record(acl_id, rule))
     for (user, mechanism), credential in image.scram.items():
-        yield VersionedRecord(
-            records.UserScramCredentialRecord(
-                name=user,
-                mechanism=mechanism,
-                salt=credential.salt,
-                stored_key=credential.stored_key,
-                server_key=credential.server_key,
-                iterations=credential.iterations,
-            )
-        )
+        yield VersionedRecord(scram_record(user, mechanism, credential))
     for token in image.tokens.values():
         yield VersionedRecord(token_record(token))
+
+
+def scram_record(user: str, mechanism: int, credential: ScramState) -> records.UserScramCredentialRecord:
+    """Return the record that sets a user's SCRAM credential."""
+    return records.UserScramCredentialRecord(
+        name=user,
+        mechanism=mechanism,
+        salt=credential.salt,
+        stored_key=credential.stored_key,
+        server_key=credential.server_key,
+        iterations=credential.iterations,
+    )
 
 
 def token_record(token: TokenState) -> records.DelegationTokenRecord:

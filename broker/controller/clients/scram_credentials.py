@@ -12,10 +12,10 @@ from enum import IntEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tidelog.broker.metadata.image_records import VersionedRecord
+from tidelog.broker.metadata.image_records import VersionedRecord, scram_record
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.protocol.errors import ResourceNotFoundError, UnacceptableCredentialError, UnsupportedSaslMechanismError
-from tidelog.protocol.metadata_records.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
+from tidelog.protocol.metadata_records.records import RemoveUserScramCredentialRecord
 
 if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
@@ -115,13 +115,4 @@ def derive(mechanism: ScramMechanism, iterations: int, salt: bytes, salted_passw
 
 def credential_record(user: str, mechanism: ScramMechanism, credential: ScramState) -> VersionedRecord:
     """Return the record that sets a user's credential."""
-    return VersionedRecord(
-        UserScramCredentialRecord(
-            name=user,
-            mechanism=mechanism,
-            salt=credential.salt,
-            stored_key=credential.stored_key,
-            server_key=credential.server_key,
-            iterations=credential.iterations,
-        )
-    )
+    return VersionedRecord(scram_record(user, mechanism, credential))
