@@ -12,10 +12,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 MEMORY = "/dev/shm"
+_GIVEN = "basetemp"
 ROOM = 1 << 30
 """Free bytes that there must be: a container of Docker has 64 MB there unless it is told otherwise."""
 IN_MEMORY = (
@@ -25,6 +27,8 @@ IN_MEMORY = (
     "tests/faults/test_cleaner_crashes.py",
     "tests/faults/test_disk_errors.py",
     "tests/faults/test_export_readers.py",
+    "tests/faults/test_index_damage.py",
+    "tests/faults/test_index_kill.py",
     "tests/faults/test_log_crashes.py",
     "tests/faults/test_log_damage.py",
     "tests/faults/test_log_retries.py",
@@ -50,11 +54,24 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
     With ``--basetemp`` all are below that, and stay if the test fails.
     """
-    if request.config.option.basetemp or not is_in_memory(request.node.nodeid):
+    if basetemp_of(request.config) or not is_in_memory(request.node.nodeid):
         yield request.getfixturevalue("tmp_path")
         return
     with tempfile.TemporaryDirectory(dir=MEMORY, prefix="tidelog-test-") as directory:
         yield Path(directory)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist what ``--basetemp`` was: each has one of its own there, asked for or not."""
+    given = node.config.option.basetemp
+    node.workerinput[_GIVEN] = given and str(given)
+
+
+def basetemp_of(config: pytest.Config) -> str | None:
+    """Return ``--basetemp`` as the user gave it."""
+    worker = getattr(config, "workerinput", None)
+    return config.option.basetemp if worker is None else worker[_GIVEN]  # type: ignore[no-any-return]
 
 
 def is_in_memory(nodeid: str) -> bool:

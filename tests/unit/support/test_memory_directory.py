@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.support import memory_directory
-from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, has_room, is_in_memory
+from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, basetemp_of, has_room, is_in_memory
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,3 +39,13 @@ def test_modules_and_packages_are_there() -> None:
 
 def test_this_directory_is_on_the_disk(tmp_path: Path) -> None:
     assert MEMORY not in map(str, tmp_path.parents)
+
+
+@pytest.mark.parametrize("given", [None, "/there"])
+def test_a_worker_knows_whether_a_place_was_asked_for(given: str | None) -> None:
+    """pytest-xdist gives each worker a --basetemp of its own: no directory of a whole run was in memory."""
+    worker = SimpleNamespace(option=SimpleNamespace(basetemp="/of/this/worker"), workerinput={})
+    memory_directory.pytest_configure_node(
+        SimpleNamespace(config=SimpleNamespace(option=SimpleNamespace(basetemp=given)), workerinput=worker.workerinput)
+    )
+    assert basetemp_of(cast(pytest.Config, worker)) == given
