@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tidelog.pipeline.audit.dead_letters import look_for_letters
 from tidelog.pipeline.audit.table import (
     ComparePlan,
     Comparison,
@@ -40,7 +41,15 @@ ROWS_HELD = 1_000_000
 
 def compare_plan(plan: ComparePlan) -> Comparison:
     """Compare one range of a table; damage on either side becomes part of the result. Raises PipelineError, OSError."""
-    return _compare_latest(plan) if plan.latest else compare(plan)
+    import pyarrow as pa
+
+    found = _compare_latest(plan) if plan.latest else compare(plan)
+    if found.no_rows:
+        try:
+            look_for_letters(plan, found)
+        except (pa.ArrowException, OSError) as error:
+            found.unreadable = f"the table's dead letters cannot be read: {str(error).splitlines()[0]}"
+    return found
 
 
 def _compare_latest(plan: ComparePlan) -> Comparison:
@@ -53,7 +62,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
         found.unreadable = unreadable_table(plan, error)
         return found
     try:
-        records = _last_of_each_key(log_batches(plan), plan.end)
+        records = _last_of_each_key(log_batches(plan, found), plan.end)
     except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
     else:

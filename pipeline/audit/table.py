@@ -54,12 +54,15 @@ class DeltaRows:
 
 Rows = str | IcebergRows | DeltaRows | None
 """A Parquet file, a version of a table, or nothing."""
+Letters = IcebergRows | tuple[str, ...]
+"""The dead letters of a table: rows of an Iceberg table, or Parquet files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparePlan:
     """One range of a partition: the table's Parquet file or its snapshot (None where it has nothing), and the log's
-    slices. ``latest``: the table has the latest record of each key."""
+    slices. ``latest``: the table has the latest record of each key. ``letters``: where records are that cannot be
+    rows."""
 
     topic: str
     partition: int
@@ -69,6 +72,7 @@ class ComparePlan:
     slices: tuple[SegmentSlice, ...]
     read_committed: bool = True
     latest: bool = False
+    letters: Letters = ()
 
     @property
     def size(self) -> int:
@@ -79,7 +83,7 @@ class ComparePlan:
 @dataclass(slots=True)
 class Comparison:
     """Differences between the two sides of a range: counts, and the first offsets of each kind; or why none were found:
-    one side is ``unreadable``."""
+    one side is ``unreadable``. ``no_rows``: offsets of the log's records that the table cannot have as rows."""
 
     topic: str
     partition: int
@@ -94,6 +98,7 @@ class Comparison:
     unreadable: str = ""
     shown: dict[str, list[int]] = field(default_factory=dict)
     buckets: Buckets = field(default_factory=dict)
+    no_rows: list[int] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
@@ -118,7 +123,7 @@ def compare(plan: ComparePlan) -> Comparison:
         found.unreadable = unreadable_table(plan, error)
         return found
     try:
-        log_offsets, log_hashes = _hashed(log_batches(plan), plan, {})
+        log_offsets, log_hashes = _hashed(log_batches(plan, found), plan, {})
     except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
         return found
@@ -147,13 +152,29 @@ def unreadable_log(error: PipelineError) -> str:
     return f"the log's records cannot be read: {error}"
 
 
-def log_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """Yield the log's committed records of the plan's range: key, value, offset, timestamp. Raises PipelineError."""
+def log_batches(plan: ComparePlan, found: Comparison) -> Iterator[pa.RecordBatch]:
+    """Yield the log's committed records of the plan's range that may be rows: key, value, offset, timestamp. The others
+    are noted. Raises PipelineError.
+    """
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     by_time = isinstance(plan.rows, IcebergRows) and plan.rows.by_time
     for piece in plan.slices:
         for batch in read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False)):
-            yield batch.filter(within_calendar(batch)) if by_time else batch
+            if by_time:
+                batch = _those_that(within_calendar(batch), batch, found)
+            if plan.latest:
+                batch = _those_that(batch.column("key").is_valid(), batch, found)
+            yield batch
+
+
+def _those_that(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.RecordBatch:
+    """Return the records that fit, and note the others."""
+    import pyarrow.compute as pc
+
+    if pc.all(fit).as_py():
+        return batch
+    found.no_rows += batch.filter(pc.invert(fit)).column("offset").to_pylist()
+    return batch.filter(fit)
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
@@ -169,9 +190,14 @@ def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Itera
     if isinstance(rows, str):
         return _file_batches(rows)
     if isinstance(rows, IcebergRows):
-        chosen = f"topic == '{plan.topic}' and partition == {plan.partition}"  # a topic's name has no quotes
-        return iceberg_batches(rows, _COLUMNS.names, f"{chosen} and offset >= {_lowest(plan)} and offset < {plan.end}")
+        return iceberg_batches(rows, _COLUMNS.names, rows_chosen(plan, _lowest(plan)))
     return delta_batches(rows, _COLUMNS.names, _delta_filter(plan))
+
+
+def rows_chosen(plan: ComparePlan, lowest: int) -> str:
+    """Write the filter of a plan's rows from an offset on. A topic's name has no quotes."""
+    place = f"topic == '{plan.topic}' and partition == {plan.partition}"
+    return f"{place} and offset >= {lowest} and offset < {plan.end}"
 
 
 def _file_batches(path: str) -> Iterator[pa.RecordBatch]:

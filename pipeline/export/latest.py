@@ -30,8 +30,11 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Files of which one is made: ``paths`` in the table or staged, and ``later``, the staged files that come after
-    them. ``target`` is the file to write. ``is_new``: deletes lie among the rows. ``size``: bytes of ``paths``."""
+    """Files of which one is made if they have the same columns.
+
+    ``paths`` lie in the table or staged; ``later`` are the staged files that come after them. ``target`` is the file to
+    write. ``is_new``: deletes lie among the rows. ``size``: bytes of ``paths``.
+    """
 
     paths: tuple[str, ...]
     later: tuple[str, ...]
@@ -43,12 +46,11 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Result of a merge. ``is_unchanged``: the one file stays as it is, and nothing was written. Without rows, no file
-    was written either. ``name``: that of the file that was."""
+    """Result of a merge. ``stays``: the paths that need not be written again; ``written``: names of files that take the
+    others' place. Each with its number of rows."""
 
-    is_unchanged: bool
-    rows: int
-    name: str = ""
+    stays: tuple[tuple[str, int], ...]
+    written: tuple[tuple[str, int], ...]
 
 
 class LatestRows:
@@ -125,28 +127,73 @@ def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordB
 
 
 def merge_files(plan: MergePlan) -> MergeResult:
-    """Write the rows of ``plan.paths`` that no later file has the key of. Raises JobError, OSError."""
+    """Write the rows of ``plan.paths`` that no later file has the key of: a file for those of the same columns. Raises
+    JobError, OSError.
+    """
     gone = _keys_of(plan)
-    masks = [_stays(path, gone, plan) for path in plan.paths]
-    rows = int(sum(mask.sum() for mask in masks))
-    if len(plan.paths) == 1 and rows == len(masks[0]):
-        return MergeResult(is_unchanged=True, rows=rows)
-    target = plan.store.attempt_suffix().join(os.path.splitext(plan.target))
-    if rows:
-        _write(replace(plan, target=target), masks)
-    return MergeResult(is_unchanged=False, rows=rows, name=os.path.basename(target))
+    masks = {path: _stays(path, gone, plan) for path in plan.paths}
+    stays, written = list[tuple[str, int]](), list[tuple[str, int]]()
+    for number, paths in enumerate(_with_equal_columns(plan)):
+        rows = sum(int(masks[path].sum()) for path in paths)
+        if len(paths) == 1 and rows == len(masks[paths[0]]):
+            stays.append((paths[0], rows))
+        elif rows:
+            stem, ending = os.path.splitext(plan.target)
+            target = f"{stem}{f'-{number}' if number else ''}{plan.store.attempt_suffix()}{ending}"
+            _write(replace(plan, paths=paths, target=target), [masks[path] for path in paths])
+            written.append((os.path.basename(target), rows))
+    return MergeResult(tuple(stays), tuple(written))
+
+
+def _with_equal_columns(plan: MergePlan) -> list[tuple[str, ...]]:
+    """Group the files by their columns: other writers may have added some, or their field ids."""
+    import pyarrow.parquet as pq
+
+    groups: list[tuple[pa.Schema, list[str]]] = []
+    for path in plan.paths:
+        columns = _without_views(pq.read_schema(plan.store.open_input(path))).remove_metadata()
+        known = next((paths for schema, paths in groups if schema.equals(columns, check_metadata=True)), None)
+        if known is None:
+            groups.append((columns, [path]))
+        else:
+            known.append(path)
+    return [tuple(paths) for _, paths in groups]
 
 
 def _write(plan: MergePlan, masks: list[Any]) -> None:
     import pyarrow.parquet as pq
 
-    first = pq.read_schema(plan.store.open_input(plan.paths[0]))
+    first = _without_views(pq.read_schema(plan.store.open_input(plan.paths[0])))
     writer = RowWriter(plan.target, first, {}, plan.store)
     with writer.or_nothing():
         for path, stays in zip(plan.paths, masks, strict=True):
             with pq.ParquetFile(plan.store.open_input(path)) as file:
-                writer.write(_chosen(file.iter_batches(), stays))
+                writer.write(_chosen((batch.cast(first) for batch in file.iter_batches()), stays))
         writer.close()
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Return the columns in types that PyArrow can choose rows of: deltalake's deletes and updates write views."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema], schema.metadata)
+
+
+def _plain_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    def plain(field: Any) -> Any:
+        return field.with_type(_plain_type(field.type))
+
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(plain(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_field), plain(kind.item_field))
+    return pa.struct([plain(field) for field in kind]) if pa.types.is_struct(kind) else kind
 
 
 def _keys_of(plan: MergePlan) -> dict[Place, Any]:
@@ -170,6 +217,7 @@ def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
 
     columns = [*_IDENTITY, "value"] if plan.is_new else list(_IDENTITY)
     table = pq.read_table(plan.store.open_input(path), columns=columns, partitioning=None)
+    table = table.cast(_without_views(table.schema))
     stays = np.ones(table.num_rows, np.bool_)
     if plan.is_new:
         stays &= table.column("value").is_valid().to_numpy()

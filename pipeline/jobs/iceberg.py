@@ -2,11 +2,10 @@
 
 The files are those of :mod:`tidelog.pipeline.jobs.export`, lie in ``<location>/data`` and are added by one snapshot for
 each commit. Its summary holds the offset vector under ``tidelog.export``; a run goes on from the newest snapshot that
-has one, so that snapshots of others (compaction, deletes) may lie between. The same commit sets it as a property of the
-table, which counts once that snapshot has expired. The commit asks that the table's main branch
-is still where the run found it, and automatic retries are switched off in the table's properties: a retry would add the
-files after another run's. A table of all records only gets files: small ones are put together by the maintenance of
-the catalog's owner, as for any Iceberg table.
+has one (``export.iceberg_states``), so that snapshots of others (compaction, deletes) may lie between. The commit
+asks that the table's main branch is still where the run found it, and automatic retries are switched off in the table's
+properties: a retry would add the files after another run's. A table of all records only gets files: small ones are put
+together by the maintenance of the catalog's owner, as for any Iceberg table.
 
 Damaged batches go to a second table, ``<name>_dead_letter``, after the commit; of a run that was killed in between the
 next one adds them. Adding a file twice is a no-op there.
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.export.file import dead_letter_schema
+from tidelog.pipeline.export.iceberg_states import STATE_KEY, place_of, state_of, state_text
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import properties_of
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
@@ -42,11 +42,8 @@ from tidelog.pipeline.options.columns import Columns
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
-    from pyiceberg.table.snapshots import Snapshot as TableSnapshot
     from pyspark.sql import SparkSession
 
-STATE_KEY = "tidelog.export"
-STATE_SNAPSHOT = "tidelog.export.snapshot"
 NO_RETRIES: dict[str, Any] = {"commit.retry.num-retries": "0"}
 #: Bounds are kept for what queries choose by; the files have none of keys, values and headers.
 BOUNDS: dict[str, Any] = {
@@ -171,7 +168,8 @@ class _IcebergCommits:
         with self._area.locked():
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._table.refresh()
-            if state_of(self._table).version != before.version:
+            found = state_of(self._table)
+            if (found.version, found.run) != (before.version, before.run):  # a number comes again after a rollback
                 raise _conflict(self._table)
             new = [file.name for file in after.files if file not in before.files]
             change = Change(added=[(name, 0) for name in new])
@@ -219,22 +217,16 @@ def _files_of(table: Table) -> set[str]:
 
 def _runs_of(table: Table) -> set[str]:
     """Collect the runs that have committed a snapshot, as far as snapshots are kept."""
-    texts = [_state_text(snapshot) for snapshot in table.snapshots()]
+    texts = [state_text(snapshot) for snapshot in table.snapshots()]
     runs = {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
     return runs | {state_of(table).run}
-
-
-def _state_text(snapshot: TableSnapshot) -> str | None:
-    """Read the state that an export left in a snapshot's summary, None where another writer made it."""
-    summary = snapshot.summary
-    return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The contents of a table at one moment: the state its exports left, its metadata file, the newest
     snapshot's id and the paths of that snapshot's data files; ``properties`` of the table's file system; whether it is
-    partitioned ``by_time``."""
+    partitioned ``by_time``; the metadata file and the newest snapshot of the ``letters`` beside."""
 
     manifest: Manifest
     metadata: str
@@ -242,6 +234,7 @@ class Snapshot:
     files: tuple[str, ...]
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     by_time: bool = False
+    letters: tuple[str, int] | None = None
 
 
 def look_at(target: IcebergTarget) -> Snapshot:
@@ -254,6 +247,7 @@ def look_at(target: IcebergTarget) -> Snapshot:
     try:
         table = catalog.load_table(target.name)
         files = tuple(task.file.file_path for task in table.scan().plan_files())
+        letters = _letters_of(catalog, target.name)
     except NoSuchTableError:
         raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.place}") from None
     finally:
@@ -262,7 +256,19 @@ def look_at(target: IcebergTarget) -> Snapshot:
     number = -1 if snapshot is None else snapshot.snapshot_id
     by_time = is_by_time(table)
     store = properties_of(table.io.properties)
-    return Snapshot(state_of(table), table.metadata_location, number, files, store, by_time)
+    return Snapshot(state_of(table), table.metadata_location, number, files, store, by_time, letters)
+
+
+def _letters_of(catalog: Catalog, name: str) -> tuple[str, int] | None:
+    """Find the metadata file and the newest snapshot of a table's dead letters; None without any."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        table = catalog.load_table(name + DEAD_LETTER_SUFFIX)
+    except NoSuchTableError:
+        return None
+    snapshot = table.current_snapshot()
+    return None if snapshot is None else (table.metadata_location, snapshot.snapshot_id)
 
 
 def _catalog(target: IcebergTarget) -> Catalog:
@@ -322,38 +328,6 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
     return table
 
 
-def state_of(table: Table) -> Manifest:
-    """Read the newest state that an export has left: in a snapshot's summary, or in the table's properties where the
-    snapshot has expired. Raises JobError.
-    """
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        text = _state_text(snapshot)
-        if text is not None:
-            return Manifest.from_json(text, f"the summary of snapshot {snapshot.snapshot_id}")
-        parent = snapshot.parent_snapshot_id
-        if parent is None:
-            return _state_of_properties(table)
-        snapshot = table.snapshot_by_id(parent)
-        if snapshot is None:
-            return _state_of_properties(table, is_expired=True)
-    return Manifest()
-
-
-def _state_of_properties(table: Table, *, is_expired: bool = False) -> Manifest:
-    """Read the state in the table's properties, where the snapshot that it belongs to has expired. Raises JobError
-    where there is none but a snapshot before has expired, and where that snapshot is there: it was rolled back.
-    """
-    text = table.properties.get(STATE_KEY)
-    was_rolled_back = text is not None and table.snapshot_by_id(int(table.properties[STATE_SNAPSHOT])) is not None
-    if was_rolled_back or (text is None and is_expired):
-        raise JobError(
-            f"Iceberg table {'.'.join(table.name())}: the snapshot has expired or was rolled back that says which "
-            "offsets the table has; expected a new table"
-        )
-    return Manifest() if text is None else Manifest.from_json(text, "the table's properties")
-
-
 def _conflict(table: Table) -> ConflictError:
     return ConflictError(
         f"another writer committed to {'.'.join(table.name())} meanwhile: this run kept what it had committed before; "
@@ -373,8 +347,7 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
                 add_files(transaction, table.io, paths, summary)
-            number = str(transaction.table_metadata.current_snapshot_id)
-            transaction.set_properties({**summary, STATE_SNAPSHOT: number})  # snapshots expire
+            transaction.set_properties({**summary, **place_of(transaction)})  # snapshots expire
     except (CommitFailedException, ValidationException):
         raise _conflict(table) from None
     except ValueError as error:

@@ -75,8 +75,9 @@ def export_to_delta(
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
 
 
-def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...]]:
-    """Read the state that exports left in the table, its newest version, and that version's files.
+def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
+    """Read the state that exports left in the table, its newest version, that version's files, and the files of dead
+    letters.
 
     Raises JobError for a table without exports, RemoteError, MissingPackageError.
     """
@@ -84,9 +85,11 @@ def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...]]:
         raise missing("deltalake", DELTA_INSTALL)
     address = DeltaAddress.of(given)
     table = address.open()
+    store, folder = _store_of(address), os.path.join(address.path, LETTERS)
     with delta_errors(address):
-        manifest = _States(address.path, _store_of(address)).manifest_of(table)
-        return manifest, table.version(), tuple(table.file_uris())
+        manifest = _States(address.path, store).manifest_of(table)
+        letters = tuple(os.path.join(folder, name) for name in store.names_in(folder))
+        return manifest, table.version(), tuple(table.file_uris()), letters
 
 
 def _store_of(address: DeltaAddress) -> TableStore:

@@ -98,12 +98,10 @@ def _grouped(files: Iterable[OldFile]) -> list[list[OldFile]]:
 def _change(merges: Sequence[MergePlan], results: Sequence[MergeResult]) -> Change:
     change = Change()
     for merge, result in zip(merges, results, strict=True):
-        if result.is_unchanged:
-            if merge.is_new:
-                change.added.append((os.path.basename(merge.paths[0]), result.rows))
-            continue
-        if not merge.is_new:
-            change.removed += merge.paths
-        if result.rows:
-            change.added.append((result.name, result.rows))
+        if merge.is_new:
+            change.added += [(os.path.basename(path), rows) for path, rows in result.stays]
+        else:
+            stays = {path for path, _ in result.stays}
+            change.removed += [path for path in merge.paths if path not in stays]
+        change.added += result.written
     return change

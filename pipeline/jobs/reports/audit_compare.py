@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Rows
+from tidelog.pipeline.audit.table import ComparePlan, DeltaRows, IcebergRows, Letters, Rows
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, ExportTable, Manifest, PartitionState, id_text
 from tidelog.pipeline.files.remote import is_remote
@@ -64,6 +64,10 @@ class AuditedTable(Protocol):
     @property
     def foreign(self) -> tuple[str, ...]:
         """Files that readers of the table take for its own, and that no export wrote."""
+
+    @property
+    def letters(self) -> Letters:
+        """Dead letters of records that cannot be rows of the table."""
 
     @property
     def scan(self) -> SnapshotScan | FolderScan:
@@ -118,6 +122,7 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
                     pieces,
                     source.read_committed,
                     latest=table.manifest.mode == UPSERT,
+                    letters=table.letters,
                 )
             )
     return plans
@@ -129,6 +134,7 @@ class _ParquetTable:
     manifest: Manifest
     table: ExportTable
     foreign: tuple[str, ...]
+    letters: Letters = ()  # every record may be a row of a folder
 
     @classmethod
     def open(cls, path: str) -> _ParquetTable:
@@ -170,6 +176,7 @@ class _SnapshotTable:
     manifest: Manifest
     rows: IcebergRows | DeltaRows
     files: tuple[str, ...]
+    letters: Letters = ()
     foreign: tuple[str, ...] = ()  # a snapshot names its files: no reader opens others
 
     @classmethod
@@ -179,15 +186,17 @@ class _SnapshotTable:
 
         found = look_at(target)
         rows = IcebergRows(found.metadata, found.snapshot, found.properties, found.by_time)
-        return cls(target.name, found.manifest, rows, found.files)
+        letters = () if found.letters is None else IcebergRows(*found.letters, found.properties)
+        return cls(target.name, found.manifest, rows, found.files, letters)
 
     @classmethod
     def of_delta(cls, path: str) -> _SnapshotTable:
         """Load the newest version. Raises JobError, MissingPackageError."""
         from tidelog.pipeline.jobs.exporting.delta import look_at
 
-        manifest, version, files = look_at(path)
-        return cls(path, manifest, DeltaRows(path if is_remote(path) else os.path.abspath(path), version), files)
+        manifest, version, files, letters = look_at(path)
+        rows = DeltaRows(path if is_remote(path) else os.path.abspath(path), version)
+        return cls(path, manifest, rows, files, letters)
 
     @property
     def scan(self) -> SnapshotScan:

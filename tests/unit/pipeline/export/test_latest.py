@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidelog.pipeline.export import latest
-from tidelog.pipeline.export.latest import MergePlan, latest_rows, merge_files
+from tidelog.pipeline.export.latest import MergePlan, MergeResult, latest_rows, merge_files
 from tidelog.pipeline.options.columns import Columns
 
 SCHEMA = Columns.all().arrow_schema()
@@ -61,10 +61,9 @@ def test_rows_whose_key_comes_again_go_and_those_of_other_partitions_stay(tmp_pa
     old = write(tmp_path / "old", batch([(b"a", b"1"), (b"b", b"2")]), batch([(b"a", b"3")], partition=1))
     new = write(tmp_path / "new", batch([(b"a", None), (b"c", b"4")], 9))
     target = str(tmp_path / "target")
-    result = merge_files(MergePlan((old,), (new,), target, is_new=False))
-    assert (result.is_unchanged, result.rows) == (False, 2)
+    assert merge_files(MergePlan((old,), (new,), target, is_new=False)) == MergeResult((), (("target", 2),))
     assert rows_of(target) == [(0, b"b", b"2"), (1, b"a", b"3")]
-    assert merge_files(MergePlan((new,), (), target, is_new=True)).rows == 1
+    assert merge_files(MergePlan((new,), (), target, is_new=True)) == MergeResult((), (("target", 1),))
     assert rows_of(target) == [(0, b"c", b"4")]
 
 
@@ -72,8 +71,22 @@ def test_a_file_that_keeps_its_rows_is_not_written_again(tmp_path: Path) -> None
     old = write(tmp_path / "old", batch([(b"a", b"1")]))
     new = write(tmp_path / "new", batch([(b"b", b"2")], 9))
     target = tmp_path / "target"
-    assert merge_files(MergePlan((old,), (new,), str(target), is_new=False)).is_unchanged
-    assert merge_files(MergePlan((old,), (old,), str(target), is_new=False)).rows == 0
+    assert merge_files(MergePlan((old,), (new,), str(target), is_new=False)) == MergeResult(((old, 1),), ())
+    assert merge_files(MergePlan((old,), (old,), str(target), is_new=False)) == MergeResult((), ())
     assert not target.exists()
-    assert merge_files(MergePlan((old, new), (), str(target), is_new=False)).rows == 2
+    merged = MergeResult((), (("target", 2),))
+    assert merge_files(MergePlan((old, new), (), str(target), is_new=False)) == merged
     assert rows_of(str(target)) == [(0, b"a", b"1"), (0, b"b", b"2")]
+
+
+def test_files_of_other_columns_stay_files_of_their_own(tmp_path: Path) -> None:
+    plain = [write(tmp_path / f"plain {n}", batch([(b"%d" % n, b"v")], n)) for n in range(2)]
+    wide = batch([(b"2", b"v"), (b"3", b"v")], 2).append_column("note", pa.array(["2", "3"]))
+    other, later = write(tmp_path / "wide", wide), write(tmp_path / "later", batch([(b"2", b"w")], 9))
+    target = str(tmp_path / "target.parquet")
+    paths = (plain[0], other, plain[1])
+    merged = MergeResult(((other, 2),), (("target.parquet", 2),))
+    assert merge_files(MergePlan(paths, (), target, is_new=False)) == merged
+    merged = MergeResult((), (("target.parquet", 2), ("target-1.parquet", 1)))
+    assert merge_files(MergePlan(paths, (later,), target, is_new=False)) == merged
+    assert pq.read_table(tmp_path / "target-1.parquet").column("note").to_pylist() == ["3"]

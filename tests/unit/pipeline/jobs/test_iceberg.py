@@ -16,11 +16,13 @@ from sqlalchemy.exc import OperationalError
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
 from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
+from tidelog.pipeline.export import iceberg_states
+from tidelog.pipeline.export.iceberg_states import STATE_KEY, state_of
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.exporting.areas import MountedArea
-from tidelog.pipeline.jobs.iceberg import STATE_KEY, IcebergTarget, state_of
+from tidelog.pipeline.jobs.iceberg import IcebergTarget
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 
@@ -87,7 +89,7 @@ def test_a_table_that_does_not_say_its_offsets_is_refused(
     fill(data.log("orders"), 2)
     run(data, target)
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg_job, "_state_text", lambda _: None)  # as after a rollback
+        patch.setattr(iceberg_states, "state_text", lambda _: None)  # as after a rollback
         with pytest.raises(JobError, match="which offsets the table has; expected a new table"):
             run(data, target)
     table = table_of(target)
@@ -134,6 +136,49 @@ def test_a_table_that_was_rolled_back_gets_the_records_that_replaced_others(
     run(data, target)
     assert table_of(target).scan("offset >= 5").to_arrow().column("value").to_pylist() == [b"newer"] * 5
     assert offsets(target) == list(range(10))
+
+
+def test_a_table_that_was_rolled_back_and_whose_snapshots_expired_is_refused(
+    data: DataDirectory, target: IcebergTarget
+) -> None:
+    """Its properties have the state of a snapshot that is gone: not the one whose rows the table has."""
+    fill(data.log("orders"), 1)
+    run(data, target)
+    table_of(target).delete("offset = 3")
+    deleted = table_of(target).current_snapshot()
+    assert deleted is not None
+    fill(data.log("orders"), 1)
+    run(data, target)
+    table_of(target).manage_snapshots().set_current_snapshot(deleted.snapshot_id).commit()
+    older = [one.snapshot_id for one in table_of(target).snapshots() if one.snapshot_id != deleted.snapshot_id]
+    table_of(target).maintenance.expire_snapshots().by_ids(older).commit()
+    with pytest.raises(JobError, match="has expired or was rolled back that says which offsets the table has"):
+        run(data, target)
+    assert offsets(target) == [0, 1, 2, 4]
+
+
+def test_a_rollback_during_a_run_is_a_conflict_though_the_states_number_comes_again(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(data.log("orders"), 1)
+    run(data, target)
+    first = table_of(target).current_snapshot()
+    assert first is not None
+    fill(data.log("orders"), 1)
+    run(data, target)
+    fill(data.log("orders"), 1)
+    write_files = commits._write
+
+    def overtaken(*args: Any) -> None:
+        write_files(*args)
+        monkeypatch.setattr(commits, "_write", write_files)
+        table_of(target).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+        run(data, target)
+
+    monkeypatch.setattr(commits, "_write", overtaken)
+    with pytest.raises(ConflictError):
+        run(data, target)
+    assert offsets(target) == list(range(15))
 
 
 def test_a_range_without_rows_moves_the_offsets_only(data: DataDirectory, target: IcebergTarget) -> None:

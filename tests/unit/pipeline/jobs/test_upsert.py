@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,13 @@ import pytest
 
 pytest.importorskip("deltalake")
 pytest.importorskip("polars")
+pytest.importorskip("pyiceberg")
 
 import polars
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from pyiceberg.types import StringType
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
@@ -68,6 +72,26 @@ class Kind:
             DeltaTable(self.table).delete(condition)
         else:
             table_of(self.target).delete(condition)
+
+    def note(self, text: str) -> None:
+        """Add a column and fill it, as another writer."""
+        if self.target is None:
+            DeltaTable(self.table).alter.add_columns(Field("note", PrimitiveType("string")))
+            DeltaTable(self.table).update(new_values={"note": text})
+            return
+        with table_of(self.target).update_schema() as update:
+            update.add_column("note", StringType())
+        table = table_of(self.target)
+        rows = table.scan().to_arrow()
+        place = rows.column_names.index("note")
+        table.overwrite(rows.set_column(place, "note", pa.array([text] * len(rows))))
+
+    def lose_letters(self) -> None:
+        """Remove the dead letters."""
+        if self.target is None:
+            shutil.rmtree(Path(self.table, delta.LETTERS))
+        else:
+            table_of(self.target, NAME + iceberg_job.DEAD_LETTER_SUFFIX).delete("offset >= 0")
 
     def latest(self) -> Latest:
         """Return the table's rows, none twice."""
@@ -202,6 +226,39 @@ def test_records_without_a_key_are_dead_letters(data: DataDirectory, kind: Kind)
     write(data.log("users"), [Record(0, NOW_MS, None, b"1"), Record(1, NOW_MS, b"a", b"2")])
     assert run(data, kind).dead_letters == 1
     assert kind.latest() == {("users", 0, b"a"): (1, b"2")}
+    assert not kind.audit(data).is_wrong
+    kind.lose_letters()
+    ((compared,),) = (one.comparisons for one in kind.audit(data).partitions)
+    assert (compared.missing, compared.shown) == (1, {"missing": [0]})
+
+
+def test_files_to_which_another_writer_added_a_column_keep_it(data: DataDirectory, kind: Kind) -> None:
+    write(data.log("users"), [Record(n, NOW_MS, key, b"1") for n, key in enumerate((b"a", b"b"))])
+    run(data, kind)
+    kind.note("seen")
+    write(data.log("users"), [Record(0, NOW_MS, b"c", b"1")])
+    run(data, kind)
+    write(data.log("users"), [Record(n, NOW_MS, key, b"2") for n, key in enumerate((b"a", b"c"))])
+    run(data, kind)
+    assert kind.latest() == {("users", 0, key): place for key, place in
+                             ((b"a", (3, b"2")), (b"b", (1, b"1")), (b"c", (4, b"2")))}  # fmt: skip
+    assert {row["key"]: row["note"] for row in kind.read()} == {b"a": None, b"b": "seen", b"c": None}
+    assert not kind.audit(data).is_wrong
+
+
+def test_files_from_which_another_writer_deleted_a_row_are_merged(data: DataDirectory, kind: Kind) -> None:
+    """Each library writes columns in types of its own, headers and all."""
+    headers = [("source", b"web"), ("empty", None)]
+    write(data.log("users"), [Record(n, NOW_MS, key, b"1", headers) for n, key in enumerate((b"a", b"b", b"c"))])
+    run(data, kind)
+    kind.delete("offset = 1")
+    write(data.log("users"), [Record(0, NOW_MS, b"a", None)])
+    run(data, kind)
+    assert kind.latest() == {("users", 0, b"c"): (2, b"1")}
+    write(data.log("users"), [Record(0, NOW_MS, b"d", b"2", headers)])
+    run(data, kind)
+    expected = [{"key": "source", "value": b"web"}, {"key": "empty", "value": None}]
+    assert {row["key"]: row["headers"] for row in kind.read()} == {b"c": expected, b"d": expected}
 
 
 @pytest.mark.parametrize(("first", "second"), [("append", "upsert"), ("upsert", "append")])

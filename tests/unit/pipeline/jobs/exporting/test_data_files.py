@@ -11,6 +11,7 @@ import pytest
 from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, write
 from tidelog.log.follower.append import append_as_follower
+from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.iceberg import DEAD_LETTER_SUFFIX, IcebergTarget
 from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
@@ -94,6 +95,26 @@ def test_a_dead_letter_replaces_no_key(data: DataDirectory, tmp_path: Path, runs
     run(data, target, mode="upsert")
     assert times(target) == sorted(WITHIN)
     assert not audit(None, AuditRequest(data.source(), NAME, iceberg=target)).is_wrong
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_dead_letter_that_is_missing_is_told(data: DataDirectory, tmp_path: Path, mode: str) -> None:
+    """A record that can be no row is lost where the dead letters do not have it either."""
+    target = target_below(tmp_path, ("hour(timestamp)",))
+    run(data, target, mode=mode)
+    gone = len(WITHIN) + 2
+    table_of(target, NAME + DEAD_LETTER_SUFFIX).delete(f"offset == {gone}")
+    (partition,) = audit(None, AuditRequest(data.source(), NAME, iceberg=target)).partitions
+    assert [compared.shown for compared in partition.comparisons] == [{"missing": [gone]}]
+    assert [compared.missing for compared in partition.comparisons] == [1]
+    drop_letters(target)
+    (partition,) = audit(None, AuditRequest(data.source(), NAME, iceberg=target)).partitions
+    assert [compared.missing for compared in partition.comparisons] == [len(BEFORE) + len(AFTER)]
+
+
+def drop_letters(target: IcebergTarget) -> None:
+    """Drop the table of dead letters."""
+    iceberg_job._catalog(target).drop_table(NAME + DEAD_LETTER_SUFFIX)
 
 
 def test_a_time_that_no_column_holds_is_not_compared(data: DataDirectory, tmp_path: Path) -> None:

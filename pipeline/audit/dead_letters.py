@@ -1,0 +1,62 @@
+"""The search for dead letters of records that cannot be rows of their table: one that is in neither is lost.
+
+    table by hour or day      a time outside of the years 1 to 9999
+    table of latest values    no key
+
+The comparison of rows leaves such records out and collects their offsets. Contents are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidelog.pipeline.audit.table import (
+    SHOWN_OFFSETS,
+    ComparePlan,
+    Comparison,
+    IcebergRows,
+    iceberg_batches,
+    rows_chosen,
+)
+from tidelog.pipeline.engine.reference import IntegerArray
+from tidelog.pipeline.files.remote import is_remote, located
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = ("topic", "partition", "offset")
+
+
+def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
+    """Count as missing what has neither a row nor a dead letter. Raises OSError, ArrowException."""
+    absent = np.setdiff1d(np.array(found.no_rows, np.int64), _letters_of(plan))
+    shown = np.concatenate((found.shown.get("missing", []), absent[:SHOWN_OFFSETS])).astype(np.int64)
+    found.note("missing", np.sort(shown))
+    found.missing += len(absent)
+
+
+def _letters_of(plan: ComparePlan) -> IntegerArray:
+    """Read the offsets of the dead letters of a plan's range."""
+    found = (batch.filter(_is_of(plan, batch)).column("offset").to_numpy() for batch in _batches(plan))
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _is_of(plan: ComparePlan, batch: pa.RecordBatch) -> Any:
+    import pyarrow.compute as pc
+
+    topic, partition = batch.column("topic"), batch.column("partition")
+    return pc.and_(pc.equal(topic, plan.topic), pc.equal(partition, plan.partition))
+
+
+def _batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    if isinstance(plan.letters, IcebergRows):
+        yield from iceberg_batches(plan.letters, _COLUMNS, rows_chosen(plan, plan.start))
+        return
+    for path in plan.letters:
+        file_system, key = located(path) if is_remote(path) else (None, path)
+        yield from pq.read_table(key, columns=list(_COLUMNS), filesystem=file_system, partitioning=None).to_batches()
