@@ -57,7 +57,6 @@ CREATE_S = 120.0
 LONGEST_TURN = re.compile(r"^tidelog_loop_longest_turn_since_read_cpu_seconds (\S+)", re.M)
 
 
-NO_ANSWER = f"no answer in {ANSWER_S:.0f} s"
 WELL = ("answered", "refused")
 
 
@@ -212,14 +211,15 @@ def measure(broker: BrokerProcess, bystander: Bystander, hostile: Request, turn_
     )  # fmt: skip
 
 
-def answer_to(port: int, frame: bytes) -> str:
-    """Send a request and say what became of it."""
+def answer_to(port: int, frame: bytes, answer_s: float = ANSWER_S) -> str:
+    """Send a request and say what became of it within ``answer_s``."""
     with connect(port) as connection:
+        connection.settimeout(answer_s)
         try:
             connection.sendall(frame)
             receive(connection)
         except TimeoutError:
-            return NO_ANSWER
+            return f"no answer in {answer_s:.0f} s"
         except (EOFError, ConnectionError):
             return "refused"
     return "answered"

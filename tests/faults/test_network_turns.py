@@ -3,11 +3,49 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.turns import longest_turn_cpu_s, metrics_of
+
+BUSY_MS = 80
+HOLD_THE_LOOP = f"""
+import sys, time
+from tidelog import cli
+from tidelog.broker.handlers import list_groups
+
+answer = list_groups.handle
+
+def handle(*arguments):
+    end = time.thread_time() + {BUSY_MS} / 1000
+    while time.thread_time() < end:
+        pass
+    return answer(*arguments)
+
+list_groups.handle = handle
+sys.exit(cli.main())
+"""
+
+
+class BusyProcess(TidelogProcess):
+    """A broker with a defect: each ListGroups takes BUSY_MS of CPU in one turn."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-I", "-c", HOLD_THE_LOOP, *super().command()[4:]]
+
+
+def test_a_handler_that_holds_the_loop_is_logged_and_counted(tmp_path: Path) -> None:
+    with BusyProcess(tmp_path) as broker, raw_client.connect(broker.port) as connection:
+        for _ in range(3):
+            connection.sendall(raw_client.frame(16, 0, 1, b""))
+            raw_client.receive_frame(connection)
+        page = metrics_of(broker)
+        assert page.value("tidelog_loop_long_turns_total", what="LIST_GROUPS") == 3
+        assert page.value("tidelog_loop_longest_turn_cpu_seconds") >= BUSY_MS / 1000
+        lines = [line for line in broker.output().splitlines() if "LIST_GROUPS of 127.0.0.1" in line]
+        assert "one turn of the loop took" in lines[0]
 
 
 def metadata_of(names: int) -> bytes:

@@ -16,17 +16,19 @@ from tests.faults.test_network_departures import sockets_of
 from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tests.support.long_requests import frame
-from tests.support.raw_requests import create, produce
-from tests.support.share_client import ACCEPT, ShareClient, read_from_earliest
+from tests.support.raw_requests import create, produce, produce_batch
+from tests.support.share_client import ACCEPT, RELEASE, Run, ShareClient, read_from_earliest
 from tidelog.client import Client
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 SESSIONS = 20
 CHURNERS = 120
 ROUND = 6
 """Churners between two reads of the member that stays: a record is delivered ten times at most."""
 LIMIT_S = 60.0
+GAPS = 100
 
 
 def churn(port: int, topic_id: bytes, number: int, chance: random.Random) -> None:
@@ -78,6 +80,24 @@ def test_no_session_and_no_record_stays_with_connections_that_go(tmp_path: Path,
             assert time.monotonic() < deadline, "connections stay"
             time.sleep(0.05)
         assert "Traceback" not in broker.output()
+
+
+def test_records_released_between_accepted_ones_come_again_once_each(tmp_path: Path) -> None:
+    with TidelogProcess(tmp_path) as broker, Client(broker.bootstrap) as client:
+        create(broker.port, "t")
+        read_from_earliest(client, "g")
+        found = client.send(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), MetadataResponse, 12)
+        member = ShareClient(client, "g", ("t", bytes(found.topics[0].topic_id)), "m")
+        member.join()
+        assert produce_batch(broker.port, "t", build_batch([Record(n, 0, None, b"v") for n in range(GAPS * 2)])) == 0
+        (run,) = member.fetch(max_wait_ms=20_000)
+        assert run == (0, GAPS * 2 - 1, 1)
+        for number in range(GAPS * 2):
+            assert member.acknowledge(number, number, RELEASE if number % 2 else ACCEPT) == 0
+        again: list[Run] = []
+        while runs := member.fetch():
+            again += runs
+        assert again == [Run(number, number, 2) for number in range(1, GAPS * 2, 2)]
 
 
 def read_all(member: ShareClient, accepted: list[int], produced: int) -> None:
