@@ -168,8 +168,11 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
             f"{name}: records from {piece.start_offset} to {min(first, piece.end_offset) - 1} were deleted while the "
             f"query ran: {what} (failOnDataLoss=false would go on with what is there)"
         )
+    if not segments:
+        options.lost.append(LostRange(piece.topic, piece.partition, piece.start_offset, piece.end_offset))
+        return []
     there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
-    wanted = OffsetRange(there, max(first, piece.start_offset), piece.end_offset)
+    wanted = OffsetRange(there, piece.start_offset, piece.end_offset)
     request = ReadRequest(
         ranges=(wanted,),
         bytes_per_task=1 << 62,
@@ -178,7 +181,4 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         looks_for_holes=options.looks_for_holes,
         lost=options.lost,
     )
-    try:
-        return plan_range(wanted, request)
-    except FileNotFoundError:
-        return []
+    return plan_range(wanted, request)

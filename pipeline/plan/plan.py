@@ -12,6 +12,7 @@ A slice has both: the bytes to read and the offsets that belong to it. If the fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -24,10 +25,12 @@ from tidelog.pipeline.files.storage import files_at, for_each, is_directory
 from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.holes import Hole, Holes
 from tidelog.pipeline.plan.key_lookup import find_key
-from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.pipeline.plan.rows import LostRange, OffsetRange, ReadRequest, SegmentSlice
 from tidelog.pipeline.plan.segments import SegmentPlan
 from tidelog.pipeline.plan.selection import recreated
 from tidelog.protocol.errors import KafkaStorageError
+
+logger = logging.getLogger(__name__)
 
 __all__ = [
     "OffsetRange", "ReadRequest", "RowFilter", "SegmentSlice", "group", "plan", "plan_range",
@@ -72,12 +75,16 @@ def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
     if wanted.start >= wanted.end:
         return []
     for _ in range(ATTEMPTS):
+        attempt = replace(request, lost=[])
         try:
             _ensure_same_topic(wanted)
-            return _plan_files(wanted, request)
+            slices = _plan_files(wanted, attempt)
         except FileNotFoundError:
             if not is_directory(wanted.directory.path):
                 break
+        else:
+            request.lost.extend(attempt.lost)
+            return slices
     raise PipelineError(f"{wanted.directory.path} was deleted, or its segments went faster than they could be listed")
 
 
@@ -136,13 +143,16 @@ def _met_hole(
 
 
 def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
+    """Note what is gone at the log's beginning. Raises DataLossError where that is an error."""
     first = segments[0].base_offset if segments else wanted.end
-    if first > wanted.start and request.fail_on_data_loss:
-        name = f"{wanted.directory.topic}-{wanted.directory.partition}"
-        raise DataLossError(
-            f"{name}: records from {wanted.start} to {min(first, wanted.end) - 1} are gone, the log begins at {first} "
-            "(failOnDataLoss=false would go on there)"
-        )
+    if first <= wanted.start:
+        return
+    lost = LostRange(wanted.directory.topic, wanted.directory.partition, wanted.start, min(first, wanted.end))
+    what = f"{lost.topic}-{lost.partition}: records from {lost.start} to {lost.end - 1} are gone"
+    if request.fail_on_data_loss:
+        raise DataLossError(f"{what}, the log begins at {first} (failOnDataLoss=false would go on there)")
+    logger.warning("data loss: %s", what)
+    request.lost.append(lost)
 
 
 def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:

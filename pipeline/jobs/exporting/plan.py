@@ -7,7 +7,7 @@ In Iceberg and Delta the run is a part of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidelog.log.files.checkpoints import EpochEntry
@@ -57,9 +57,20 @@ class PartitionPlan:
         known = -1 if self.before is None else self.before.complete_timestamp
         largest = max((result.largest_timestamp for result in self.results), default=-1)
         begin = self.start if self.before is None else self.before.start
-        found = [(lost.start, lost.end) for result in self.results for lost in result.lost]
+        found = _union((lost.start, lost.end) for result in self.results for lost in result.lost)
         epoch = epoch_at(self.epochs, self.end - 1)
         return PartitionState(begin, self.end, max(known, largest), (*self.lost, *found), epoch)
+
+
+def _union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges that meet: a task that plans again while retention goes on finds more of a range gone."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def plan_partition(

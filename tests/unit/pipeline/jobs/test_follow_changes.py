@@ -25,6 +25,7 @@ from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
+from tidelog.pipeline.jobs.exporting import commits
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.follow import Follower
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
@@ -104,17 +105,49 @@ def test_retention_that_overtakes_it(data: DataDirectory, table: Followed) -> No
     fill(data.log("t"), 60)
     table.follow(data.source())
     fill(data.log("t"), 120)
-    data.close()
-    segments = sorted((data.path / "t-0").glob("*.log"))
-    gone = [segment for segment in segments if int(segment.stem) < 600]
-    begin = int(segments[len(gone)].stem)
-    for file in (file for segment in gone for file in (data.path / "t-0").glob(f"{segment.stem}.*")):
-        file.unlink()
+    begin = take_segments(data, 600)
     with pytest.raises(DataLossError, match=f"t-0 begins at offset {begin}, the table ends at 300"):
         table.follow(data.source())
     table.follow(data.source(), fail_on_data_loss=False)
     assert table.told[-1] == f"t-0 lost before export: offsets 300 to {begin - 1}"
     assert table.places() == places("t", 0, range(300), range(begin, 900))
+
+
+def take_segments(data: DataDirectory, below: int) -> int:
+    """Remove the segments that end below an offset, as retention does; returns where the log begins then."""
+    data.close()
+    segments = sorted((data.path / "t-0").glob("*.log"))
+    ends = [int(segment.stem) for segment in segments[1:]]
+    gone = [segment for segment, end in zip(segments, ends, strict=False) if end <= below]
+    for file in (file for segment in gone for file in (data.path / "t-0").glob(f"{segment.stem}.*")):
+        file.unlink()
+    return int(segments[len(gone)].stem)
+
+
+@pytest.mark.parametrize("moment", ["_write", "plan_files"])
+@pytest.mark.parametrize("below", [450, 700], ids=["some", "all"])
+def test_retention_that_overtakes_a_run(
+    data: DataDirectory, table: Followed, monkeypatch: pytest.MonkeyPatch, below: int, moment: str
+) -> None:
+    """Offsets that go between a run's look and its reading are told as if they had gone before."""
+    fill(data.log("t"), 60)
+    table.follow(data.source())
+    fill(data.log("t"), 60)
+    real, begins = getattr(commits, moment), []
+
+    def overtaken(*asked: Any) -> Any:
+        if not begins:
+            fill(data.log("t"), 60)
+            begins.append(take_segments(data, below))
+        return real(*asked)
+
+    monkeypatch.setattr(commits, moment, overtaken)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "told", [])
+        table.follow(data.source(), fail_on_data_loss=False)
+        assert table.told[1:] == [f"t-0 lost before export: offsets 300 to {min(begins[0], 600) - 1}"]
+    table.follow(data.source(), fail_on_data_loss=False)
+    assert table.places() == places("t", 0, range(300), range(begins[0], 900))
 
 
 def test_a_transaction_that_is_open_for_many_runs(data: DataDirectory, table: Followed) -> None:
