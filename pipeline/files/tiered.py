@@ -6,8 +6,9 @@
                    <topic>-<partition>/partition.metadata                the topic's id
 
 A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
-counts once its manifest is there, which the plugin writes last. Of two that begin at one offset the one that ends
-later counts; of two that overlap the later one has what both have. Encrypted segments need ``pem=DIRECTORY`` with the
+counts once its manifest is there, which the plugin writes last. Those that overlap are put in order by the leader
+epoch in which they end, then by their ends. The last one counts whole, each earlier one below what comes after it: a
+leader of a later epoch may have cut the log and written it again. Encrypted segments need ``pem=DIRECTORY`` with the
 private keys (``tier_keys``). Indices are not looked at: batches are walked.
 
 With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well, and instead of what the tier
@@ -26,7 +27,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -58,8 +59,8 @@ _BATCH = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets. Of
-    ``file_size`` bytes the first ``size`` count."""
+    """A segment of the tier: the object with its chunks, where each begins, the segment's own offsets, and its last
+    leader epoch, -1 where the manifest has none. Of ``file_size`` bytes the first ``size`` count."""
 
     key: str
     base: int
@@ -70,6 +71,7 @@ class TieredSegment:
     compressed: bool
     file_size: int
     encryption: SegmentEncryption | None = None
+    epoch: int = -1
 
 
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
@@ -88,7 +90,8 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         if not isinstance(raw["compression"], bool):
             raise TypeError("compression is neither true nor false")
         encryption = None if raw.get("encryption") is None else parse_encryption(raw["encryption"])
-        return TieredSegment(key, base, end, size, chunk_size, starts, raw["compression"], size, encryption)
+        epoch = max((int(epoch) for epoch in metadata.get("segmentLeaderEpochs", {})), default=-1)
+        return TieredSegment(key, base, end, size, chunk_size, starts, raw["compression"], size, encryption, epoch)
     except (
         ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError, RecursionError,
     ) as error:  # fmt: skip
@@ -226,6 +229,17 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
     return size
 
 
+def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
+    """Choose the uploads of the log that begin below ``first``, by base offset, each with the offset up to which it
+    counts: from the last leader's on, back."""
+    found: list[tuple[TieredSegment, int]] = []
+    for segment in sorted(uploads, key=lambda one: (one.epoch, one.end), reverse=True):
+        if segment.base < first:
+            found.append((segment, first))
+            first = segment.base
+    return found[::-1]
+
+
 class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     """The view of a tier, for ``pyarrow.fs.PyFileSystem``. Only reading."""
 
@@ -331,24 +345,21 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         """List the segments of a partition that count, by base offset, up to the first local one."""
         topic, _, number = folder.rpartition("-")
         topic_id = self._topic_id(folder)
-        best: dict[int, TieredSegment] = {}
+        uploads: list[TieredSegment] = []
         for name, known, place in self._topic_folders():
             if (name, known) != (topic, topic_id):
                 continue
             for info in self._list(f"{place}/{number}"):
                 match = _MANIFEST.fullmatch(info.base_name)
                 if match is not None:
-                    segment = self._manifest(info.path, int(match["base"]))
-                    if segment.base not in best or segment.end > best[segment.base].end:
-                        best[segment.base] = segment
+                    uploads.append(self._manifest(info.path, int(match["base"])))
         here = self._at(folder)
         names = os.listdir(here) if here is not None and os.path.isdir(here) else ()
         first = min((int(one[:20]) for one in names if _SEEN_LOG.fullmatch(one)), default=2**63)
-        bases = [base for base in sorted(best) if base < first]
-        return [self._cut(best[base], after) for base, after in pairwise([*bases, first])]
+        return [self._cut(segment, after) for segment, after in _lineage(uploads, first)]
 
     def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
-        """Cut off of the segment the batches that the one from ``after`` on has too: replicas roll at other offsets,
+        """Cut off of the segment the batches from ``after`` on, which the next one has: replicas roll at other offsets,
         and each leader uploads its own segments.
         """
         if segment.end < after:

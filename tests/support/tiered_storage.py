@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,16 @@ class TierWriter:
     is_compressed: bool = True
     encryption: Encryption | None = None
 
-    def upload(self, segment: Path, topic_id: bytes, end_offset: int, segment_id: bytes = bytes(16)) -> None:
-        """Upload a segment of a partition's directory; its manifest comes last."""
+    def upload(
+        self,
+        segment: Path,
+        topic_id: bytes,
+        end_offset: int,
+        segment_id: bytes = bytes(16),
+        epochs: Mapping[int, int] | None = None,
+    ) -> None:
+        """Upload a segment of a partition's directory; its manifest comes last. ``epochs``: leader epochs in it, and
+        the first offset of each."""
         topic, _, partition = segment.parent.name.rpartition("-")
         folder = f"{topic}-{_uuid(topic_id)}/{partition}"
         key = f"{folder}/{segment.stem}-{_uuid(segment_id)}"
@@ -84,7 +92,11 @@ class TierWriter:
             "chunkIndex": self._chunk_index(len(data), [len(piece) for piece in pieces]),
             "segmentIndexes": {},
             "compression": self.is_compressed,
-            "remoteLogSegmentMetadata": {"startOffset": int(segment.stem), "endOffset": end_offset},
+            "remoteLogSegmentMetadata": {
+                "startOffset": int(segment.stem),
+                "endOffset": end_offset,
+                "segmentLeaderEpochs": {str(epoch): start for epoch, start in (epochs or {0: 0}).items()},
+            },
         }
         self.put(f"{key}.rsm-manifest", json.dumps(manifest).encode())
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -25,14 +26,16 @@ from pyarrow.fs import FileSelector, LocalFileSystem
 
 import tidelog
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
-from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
+from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill
 from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
 from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
 from tidelog.pipeline.files.tiered import SegmentReader, TieredHandler, decode_sizes, parse_manifest
+from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
 
 PREFIX = "tier/"
+SEEDS = int(os.environ.get("TIDELOG_TIER_SEEDS", "10"))
 BOUNCY_CASTLE = Path(__file__).with_name("bouncy_castle.txt")
 """A private key, and what Bouncy Castle 1.81 encrypted for it."""
 
@@ -136,6 +139,71 @@ def test_segments_of_two_leaders_overlap(
     else:
         writer.upload(segments[2], TOPIC_ID, starts[3] - 1)
         assert rows(address(store, prefix)) == [row for row in expected if row["offset"] < starts[3]]
+
+
+class Leaders:
+    """A log whose leaders cut it and write it again, and what each of them has uploaded."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.tier, self.local = path / "tier", path / "local"
+        self.writer = TierWriter(lambda key, content: _write(self.tier / key, content), is_compressed=False)
+        self.batches: list[tuple[int, list[bytes]]] = []
+        self.copied = self.uploads = 0
+
+    def lead(self, epoch: int) -> None:
+        """Lead for an epoch: cut, append, roll anywhere, upload what is not in the tier."""
+        del self.batches[self.chance.randint(len(self.batches) * 2 // 3, len(self.batches)) :]
+        self.copied = min(self.copied, len(self.batches))
+        for _ in range(self.chance.randint(1, 12)):
+            self.batches.append((epoch, [b"%d" % self.chance.randrange(1 << 30) for _ in range(3)]))
+        rolls = [0, *sorted(self.chance.sample(range(1, len(self.batches)), len(self.batches) // 4)), len(self.batches)]
+        for first, after in pairwise(rolls[:-1]):
+            if after > self.copied and self.chance.random() < 0.8:
+                self._upload(first, after)
+                self.copied = after
+            elif after > self.copied:
+                break
+        shutil.rmtree(self.local, ignore_errors=True)
+        for first, after in pairwise(rolls):
+            if after > self.copied:
+                _write(self.local / "orders-0" / f"{3 * first:020d}.log", self._bytes(first, after))
+
+    def _upload(self, first: int, after: int) -> None:
+        place = self.local / "upload" / "orders-0" / f"{3 * first:020d}.log"
+        _write(place, self._bytes(first, after))
+        epochs = {epoch: 3 * number for number, (epoch, _) in reversed([*enumerate(self.batches)][first:after])}
+        self.uploads += 1
+        self.writer.upload(place, TOPIC_ID, 3 * after - 1, self.uploads.to_bytes(16, "big"), epochs)
+
+    def _bytes(self, first: int, after: int) -> bytes:
+        batches = (
+            build_batch([Record(3 * number + n, NOW_MS, None, value) for n, value in enumerate(values)])
+            for number, (_, values) in enumerate(self.batches[first:after], first)
+        )
+        return b"".join(bytes(batch) for batch in batches)
+
+    def values(self) -> list[bytes]:
+        """Return the log's values."""
+        return [value for _, values in self.batches for value in values]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_leaders_that_cut_the_log_and_wrote_it_again(tmp_path: Path, seed: int) -> None:
+    """The tier keeps what was cut off: uploads of later epochs say that it is no part of the log any more."""
+    leaders = Leaders(tmp_path, seed)
+    for epoch in range(5):
+        leaders.lead(epoch)
+        handler = TieredHandler(LocalFileSystem(), f"{leaders.tier}/", str(leaders.local))
+        files = sorted(info.path for info in handler.get_file_info_selector(FileSelector("logs/orders-0")))
+        found = [
+            (record.offset, record.value)
+            for file in files
+            if file.endswith(".log")
+            for batch in iter_batches(handler.open_input_file(file).read())
+            for record in batch.records()
+        ]
+        assert found == list(enumerate(leaders.values()))
 
 
 def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDirectory, prefix: str) -> None:

@@ -133,7 +133,7 @@ def test_retention_that_overtakes_a_run(
     fill(data.log("t"), 60)
     table.follow(data.source())
     fill(data.log("t"), 60)
-    real, begins = getattr(commits, moment), []
+    real, begins = getattr(commits, moment), list[int]()
 
     def overtaken(*asked: Any) -> Any:
         if not begins:
