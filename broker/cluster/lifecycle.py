@@ -196,7 +196,8 @@ class BrokerLifecycle:
             self._note_error("heartbeat", response.error_code, now_ms + self._interval_ms)
             if response.error_code == errors.StaleBrokerEpochError.code:
                 raise LifecycleError(
-                    f"another process has registered as broker {self._registration.broker_id}: this one stops"
+                    f"another process has registered as broker {self._registration.broker_id}, or the broker was"
+                    " unregistered: this one stops"
                 )
             return
         self.is_fenced = response.is_fenced

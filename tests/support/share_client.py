@@ -60,14 +60,14 @@ class ShareClient:
         self._topic, self._topic_id = topic
         self.epoch = 0
 
-    def join(self) -> None:
-        """Become a member."""
+    def join(self, coordinator: Client | None = None) -> None:
+        """Become a member, by the broker that is read from unless the group has another coordinator."""
 
         def beat() -> tuple[int, ShareGroupHeartbeatResponse]:
             request = ShareGroupHeartbeatRequest(
                 group_id=self._group, member_id=self._member_id, member_epoch=0, subscribed_topic_names=[self._topic]
             )
-            answer = self._client.send(request, ShareGroupHeartbeatResponse, 1)
+            answer = (coordinator or self._client).send(request, ShareGroupHeartbeatResponse, 1)
             return answer.error_code, answer
 
         until_ready(beat)

@@ -1,6 +1,7 @@
 """News of a member's log directories for the active controller: what lies in each, and which have failed (KIP-858).
 
     a log was made                 assigned to its directory, within half a second
+    a log of the start             assigned where the metadata name another directory: its disk was replaced
     a directory fails              a heartbeat at once; the controller elects other leaders for what lies in it
     the controller is not told     within ``log.dir.failure.timeout.ms``: the broker ends
     no directory is left           the broker ends
@@ -52,15 +53,13 @@ class DirectoryNews:
         self._loop = asyncio.get_running_loop()
 
     def begin(self) -> None:
-        """Watch the directories, and note all logs that lie in several of them."""
-        directories = self._log_manager.directories
-        for directory in directories:
+        """Watch the directories, and note all logs: a disk that was replaced has another id, a single one, too."""
+        for directory in self._log_manager.directories:
             directory.state.add_listener(self.note_failure)
             if not directory.is_online:
                 self._fail(directory.state)
-        if len(directories) > 1:
-            for topic in self._controller.image.topics.values():
-                self._replicas.note(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
+        for topic in self._controller.image.topics.values():
+            self._replicas.note(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
 
     def note_failure(self, state: DirectoryState) -> None:
         """Have the controller told of a directory that failed. Any thread."""

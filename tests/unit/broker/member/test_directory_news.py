@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -60,15 +62,15 @@ class Controller:
 class World:
     """A member with two directories, which serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *directory_ids: bytes, placed: bool = True) -> None:
         self.time = ManualTime()
-        self.directories = [Directory(FIRST), Directory(SECOND)]
+        self.directories = [Directory(one) for one in directory_ids or (FIRST, SECOND)]
         self.lifecycle = BrokerLifecycle(Registration(1, "cluster", b"i" * 16, (), {}, None, ()), 2000)
         self.lifecycle.state = BrokerState.RUNNING
         self.lifecycle.broker_epoch = 9
         self.beaten = asyncio.Event()
-        placed = deque([TopicPartition("t", 0)])
-        logs = SimpleNamespace(directories=self.directories, placed=placed, directory_id_of=lambda _: SECOND)
+        made = deque([TopicPartition("t", 0)] if placed else [])
+        logs = SimpleNamespace(directories=self.directories, placed=made, directory_id_of=lambda _: SECOND)
         self.news = DirectoryNews(
             cast(Any, logs), RemoteController(IMAGE, 1), self.lifecycle, self.time.monotonic_ms, self.beaten.set
         )
@@ -85,9 +87,13 @@ class World:
         return request.offline_log_dirs
 
 
-async def test_assignments_are_told_until_the_controller_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("world_of", [World, partial(World, SECOND, placed=False)], ids=["a new log", "a new disk"])
+async def test_assignments_are_told_until_the_controller_answers(
+    world_of: Callable[[], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that lay on another disk, the only one, is on the new one now: else the broker could not be elected."""
     monkeypatch.setattr(directories, "ROUND_S", 0.0)
-    world = World()
+    world = world_of()
     task = asyncio.ensure_future(world.tell())
     async with asyncio.timeout(60):
         await world.controller.is_done.wait()
