@@ -98,6 +98,8 @@ class BrokerLifecycle:
         self._own: BrokerRegistration | None = None
         self._is_ready = False
         self._is_first_shutdown_answer = True
+        self._has_news = False
+        """True where the question under way was built before this broker had more to say: the next one goes at once."""
         self._untold: dict[bytes, float] = {}
         """Directories that failed and when, which no controller has confirmed to know."""
         self._offline: dict[bytes, None] = {}
@@ -126,6 +128,7 @@ class BrokerLifecycle:
     def next_question(self) -> LifecycleQuestion:
         """Return what to ask next."""
         is_registered = self.state is not BrokerState.NOT_RUNNING
+        self._has_news = False
         return LifecycleQuestion(self._heartbeat() if is_registered else self._register(), self._not_before_ms)
 
     # ---- what the broker says
@@ -137,13 +140,14 @@ class BrokerLifecycle:
 
     def become_ready(self, now_ms: float) -> None:
         """Ask to be unfenced, at once: logs are recovered and roles taken."""
-        self._is_ready = True
+        self._is_ready = self._has_news = True
         self._not_before_ms = now_ms
 
     def begin_shutdown(self, now_ms: float) -> None:
         """Ask for a controlled shutdown, at once; without a registration there is nothing to hand over."""
         if self.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            self._has_news = True
             self._not_before_ms = now_ms
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self.state = BrokerState.SHUTTING_DOWN
@@ -203,7 +207,8 @@ class BrokerLifecycle:
         self.is_fenced = response.is_fenced
         for directory_id in self._told:
             self._untold.pop(directory_id, None)
-        self._succeed(now_ms + self._advance(response))
+        wait_ms = self._advance(response)
+        self._succeed(now_ms if self._has_news else now_ms + wait_ms)
 
     def _advance(self, response: BrokerHeartbeatResponse) -> float:
         """Take the step that a good heartbeat allows; return the time to the next one, in ms."""
@@ -217,7 +222,7 @@ class BrokerLifecycle:
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if response.should_shut_down:
                 self.state = BrokerState.SHUTTING_DOWN
-            elif self._is_first_shutdown_answer:
+            elif self._is_first_shutdown_answer and not self._has_news:
                 self._is_first_shutdown_answer = False
                 return SHUTDOWN_INTERVAL_MS
         return self._interval_ms

@@ -57,8 +57,16 @@ def image(offset: int = EPOCH, epoch: int = EPOCH, incarnation_id: bytes = OWN.i
     return MetadataImage(offset=offset, epoch=1, brokers={NODE: registered})
 
 
+def ask(
+    lifecycle: BrokerLifecycle, answer: BrokerRegistrationResponse | BrokerHeartbeatResponse, now_ms: float = 0
+) -> None:
+    """Let a broker ask its next question, and give it an answer."""
+    lifecycle.next_question()
+    lifecycle.take_answer(answer, now_ms)
+
+
 def registered(lifecycle: BrokerLifecycle) -> None:
-    lifecycle.take_answer(BrokerRegistrationResponse(broker_epoch=EPOCH), 0)
+    ask(lifecycle, BrokerRegistrationResponse(broker_epoch=EPOCH))
 
 
 def caught_up(lifecycle: BrokerLifecycle) -> None:
@@ -71,7 +79,7 @@ def ready(lifecycle: BrokerLifecycle) -> None:
 
 
 def unfenced(lifecycle: BrokerLifecycle) -> None:
-    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False), 0)
+    ask(lifecycle, BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False))
 
 
 def stopping(lifecycle: BrokerLifecycle) -> None:
@@ -79,11 +87,11 @@ def stopping(lifecycle: BrokerLifecycle) -> None:
 
 
 def released(lifecycle: BrokerLifecycle) -> None:
-    lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True), 0)
+    ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True))
 
 
 def held(lifecycle: BrokerLifecycle) -> None:
-    lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False), 0)
+    ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False))
 
 
 RUNNING = (registered, caught_up, ready, unfenced)
@@ -196,7 +204,7 @@ def test_when_the_next_request_goes(
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     for act in acts:
         act(lifecycle)
-    lifecycle.take_answer(answer, 100)
+    ask(lifecycle, answer, 100)
     assert lifecycle.next_question().not_before_ms == 100 + wait_ms
     assert bool(lifecycle.last_failure) == bool(answer.error_code)
 
@@ -209,6 +217,36 @@ def test_a_change_is_told_at_once(act: Act) -> None:
     lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 100)
     act(lifecycle)
     assert lifecycle.next_question().not_before_ms <= 100
+
+
+@pytest.mark.parametrize("act", [ready, stopping])
+def test_a_change_during_a_heartbeat_is_told_right_after_it(act: Act) -> None:
+    """The answer to what was asked before must not put it off by an interval."""
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for one in (registered, caught_up):
+        one(lifecycle)
+    lifecycle.next_question()
+    act(lifecycle)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 100)
+    question = lifecycle.next_question()
+    assert question.not_before_ms == 100
+    assert isinstance(question.request, BrokerHeartbeatRequest)
+    assert (question.request.want_fence, question.request.want_shut_down) == (act is stopping, act is stopping)
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_caught_up=True), 200)
+    wait_ms = SHUTDOWN_INTERVAL_MS if act is stopping else INTERVAL_MS
+    assert lifecycle.next_question().not_before_ms == 200 + wait_ms, "said once"
+
+
+@pytest.mark.parametrize("act", [ready, stopping])
+def test_a_change_waits_like_all_else_after_a_failure(act: Act) -> None:
+    """A controller that answers nothing is not asked in a loop."""
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for one in (registered, caught_up):
+        one(lifecycle)
+    lifecycle.next_question()
+    act(lifecycle)
+    lifecycle.take_failure("no answer", 100)
+    assert lifecycle.next_question().not_before_ms == 100 + FIRST_BACKOFF_MS
 
 
 def test_waits_after_failures_double_up_to_the_interval() -> None:
