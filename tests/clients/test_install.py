@@ -74,7 +74,8 @@ def leave_build_out(directory: str, names: list[str]) -> list[str]:
 
 def install(wheel: Path | None, target: Path) -> Path:
     assert wheel is not None
-    done = run([*PIP, "install", "--no-deps", "--target", str(target), str(wheel)], target.parent, dict(os.environ))
+    command = [*PIP, "install", "--no-deps", "--no-compile", "--target", str(target), str(wheel)]
+    done = run(command, target.parent, dict(os.environ))
     assert done.returncode == 0, done.stderr
     return target
 
