@@ -2,7 +2,8 @@
 
 A change (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
 the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered
-together, after the producers' own responses are on their way. Keys are compared by identity or hash (a ``Partition``).
+together, after the producers' own responses are on their way. Where thousands wait, each turn of the loop looks at
+some, for SLICE_MS, in the order in which they were touched. Keys are compared by identity or hash (a ``Partition``).
 
     parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
     parked --cancel--> gone                     parked --close or expire--> expire() --> gone
@@ -16,11 +17,13 @@ Invariants: an operation leaves every key when it leaves; ``expire`` is called a
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Protocol, TypeVar
 
 from tidelog.broker.loop.deferred import Deferred, Refuse
+from tidelog.broker.loop.steps import SLICE_MS
 from tidelog.broker.loop.timers import Timer, TimerQueue
 
 logger = logging.getLogger(__name__)
@@ -43,25 +46,37 @@ class DelayedOperation(Protocol):
 class Parked:
     """An operation's place in the purgatory."""
 
-    __slots__ = ("keys", "operation", "refuse", "timer")
+    __slots__ = ("is_due", "keys", "operation", "refuse", "timer")
 
     def __init__(self, operation: DelayedOperation, keys: tuple[Hashable, ...], refuse: Refuse) -> None:
         self.operation = operation
         self.keys = keys
         self.refuse = refuse
         self.timer: Timer | None = None
+        self.is_due = False
+        """Whether one of its keys moved since it was looked at last."""
 
 
 class Purgatory:
     """Parked operations by key. Loop thread only."""
 
-    __slots__ = ("_call_soon", "_scheduled", "_timers", "_touched", "_watchers", "completed_total", "expired_total")
+    __slots__ = (
+        "_call_soon",
+        "_due",
+        "_scheduled",
+        "_timers",
+        "_touched",
+        "_watchers",
+        "completed_total",
+        "expired_total",
+    )
 
     def __init__(self, timers: TimerQueue, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._timers = timers
         self._call_soon = call_soon
         self._watchers: dict[Hashable, dict[Parked, None]] = {}
         self._touched: dict[Hashable, None] = {}
+        self._due: deque[Parked] = deque()
         self._scheduled = False
         self.completed_total = 0
         self.expired_total = 0
@@ -107,23 +122,37 @@ class Purgatory:
         self._timers.turns.run("parked requests", self.run_touched)
 
     def run_touched(self) -> None:
-        """Look again at the operations whose keys moved."""
-        self._scheduled = False
+        """Look again at the operations whose keys moved, for a slice, and at the rest in later turns."""
         touched, self._touched = self._touched, {}
-        candidates: dict[Parked, None] = {}
+        due = self._due
         for key in touched:
-            candidates.update(self._watchers.get(key, {}))
-        for parked in candidates:
-            if parked.timer is None:
-                continue
-            try:
-                is_completed = parked.operation.try_complete()
-            except Exception as error:  # noqa: BLE001 - logged there
-                is_completed = True
-                _refuse(parked, error)
-            if is_completed:
-                self.completed_total += 1
-                self.cancel(parked)
+            for parked in self._watchers.get(key, ()):
+                if not parked.is_due:
+                    parked.is_due = True
+                    due.append(parked)
+        monotonic_ms = self._timers.monotonic_ms
+        until_ms = monotonic_ms() + SLICE_MS
+        while due:
+            self._look_at(due.popleft())
+            if monotonic_ms() >= until_ms:
+                break
+        self._scheduled = bool(due or self._touched)
+        if self._scheduled:
+            self._call_soon(self._run_turn)
+
+    def _look_at(self, parked: Parked) -> None:
+        """Complete an operation where that is possible now."""
+        parked.is_due = False
+        if parked.timer is None:
+            return
+        try:
+            is_completed = parked.operation.try_complete()
+        except Exception as error:  # noqa: BLE001 - logged there
+            is_completed = True
+            _refuse(parked, error)
+        if is_completed:
+            self.completed_total += 1
+            self.cancel(parked)
 
     def cancel(self, parked: Parked) -> None:
         """Forget a parked operation without answering it. Harmless when it is gone already."""

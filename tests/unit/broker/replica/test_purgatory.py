@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import SLICE_MS
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.protocol.errors import UnknownServerError
 
@@ -67,6 +68,53 @@ def test_touches_of_one_turn_try_an_operation_once(loop: ManualLoop, purgatory: 
     loop.run_soon()
     assert operation.tried == 1
     assert len(purgatory) == 1
+
+
+def test_very_many_operations_of_one_key_are_looked_at_in_slices(loop: ManualLoop, purgatory: Purgatory) -> None:
+    tried: list[int] = []
+
+    class Long(Operation):
+        """An operation that takes a millisecond to look at."""
+
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def try_complete(self) -> bool:
+            tried.append(self.number)
+            loop.time.advance(1)
+            return True
+
+    for number in range(100):
+        purgatory.park(Long(number), ["a"], 10_000, ignore)
+    purgatory.touch("a")
+    lengths = []
+    while loop.soon:
+        before = len(tried)
+        loop.run_soon()
+        lengths.append(len(tried) - before)
+    assert tried == list(range(100))
+    assert max(lengths) <= SLICE_MS + 1
+
+
+def test_what_is_touched_between_two_slices_is_looked_at_again(loop: ManualLoop, purgatory: Purgatory) -> None:
+    class Long(Operation):
+        """An operation that takes a whole slice to look at."""
+
+        def try_complete(self) -> bool:
+            loop.time.advance(SLICE_MS)
+            return super().try_complete()
+
+    operations = [Long() for _ in range(3)]
+    for operation in operations:
+        purgatory.park(operation, ["a"], 10_000, ignore)
+    purgatory.touch("a")
+    loop.run_soon()
+    assert [operation.tried for operation in operations] == [1, 0, 0]
+    purgatory.touch("a")
+    while loop.soon:
+        loop.run_soon()
+    assert [operation.tried for operation in operations] == [2, 1, 1]
 
 
 def test_touching_a_key_nobody_watches_asks_for_no_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
