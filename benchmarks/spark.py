@@ -2,11 +2,11 @@
 
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, which are
-                  all the same or, as for export, also random (--content)
+                  all the same or, as for export and sink, also random (--content)
     sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once
     sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
-    export        Spark's Kafka source (default options, and max.poll.records=20000) to Parquet, and the export job, all
-                  with zstd
+    export        Spark's Kafka source (default options, max.poll.records=20000, and that in two tasks) to Parquet with
+                  zstd, and the export job
     upsert        the export job into a new Iceberg table without Spark: all records, and the latest value of each key
     audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
                   start (0.3 s of processor time in JVM and driver) does not hide the work
@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
@@ -38,11 +38,13 @@ from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.spark_sink import parts
 from benchmarks.spark_work import (
     GB,
+    MB,
     ROADS,
     SINKS,
     TUNED,
     Bench,
     Figures,
+    Values,
     audit_with_job,
     export_to_table,
     export_with_job,
@@ -67,6 +69,13 @@ SECTIONS = ("source", "sink", "sink-parts", "export", "upsert", "audit", "point"
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
 """The measurements on both brokers, over topics that both hold."""
 
+
+EXPORTS: dict[str, Mapping[str, str]] = {
+    "": {},
+    ", max.poll.records=20000": TUNED,
+    ", max.poll.records=20000, two tasks": {**TUNED, "minPartitions": "2"},
+}
+"""Options of Spark's Kafka source, by what a title says of them."""
 
 SAME, RANDOM = "same", "random"
 CONTENTS = {SAME: load, RANDOM: load_random}
@@ -122,15 +131,16 @@ def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     return "\n".join(lines)
 
 
-def sink_table(bench: Bench, rows: int, rounds: int) -> str:
+def sink_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     """Measure writing on every road."""
     lines = [
-        "| values | sink | Mrow/s | MB/s of values | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
+        f"| {content} values | sink | Mrow/s | MB/s | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for size, value_bytes in SIZES.items():
         count = rows_of(size, rows)
-        found = in_rounds(rounds, [partial(write_all, bench, sink, count, value_bytes) for sink in SINKS])
+        values = Values(count, value_bytes, is_random=content == RANDOM)
+        found = in_rounds(rounds, [partial(write_all, bench, sink, values) for sink in SINKS])
         for sink, figures in zip(SINKS, found, strict=True):
             speed = count / figures.seconds / 1e6
             cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
@@ -156,22 +166,22 @@ def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
 def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     """Export to Parquet."""
     lines = [
-        f"| {content} values | export | Mrow/s | Mrow per CPU s | broker CPU s | to Spark |",
-        "|---|---|---:|---:|---:|---:|",
+        f"| {content} values | export | Mrow/s | Mrow per CPU s | broker CPU s | MB | to Spark |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for size in SIZES:
         topic, count, table = topic_of(size, content), rows_of(size, rows), bench.work / "table"
-        works: list[Callable[[], Figures]] = [
-            partial(export_with_spark, bench, topic, table, {}),
-            partial(export_with_spark, bench, topic, table, TUNED),
-            partial(export_with_job, bench, topic, table),
-        ]
-        found = in_rounds(rounds, works)
-        titles = ("kafka on Apache Kafka", "kafka on Apache Kafka, max.poll.records=20000", "tidelog pipeline export")
-        for title, figures in zip(titles, found, strict=True):
+        works: dict[str, Callable[[], Figures]] = {
+            f"kafka on Apache Kafka{title}": partial(export_with_spark, bench, topic, table, options)
+            for title, options in EXPORTS.items()
+        }
+        works["tidelog pipeline export"] = partial(export_with_job, bench, topic, table)
+        found = in_rounds(rounds, list(works.values()))
+        for title, figures in zip(works, found, strict=True):
             cpu = figures.spark_cpu_s + figures.broker_cpu_s
             cells = [f"{count / figures.seconds / 1e6:.2f}", f"{count / cpu / 1e6:.2f}"]
-            cells += [f"{figures.broker_cpu_s:.2f}", f"{found[0].seconds / figures.seconds:.1f}x"]
+            cells += [f"{figures.broker_cpu_s:.2f}", f"{figures.amount / MB:.1f}"]
+            cells += [f"{found[0].seconds / figures.seconds:.1f}x"]
             lines.append(f"| {size} | {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -249,7 +259,7 @@ def measure(bench: Bench, arguments: argparse.Namespace) -> str:
     sized = (bench, rows, rounds)
     works: dict[str, Sequence[Callable[[], str]]] = {
         "source": [partial(source_table, *sized, content) for content in contents],
-        "sink": [partial(sink_table, *sized)],
+        "sink": [partial(sink_table, *sized, content) for content in contents],
         "sink-parts": [partial(sink_parts_table, *sized)],
         "export": [partial(export_table, *sized, content) for content in contents],
         "upsert": [partial(upsert_table, *sized)],
@@ -274,7 +284,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
     found.add_argument("--point-gb", type=float, default=10.0, help="size of the log of point (default: %(default)s)")
     found.add_argument(
-        "--content", action="append", choices=CONTENTS, help="of source and export; may be repeated (default: same)"
+        "--content",
+        action="append",
+        choices=CONTENTS,
+        help="of values; may be repeated (default: same)",
     )
     found.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be repeated")
     found.add_argument("--save", action="store_true", help="put the tables on top of benchmarks/RESULTS.md")

@@ -182,12 +182,31 @@ SINKS = (
 )
 
 
-def write_all(bench: Bench, sink: Sink, rows: int, value_bytes: int) -> Figures:
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values that Spark makes: decimal numbers padded to ``size`` bytes, or pieces of random bytes."""
+
+    rows: int
+    size: int
+    is_random: bool = False
+
+    def frame(self, session: SparkSession) -> DataFrame:
+        """Build the query that makes them, in two tasks."""
+        from pyspark.sql import functions
+
+        numbers = session.range(0, self.rows, 1, 2)
+        if not self.is_random:
+            return numbers.selectExpr(f"rpad(cast(id as string), {self.size}, 'v') as value")
+        block = functions.lit(bytearray(os.urandom(MB)))
+        begin = (numbers.id * 7919 % (MB - self.size) + 1).cast("int")
+        return numbers.select(functions.substring(block, begin, functions.lit(self.size)).alias("value"))
+
+
+def write_all(bench: Bench, sink: Sink, values: Values) -> Figures:
     """Write rows in two tasks into a topic of two partitions, with the sink's defaults."""
     broker, topic = sink.broker(bench), f"sink-{uuid.uuid4().hex}"
     Topics(broker.bootstrap).create(topic, 2, KEEP)
-    frame = bench.spark.range(0, rows, 1, 2).selectExpr(f"rpad(cast(id as string), {value_bytes}, 'v') as value")
-    writer = frame.write.format(sink.format_name).mode("append").option("topic", topic)
+    writer = values.frame(bench.spark).write.format(sink.format_name).mode("append").option("topic", topic)
     writer = writer.option("kafka.bootstrap.servers", broker.bootstrap)
     if sink.format_name == "tidelog":
         writer = writer.option("stagingPath", str(bench.work / "staging"))
@@ -202,6 +221,7 @@ def export_with_spark(bench: Bench, topic: str, table: Path, options: Mapping[st
     frame = kafka_format(bench, bench.kafka, topic, {"includeHeaders": "true", **options})
     with bench.measured(bench.kafka) as found:
         frame.write.option("compression", "zstd").parquet(str(table))
+    found.amount = parquet_bytes(table)
     return found
 
 
@@ -209,9 +229,14 @@ def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
     """Export the same by the export job, on Tidelog's files."""
     shutil.rmtree(table, ignore_errors=True)
     with bench.measured(bench.tidelog) as found:
-        done = export(bench.spark, ExportRequest(source(bench, topic), str(table)))
-    found.amount = done.rows
+        export(bench.spark, ExportRequest(source(bench, topic), str(table)))
+    found.amount = parquet_bytes(table)
     return found
+
+
+def parquet_bytes(table: Path) -> int:
+    """Return the size of a table's files."""
+    return sum(path.stat().st_size for path in table.rglob("*.parquet"))
 
 
 def load_changes(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:

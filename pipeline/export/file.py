@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: A file may have so many times the bytes of the log that it should, before another one begins.
+FILE_TOLERANCE = 1.25
 _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
 
@@ -329,7 +331,7 @@ def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[
     group: list[SegmentSlice] = []
     size = 0
     for piece in slices:
-        if group and size + piece.size_bytes > file_bytes * 1.25:
+        if group and size + piece.size_bytes > file_bytes * FILE_TOLERANCE:
             groups.append(tuple(group))
             group, size = [], 0
         group.append(piece)

@@ -1,6 +1,6 @@
 """Jobs over logs: export, audit, index, compact, replay and backfill, each a function and a command.
 
-    driver     options -> plan rows -> DataFrame -> mapInArrow -> commit rows -> one commit
+    driver     options -> plan rows -> RDD -> commit rows -> one commit
     workers    a plan row -> the work, in plain Python with numpy and pyarrow -> one commit row
 
 No record crosses into the JVM: what the workers read and write stays in their own processes. Every job may be killed

@@ -1,10 +1,10 @@
-"""The runner of a job's tasks: on Spark as a DataFrame of plan rows through ``mapInArrow``, or in this process.
+"""The runner of a job's tasks: on Spark as an RDD of plan rows, or in this process.
 
-    plan row      task number; the tasks themselves (pickled) are broadcast
+    plan row      task number, its plan (pickled)
     commit row    task number, whether it went well, result (pickled) or the error's one line
 
-One partition per task, so that Spark spreads and repeats them one by one. The plan rows are a range that the JVM makes
-by itself: rows of an RDD would pass through a Python worker before they come to the one that works. An error the user
+One partition per task, so that Spark spreads and repeats them one by one. It is an RDD because a DataFrame through
+``mapInArrow`` is planned and compiled anew for each job, which costs the JVM three times as much. An error the user
 can do something about (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with
 its own words; anything else is our mistake and fails the Spark job with its stack trace. A worker's function must be a
 module's: it is pickled by name.
@@ -39,10 +39,11 @@ from tidelog.pipeline.jobs.progress import Progress
 from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import SparkSession
 
-COMMIT_SCHEMA = "task int, ok boolean, result binary"
+CommitRow = tuple[int, bool, bytes]
+"""Task number, whether the task went well, and its pickled result, or the pickled class and line of its error."""
 _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
@@ -85,7 +86,7 @@ def run_tasks(
     return results
 
 
-def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> tuple[int, bool, bytes]:
+def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> CommitRow:
     """Do one task; return its commit row: the work's result, or its error's line."""
     try:
         return number, True, pickle.dumps(work(pickle.loads(plan)))
@@ -94,7 +95,7 @@ def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> tuple[int, 
         return number, False, pickle.dumps((kind, str(error)))
 
 
-def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[tuple[int, bool, bytes]]:
+def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[CommitRow]:
     rows, done = [], 0
     for number, task in enumerate(tasks):
         rows.append(do_task(number, pickle.dumps(task.plan), work))
@@ -107,10 +108,10 @@ def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress)
 
 def _on_spark(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress
-) -> list[tuple[int, bool, bytes]]:
+) -> list[CommitRow]:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-    frame = commit_rows(spark, tasks, work)
+    rows = commit_rows(spark, tasks, work)
     group = f"tidelog-{uuid.uuid4()}"
     context = context_of(spark)
     done = threading.Event()
@@ -120,7 +121,7 @@ def _on_spark(
     context.setJobGroup(group, f"{len(tasks)} tasks", interruptOnCancel=True)
     watcher.start()
     try:
-        return [(row.task, row.ok, bytes(row.result)) for row in frame.collect()]
+        return rows.collect()
     except Py4JJavaError as error:
         if any(lost in str(error) for lost in _LOST_WORKERS):
             raise JobError("a worker of Spark ended before its task did, more often than Spark repeats it") from error
@@ -153,21 +154,14 @@ def require_running(spark: SparkSession | None) -> None:
         raise SparkEndedError("Spark has ended: start the command again") from error
 
 
-def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> DataFrame:
-    """Build the DataFrame whose rows are commit rows; each task runs when its partition is computed."""
-    plans = context_of(spark).broadcast([pickle.dumps(task.plan) for task in tasks])
+def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any]) -> RDD[CommitRow]:
+    """Build the RDD whose rows are commit rows; each task runs when its partition is computed."""
+    plans = [(number, pickle.dumps(task.plan)) for number, task in enumerate(tasks)]
 
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
+    def run(row: tuple[int, bytes]) -> CommitRow:
+        return do_task(*row, work)
 
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                _, ok, result = do_task(number, plans.value[number], work)
-                yield pa.RecordBatch.from_pydict(
-                    {"task": pa.array([number], pa.int32()), "ok": [ok], "result": pa.array([result], pa.binary())}
-                )
-
-    return spark.range(0, len(tasks), 1, numPartitions=len(tasks)).mapInArrow(run, COMMIT_SCHEMA)
+    return context_of(spark).parallelize(plans, len(plans)).map(run)
 
 
 def _watch(context: Any, group: str, tasks: Sequence[Task], progress: Progress, done: threading.Event) -> None:

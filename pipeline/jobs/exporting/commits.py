@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.export.manifest import DATA, Manifest, StagingRun, id_text
 from tidelog.pipeline.job_errors import BadRequestError, JobError
-from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition, share_out
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
 from tidelog.pipeline.jobs.exporting.values import settle_values
 from tidelog.pipeline.jobs.progress import Progress
@@ -95,7 +95,7 @@ def export_into(
         return looked.unchanged(before)  # a table without them would stay so
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
-    waiting = [(plan, plan_files(plan, request, "")) for plan in plans if plan.is_new]
+    waiting = _plan_files([plan for plan in plans if plan.is_new], request, _workers(spark))
     if not waiting:
         return looked.unchanged(before)
     progress = progress or Progress("export", quiet=True)
@@ -111,6 +111,14 @@ def export_into(
         done += _log_bytes(part)
         progress.job = f"export, {100 * done // max(total, 1)} % committed"
     return looked.result(before, after, (result for plan in written for result in plan.results))
+
+
+def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[Planned]:
+    """Plan the files of each partition, once more where another size shares the work out among the workers."""
+    drafts = [replace(plan) for plan in plans]
+    planned = [(plan, plan_files(plan, request, "")) for plan in drafts]
+    shared = share_out(request, _log_bytes(planned), workers)
+    return planned if shared is request else [(plan, plan_files(plan, shared, "")) for plan in plans]
 
 
 def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:

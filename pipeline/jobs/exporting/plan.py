@@ -1,7 +1,7 @@
 """The plan of an export: new offsets of each partition, the files they make, and the state when those are there.
 
-Names of a folder's files follow from topic id, partition and offsets alone: a run that is repeated plans the same ones.
-In Iceberg and Delta the run is a part of them.
+Names of a folder's files follow from topic id, partition and offsets alone. In Iceberg and Delta the run is a part of
+them. Where the offsets of files begin follows from the log, ``file_bytes`` and the number of workers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tidelog.log.files.checkpoints import EpochEntry
 from tidelog.pipeline.errors import DataLossError, TopicRecreatedError
-from tidelog.pipeline.export.file import FilePlan, FileResult, file_name, group_slices
+from tidelog.pipeline.export.file import FILE_TOLERANCE, FilePlan, FileResult, file_name, group_slices
 from tidelog.pipeline.export.manifest import (
     DATA,
     UPSERT,
@@ -123,6 +123,18 @@ def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_b
         return None
     name = file_name(directory.topic, directory.topic_id, directory.partition, (last.start,))
     return last if last.name == name else None
+
+
+def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportRequest:
+    """Return the request with files of a size that gives each worker as much of ``log_bytes``, where that is between
+    half of ``file_bytes`` and as much as a file may have; else the request itself. Files for hours and days, which are
+    several of each range, and those of latest values, which are merged, keep their size.
+    """
+    parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
+    if parts < 2 or request.split_by or request.mode == UPSERT:
+        return request
+    fair = -(-log_bytes // parts)
+    return replace(request, file_bytes=fair) if fair <= request.file_bytes * FILE_TOLERANCE else request
 
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
