@@ -3,8 +3,8 @@
     plan row      task number, its plan (pickled)
     commit row    task number, whether it went well, result (pickled) or the error's one line
 
-One partition per task, so that Spark spreads and repeats them one by one. It is an RDD because a DataFrame through
-``mapInArrow`` is planned and compiled anew for each job, which costs the JVM three times as much. An error the user
+One partition per task, so that Spark spreads and repeats them one by one. A DataFrame through ``mapInArrow``
+would be planned and compiled for each job, which costs the JVM three times as much. An error the user
 can do something about (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with
 its own words; anything else is our mistake and fails the Spark job with its stack trace. A worker's function must be a
 module's: it is pickled by name.

@@ -126,9 +126,10 @@ def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_b
 
 
 def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportRequest:
-    """Return the request with files of a size that gives each worker as much of ``log_bytes``, where that is between
-    half of ``file_bytes`` and as much as a file may have; else the request itself. Files for hours and days, which are
-    several of each range, and those of latest values, which are merged, keep their size.
+    """Return the request with files of a size that gives each worker as much of ``log_bytes``, or the request itself.
+
+    A file has at least half of ``file_bytes``, and at most what the tolerance lets it have. Files for hours and days,
+    which are several of each range, and those of latest values, which are merged, keep their size.
     """
     parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
     if parts < 2 or request.split_by or request.mode == UPSERT:
