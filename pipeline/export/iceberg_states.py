@@ -3,12 +3,17 @@
     a snapshot's summary       the state that an export's commit made
     the table's properties     the newest of these, with that snapshot's id and sequence number: snapshots expire
 
-The newest snapshot's ancestors are looked through for the first that has a state; after a rollback that is an older one
-than the properties'.
+A long state, of many partitions, is written compressed (base64 of zlib): each of a table's snapshots has one, and all
+lie in its metadata file. The newest snapshot's ancestors are looked through for the first that has a state; after a
+rollback that is an older one than the properties'.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import zlib
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.export.manifest import Manifest
@@ -23,6 +28,27 @@ STATE_SNAPSHOT = "tidelog.export.snapshot"
 STATE_SEQUENCE = "tidelog.export.sequence"
 """The key of that snapshot's sequence number: snapshots that come after it have larger ones."""
 
+#: A longer state is compressed: that of some twenty partitions is still read with the eye.
+PLAIN_CHARACTERS = 4096
+#: Bytes of a state; a million partitions have less.
+MOST_BYTES = 1 << 30
+
+
+def pack(state: Manifest) -> str:
+    """Write a state as a snapshot and the table's properties hold it."""
+    text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
+    return text if len(text) <= PLAIN_CHARACTERS else base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def unpack(text: str, place: str) -> Manifest:
+    """Read a state. Raises JobError."""
+    if not text.startswith("{"):
+        try:
+            text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES).decode()
+        except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
+            raise JobError(f"{place} is no state of a Tidelog export: {error}") from error
+    return Manifest.from_json(text, place)
+
 
 def state_of(table: Table) -> Manifest:
     """Read the newest state that an export has left: in a snapshot's summary, or in the table's properties where the
@@ -32,7 +58,7 @@ def state_of(table: Table) -> Manifest:
     while snapshot is not None:
         text = state_text(snapshot)
         if text is not None:
-            return Manifest.from_json(text, f"the summary of snapshot {snapshot.snapshot_id}")
+            return unpack(text, f"the summary of snapshot {snapshot.snapshot_id}")
         parent = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
         if parent is None:
             return _state_of_properties(table, snapshot)
@@ -57,7 +83,7 @@ def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
             f"Iceberg table {'.'.join(table.name())}: the snapshot has expired or was rolled back that says which "
             "offsets the table has; expected a new table"
         )
-    return Manifest() if text is None else Manifest.from_json(text, "the table's properties")
+    return Manifest() if text is None else unpack(text, "the table's properties")
 
 
 def state_text(snapshot: Snapshot) -> str | None:

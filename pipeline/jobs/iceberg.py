@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import re
 import time
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.export.file import dead_letter_schema
-from tidelog.pipeline.export.iceberg_states import STATE_KEY, place_of, state_of, state_text
+from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, place_of, state_of, state_text, unpack
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import properties_of
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
@@ -218,7 +217,7 @@ def _files_of(table: Table) -> set[str]:
 def _runs_of(table: Table) -> set[str]:
     """Collect the runs that have committed a snapshot, as far as snapshots are kept."""
     texts = [state_text(snapshot) for snapshot in table.snapshots()]
-    runs = {Manifest.from_json(text, "a snapshot's summary").run for text in texts if text is not None}
+    runs = {unpack(text, "a snapshot's summary").run for text in texts if text is not None}
     return runs | {state_of(table).run}
 
 
@@ -339,7 +338,7 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
     """Commit one snapshot with the change of files and the state. Raises ConflictError, JobError."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-    summary = {STATE_KEY: json.dumps(json.loads(state.to_json()), separators=(",", ":"))}
+    summary = {STATE_KEY: pack(state)}
     paths = area.bring_in(staged.path, DATA, (name for name, _ in change.added))
     try:
         with table.transaction() as transaction:

@@ -55,6 +55,32 @@ def test_each_run_is_one_snapshot_with_the_offsets(data: DataDirectory, target: 
     assert offsets(target) == list(range(110))
 
 
+@pytest.mark.parametrize("most", [0, 100])
+def test_a_long_state_is_compressed(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A run reads what an earlier one has written in either form."""
+    monkeypatch.setattr(iceberg_states, "PLAIN_CHARACTERS", 1 << 20)
+    for number in range(40):
+        fill(data.log("orders", number), 1)
+    run(data, target, commit_files=1000)
+    plain = table_of(target).properties[STATE_KEY]
+    monkeypatch.setattr(iceberg_states, "PLAIN_CHARACTERS", most)
+    fill(data.log("orders"), 1)
+    assert run(data, target).rows == 5
+    packed = table_of(target).properties[STATE_KEY]
+    assert len(plain) > 3 * len(packed)
+    monkeypatch.undo()
+    assert state_of(table_of(target)).offsets() == {"orders": {number: 5 + 5 * (not number) for number in range(40)}}
+    assert run(data, target).committed is False
+
+
+@pytest.mark.parametrize("text", ["no base64", "AAAA", "{", "[]"])
+def test_a_damaged_state_is_told(text: str) -> None:
+    with pytest.raises(JobError, match="the summary is no"):
+        iceberg_states.unpack(text, "the summary")
+
+
 def test_snapshots_of_others_may_lie_between(data: DataDirectory, target: IcebergTarget) -> None:
     fill(data.log("orders"), 2)
     run(data, target)
