@@ -22,6 +22,7 @@ from tests.support.last_words import brokers_of
 from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.memory_directory import pytest_configure_node, tmp_path  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of
+from tests.support.socket_origins import note_socket_origins
 from tidelog.broker.loop.thread_rule import install
 
 # `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
@@ -46,11 +47,12 @@ install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse compiled modules of another source: they win over an edited one, and would be what is tested."""
+    """Refuse compiled modules of another source, which win over an edited one; note where sockets are made."""
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
     config.pluginmanager.register(unit_cost)
+    note_socket_origins()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing
 
@@ -187,9 +188,12 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 
     try:
         given = {name: int(text) if name in _NUMBERS else text for name, text in settings}
-        return SchemaRegistryClient({"timeout": TIMEOUT_S, **given})
+        client = SchemaRegistryClient({"timeout": TIMEOUT_S, **given})
     except (ValueError, TypeError) as error:
         raise BadRequestError(f"schema registry: {error}") from error
+    # A client that others displaced may still be asked by its user: its connections close with the last reference.
+    finalize(client, client._rest_client.session.close)
+    return client
 
 
 @lru_cache(maxsize=1000)

@@ -72,17 +72,24 @@ class Client:
         host, port = parse_bootstrap(self.bootstrap)
         try:
             self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = self._security.secure(self._socket, host)
         except OSError as error:
             raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
         self._wire = Wire(self.bootstrap)
         self._session_end: float | None = None
         try:
+            self._secure(host)
             self._log_in()
         except BaseException:
             self.close()
             raise
+
+    def _secure(self, host: str) -> None:
+        """Do the handshake of TLS where the settings want it. Raises ClientError."""
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = self._security.secure(self._socket, host)
+        except OSError as error:
+            raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
 
     def _log_in(self) -> None:
         """Log in, where the settings have a login. Raises ClientError, KafkaError."""

@@ -5,11 +5,13 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tidelog import cli
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.security import Security
 from tidelog.commands.running.ping import local_bootstrap
 from tidelog.protocol.errors import UnsupportedVersionError
 from tidelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -177,3 +179,14 @@ def test_ping_asks_the_broker_of_this_machine(
     serve(normal)
     assert cli.main(["ping", "--local"]) == 0
     assert capsys.readouterr().out.startswith("127.0.0.1:9094 answers")
+
+
+def test_a_connection_that_could_not_be_secured_is_closed(tmp_path: Path) -> None:
+    """A truststore that cannot be read is found once the connection stands."""
+    security = Security({"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "none.pem")})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with pytest.raises(ClientError, match=r"none\.pem") as refused:
+            Client(f"127.0.0.1:{server.getsockname()[1]}", security=security)
+        with server.accept()[0] as connection:
+            connection.settimeout(10)
+            assert connection.recv(1) == b"", refused  # the error holds the client: nothing else would close it

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +15,7 @@ from tidelog.pipeline.values import registry
 from tidelog.pipeline.values.registry import (
     MOST_DEPTH,
     MOST_WAYS,
+    TIMEOUT_S,
     RegisteredSchema,
     Registry,
     UndecodableError,
@@ -59,3 +64,26 @@ def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "_by_id", refused)
     with pytest.raises(BadRequestError, match="subject orders-value: schema 7"):
         Registry(()).versions("orders-value")
+
+
+def test_connections_of_a_displaced_client_are_closed() -> None:
+    """Clients are kept for the next record; the registry of one that is not kept any more sees its connection end."""
+    answer = b'{"schema":"{}"}'
+    ended: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as connection:
+                connection.settimeout(TIMEOUT_S)
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+                ended.append(connection.recv(1))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client: Any = registry._client.__wrapped__((("url", f"http://127.0.0.1:{server.getsockname()[1]}"),))
+        assert client.get_schema(1).schema_str == "{}"
+        del client
+        gc.collect()
+        thread.join()
+    assert ended == [b""]

@@ -1,0 +1,83 @@
+"""Where each socket of the tests' process was made: shown with it, so that the warning about an unclosed one names it.
+
+A socket that nobody closed is found when the garbage collector comes round, in some later test of another module. By
+itself the warning shows two ports alone. Here it also has the test that ran, the thread, and the frames that made the
+socket. Python's sockets are noted; uvloop and libraries in C have others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from functools import cache, wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+MOST_FRAMES = 30
+"""Frames that are kept of a socket's making: a client library has up to twenty between the test and its socket."""
+SHOWN_FRAMES = 8
+_ROOT = str(Path(__file__).resolve().parents[2]) + os.sep
+_LIBRARIES = ("site-packages" + os.sep, f"python{sys.version_info[0]}.{sys.version_info[1]}" + os.sep)
+
+
+class Origin(NamedTuple):
+    """The frames that made a socket, innermost first, as file and line; the thread, and the test that ran then."""
+
+    frames: tuple[tuple[str, int], ...]
+    thread: str
+    test: str
+
+
+_origins: dict[int, Origin] = {}
+"""Per descriptor the last socket that had it: where the warning comes, the descriptor is still the socket's own."""
+
+
+@cache
+def note_socket_origins() -> None:
+    """Make each new socket note where it is made, and show it: once in a process, for good."""
+    make, show = socket.socket.__init__, socket.socket.__repr__
+
+    @wraps(make)
+    def noting(self: socket.socket, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        _origins[self.fileno()] = _current_origin()
+
+    @wraps(show)
+    def showing(self: socket.socket) -> str:
+        origin = _origins.get(self.fileno())
+        return f"{show(self)} made {describe_origin(origin)}" if origin else show(self)
+
+    socket.socket.__init__ = noting  # type: ignore[method-assign]
+    socket.socket.__repr__ = showing  # type: ignore[method-assign, assignment]
+
+
+def _current_origin() -> Origin:
+    """Return the frames above the socket's constructor, which is this function's caller."""
+    frames: list[tuple[str, int]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(frames) < MOST_FRAMES:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return Origin(tuple(frames), threading.current_thread().name, os.environ.get("PYTEST_CURRENT_TEST", "no test"))
+
+
+def describe_origin(origin: Origin) -> str:
+    """Return an origin as text: the test, the thread, the innermost frames, and the nearest one of the project."""
+    shown = [f"{_short(file)}:{line}" for file, line in origin.frames[:SHOWN_FRAMES]]
+    ours = [f"{_short(file)}:{line}" for file, line in origin.frames[SHOWN_FRAMES:] if _is_ours(file)]
+    return f"in {origin.test}, thread {origin.thread}, at {' < '.join(shown + ours[:1])}"
+
+
+def _is_ours(file: str) -> bool:
+    """Return whether a file is the project's own: the environment may lie in the checkout."""
+    return file.startswith(_ROOT) and not any(library in file for library in _LIBRARIES)
+
+
+def _short(file: str) -> str:
+    """Return a file's name without the folders that all files of its kind share."""
+    for beginning in (*_LIBRARIES, _ROOT):
+        file = file.rpartition(beginning)[2]
+    return file
