@@ -2,8 +2,8 @@
 
 One producer sends single records at a fixed rate to one topic; its latencies are measured alone, then while a consumer
 reads another topic whose pages were dropped from the page cache (``posix_fadvise``). The aim is a p99 that moves at
-most 2x: cold slices never go by sendfile on the event loop (KAFKA-7504). The same read from the page cache shows which
-part is the two cores' alone. Tidelog and Apache Kafka in turn.
+most 2x: cold slices never go by sendfile on the event loop (KAFKA-7504). The same read from the page cache shows what
+two busy cores cost without a disk. Tidelog and Apache Kafka in turn.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def drop_from_cache(directory: Path) -> None:
 
 
 def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
-    """Measure latencies of single-record round trips until told to stop."""
+    """Measure latencies of single-record round trips until the event is set."""
     latencies = Histogram()
     while not until.is_set():
         latencies.merge(load_requests(broker, HOT, STEP, 1).latency)
@@ -52,7 +52,7 @@ def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
 
 
 def beside(broker: BrokerProcess, seconds: float) -> Histogram:
-    """Measure the steady load for so long."""
+    """Measure the steady load for ``seconds``."""
     until = threading.Event()
     timer = threading.Timer(seconds, until.set)
     timer.start()

@@ -1,8 +1,8 @@
 """The pipeline's errors: one clear line each, naming the thing, its value and what was expected.
 
 Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback around the
-message, so what Spark calls is ``plain``: the error leaves it without the frames of ours in which it arose, which say
-nothing to a user who mistyped an option.
+message, so functions that Spark calls are wrapped by ``plain``: an error leaves them without the frames inside the
+pipeline, which say nothing to a user who mistyped an option.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class VersionedRecord(NamedTuple):
 
 
 def records_of_image(image: MetadataImage) -> Iterator[VersionedRecord]:
-    """Yield the records that make ``image`` from nothing."""
+    """Yield the records that turn an empty image into ``image``."""
     level = image.features.get(METADATA_VERSION, _WITH_SHUTDOWN)
     yield from _feature_records(image)
     for broker in image.brokers.values():

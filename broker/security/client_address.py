@@ -6,8 +6,8 @@ import ipaddress
 
 
 def source_of(host: str) -> str:
-    """Return the address that a client's connections are counted for: of IPv6 the network of 64 bits, all of which it
-    has.
+    """Return the address under which a client's connections are counted: for IPv6 its /64 network, since one client has
+    all addresses of that.
     """
     try:
         address = ipaddress.ip_address(host)

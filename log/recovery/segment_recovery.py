@@ -1,7 +1,7 @@
 """Recovery of one segment after a crash, and rebuild of its indices.
 
 ``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append
-would have made them. Where it stops being a log, the file is cut, if that place can be torn by a crash:
+would have made them. The file is cut at the first damage, if a crash can have caused it there:
 
 ==================================  =====================================================================
 damage at a place that ...          what is done

@@ -1,6 +1,6 @@
-"""Where each socket of the tests' process was made: shown with it, so that the warning about an unclosed one names it.
+"""Origins of the sockets of the tests' process, shown with each: the warning about an unclosed one names its maker.
 
-A socket that nobody closed is found when the garbage collector comes round, in some later test of another module. By
+A socket that was not closed is found when the garbage collector comes round, in some later test of another module. By
 itself the warning shows two ports alone. Here it also has the test that ran, the thread, and the frames that made the
 socket. Python's sockets are noted; uvloop and libraries in C have others.
 """

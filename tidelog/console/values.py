@@ -3,8 +3,8 @@
     auto   JSON where it is an object or an array, else text where it is UTF-8, else hexadecimal
     text   UTF-8, with U+FFFD in place of other bytes
     json   indented; text where it is no JSON
-    hex    16 bytes a line, with their places and characters
-    schema by the schema that a value names, where this broker is its registry; ``auto`` does so, too
+    hex    16 bytes a line, with their positions and characters
+    schema decoded by the schema that the value names, if this broker is its registry; so does ``auto``
 
 A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a letter of another script up to four.
 """

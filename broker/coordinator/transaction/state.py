@@ -89,7 +89,7 @@ class Transaction:
         self.take_over(value)
 
     def take_over(self, value: TransactionLogValue) -> None:
-        """Become what the record says."""
+        """Set every attribute from a record of the log."""
         self.producer_id = value.producer_id
         self.previous_producer_id = value.previous_producer_id
         self.next_producer_id = value.next_producer_id

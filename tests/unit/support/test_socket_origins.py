@@ -1,4 +1,4 @@
-"""What an unclosed socket says about its maker."""
+"""The maker of an unclosed socket, as its warning shows it."""
 
 from __future__ import annotations
 
