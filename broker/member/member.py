@@ -49,11 +49,10 @@ from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.nodes import ClusterNodes
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.member.producer_ids import ProducerIdBlocks, fetch_blocks
-from tidelog.broker.member.publisher import MetadataPublisher, replicas_of
+from tidelog.broker.member.publisher import MetadataPublisher, make_own_logs
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
-from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import Published
 from tidelog.broker.replica.strays import StrayLogs
@@ -362,17 +361,6 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> None:
-    """Make the logs that this broker has by the image and not on its disks, and take their roles."""
-    for topic in image.topics.values():
-        shown = topic_image(image, topic)
-        if own := replicas_of(shown, broker.node_id):
-            make = broker.replica_manager.make_logs(shown, sorted(own))
-            await broker.loop.run_in_executor(broker.executor, make)
-            broker.replica_manager.take_roles(shown)
-            await replication.take_topic(shown)
 
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:

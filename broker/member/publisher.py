@@ -5,6 +5,8 @@
     topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
     internal topics           coordinators load what this broker leads now, and forget what it does not
 
+Before the first one, at a start, the logs of all topics are opened in several threads.
+
 Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
 """
 
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
@@ -24,6 +27,11 @@ from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
+
+OPENING_THREADS = 4
+"""Threads that open logs at a start: most of an opening is waiting for the file system."""
+LOGS_AT_A_TIME = 32
+"""Partitions of one topic that a thread opens in a row."""
 
 TOPICS_PER_TURN = 100
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
@@ -113,3 +121,29 @@ class MetadataPublisher:
 def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
     """Return the partitions that have a replica on a broker."""
     return {index for index, state in enumerate(topic.partitions) if node_id in state.replicas}
+
+
+async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> None:
+    """Open the logs that this broker has by the image, or make them, and take their roles. Raises KafkaStorageError."""
+    topics = [topic_image(image, topic) for topic in image.topics.values()]
+    own = [(shown, sorted(replicas_of(shown, broker.node_id))) for shown in topics]
+    steps = [
+        broker.replica_manager.make_logs(shown, indexes[first : first + LOGS_AT_A_TIME])
+        for shown, indexes in own
+        for first in range(0, len(indexes), LOGS_AT_A_TIME)
+    ]
+    parts = [partial(take_steps, steps[number::OPENING_THREADS]) for number in range(OPENING_THREADS)]
+    threads = [broker.loop.run_in_executor(broker.executor, part) for part in parts]
+    for ended in await asyncio.gather(*threads, return_exceptions=True):  # no thread works on after a refused start
+        if ended is not None:
+            raise ended
+    for shown, indexes in own:
+        if indexes:
+            broker.replica_manager.take_roles(shown)
+            await replication.take_topic(shown)
+
+
+def take_steps(steps: Sequence[Callable[[], None]]) -> None:
+    """Take steps one after the other. Any thread."""
+    for step in steps:
+        step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -12,12 +13,13 @@ import pytest
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.publisher import MetadataPublisher
+from tidelog.broker.member.publisher import LOGS_AT_A_TIME, OPENING_THREADS, MetadataPublisher, make_own_logs
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionState, TopicState
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.schema.fields import Message
 
@@ -145,3 +147,74 @@ def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
     parts = asyncio.run(go())
     assert parts.told == [(step, "second") for step in COMING]
     assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
+
+
+# ---- the logs of a start
+
+
+class Opening:
+    """A broker that opens logs, and takes roles: three topics, of which it has every other partition."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self.opened: list[tuple[str, int]] = []
+        self.roles: list[tuple[str, int]] = []
+        """Topics, and how many logs were open by then."""
+        self.broken: tuple[str, int] | None = None
+        replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles)
+        broker = SimpleNamespace(
+            node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop()
+        )
+        self.broker = cast("Broker", broker)
+        self.image = MetadataImage(topics={name.encode() * 4: self.topic(name) for name in ("big1", "two2", "one3")})
+
+    @staticmethod
+    def topic(name: str) -> TopicState:
+        count = {"big1": 4 * OPENING_THREADS * LOGS_AT_A_TIME + 7, "two2": 4, "one3": 1}[name]
+        others = PartitionState((NODE + 1,), (NODE + 1,), leader=NODE + 1)
+        ours = PartitionState((NODE + 1, NODE), (NODE + 1, NODE), leader=NODE + 1)
+        states = tuple(ours if number % 2 == 1 else others for number in range(count))
+        return TopicState(name=name, topic_id=name.encode() * 4, partitions=states)
+
+    @property
+    def own(self) -> set[tuple[str, int]]:
+        topics = self.image.topics.values()
+        return {(one.name, number) for one in topics for number in range(1, len(one.partitions), 2)}
+
+    def make_logs(self, topic: TopicImage, indexes: list[int]) -> Callable[[], None]:
+        def make() -> None:
+            for index in indexes:
+                if self.broken == (topic.name, index):
+                    raise KafkaStorageError("broken")
+                self.opened.append((topic.name, index))
+
+        return make
+
+    def take_roles(self, topic: TopicImage) -> None:
+        self.roles.append((topic.name, len(self.opened)))
+
+    async def take_topic(self, topic: TopicImage) -> None:
+        assert self.roles[-1][0] == topic.name
+
+
+async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]:
+    """Open the logs of a start; return how many were open when it ended, too."""
+    with ThreadPoolExecutor(OPENING_THREADS) as executor:
+        opening = Opening(executor)
+        opening.broken = broken
+        with pytest.raises(KafkaStorageError, match="broken") if broken else contextlib.nullcontext():
+            await make_own_logs(opening.broker, opening.image, cast("Replication", opening))
+        return opening, len(opening.opened)
+
+
+def test_a_start_opens_each_of_its_logs_once_before_any_role_is_taken() -> None:
+    opening, opened = asyncio.run(open_all())
+    assert opened == len(opening.own)
+    assert set(opening.opened) == opening.own
+    assert opening.roles == [("big1", opened), ("two2", opened)], "one3 has no replica here"
+
+
+def test_a_log_that_cannot_be_opened_refuses_the_start_when_no_thread_works_any_more() -> None:
+    opening, opened = asyncio.run(open_all(broken=("big1", 1)))
+    assert len(opening.opened) == opened
+    assert opened >= (OPENING_THREADS - 1) * LOGS_AT_A_TIME, "the other threads ended what they had"
+    assert opening.roles == []
