@@ -28,7 +28,12 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
 #: What the modules in a checkout were built from; tests/conftest.py refuses others.
 STAMP = Path("build/extensions.json")
 #: Long modules with a few hot lines: optimized for size, or an idle broker holds 0.25 MB more.
-SMALL = {"log/system/file_system.py", "log/validation/validator.py"}
+SMALL = {
+    "broker/replica/fetching/fetch_session.py",
+    "broker/requests/direct.py",
+    "log/system/file_system.py",
+    "log/validation/validator.py",
+}
 
 
 class BuildExtensions(build_ext):

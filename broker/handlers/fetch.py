@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """Fetch: read partitions up to the limits, or wait until there is enough to read.
 
 v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
@@ -8,6 +9,7 @@ v16+ the address of the leader that an error names (KIP-951).
     read all targets -> enough bytes, an error, no time to wait -> answer
                      -> parked under its partitions; looked at again when one of them moves, answered at the deadline
 
+Types for C stand in ``fetch.pxd``; generators are in ``long_fetch``, as the dispatcher knows those of Python only.
 Nothing here is per record: a result is a slice of a file. A first batch larger than a limit is returned
 whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its beginning, which tells them to ask for more.
 """
@@ -15,7 +17,7 @@ whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its begin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.leaders import LEADER_ERRORS, endpoints_of, leader_of
@@ -48,7 +50,7 @@ from tidelog.protocol.messages.fetch import (
     PartitionData,
 )
 from tidelog.protocol.record.compression import CompressionType
-from tidelog.protocol.schema.engine import blank
+from tidelog.protocol.schema.walker import blank
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
@@ -61,41 +63,48 @@ Request = FetchRequest
 _READ_COMMITTED = 1
 _COMMITTED, _HIGH_WATERMARK = FetchIsolation.TXN_COMMITTED, FetchIsolation.HIGH_WATERMARK
 _LAST_VERSION_WITH_HARD_LIMIT = 2
-_LAST_VERSION_DOWN_CONVERTED = 3
+LAST_VERSION_DOWN_CONVERTED = 3
 _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 _FIRST_VERSION_WITH_ZSTD = 10
 _FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
 NO_REPLICA = -1
-_new_tuple = tuple.__new__
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
 """A fetch of more partitions is answered in steps."""
 
 
-class ReadParams(NamedTuple):
+class ReadParams:
     """Parameters common to all partitions of a request."""
 
-    version: int
-    isolation: FetchIsolation
-    max_bytes: int
-    min_bytes: int
-    is_incremental: bool
-    guard: FetchGuard | None = None
-    """The authorizer's check of each partition; None where there is none."""
-    find_nearer: Callable[[Partition, FetchTarget], int] | None = None
-    """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
+    __slots__ = ("find_nearer", "guard", "is_incremental", "isolation", "max_bytes", "min_bytes", "version")
+
+    def __init__(self, version: int, isolation: FetchIsolation, max_bytes: int, min_bytes: int) -> None:
+        self.version = version
+        self.isolation = isolation
+        self.max_bytes = max_bytes
+        self.min_bytes = min_bytes
+        self.is_incremental = False
+        self.guard: FetchGuard | None = None
+        """The authorizer's check of each partition; None where there is none."""
+        self.find_nearer: Callable[[Partition, FetchTarget], int] | None = None
+        """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
 
 
-class ReadResult(NamedTuple):
+class ReadResult:
     """Result of one pass over the targets."""
 
-    results: list[Result]
-    total_bytes: int
-    must_answer: bool
-    """An error or a diverging epoch: the client should know now."""
-    proof: Deferred[None] | None
-    """One that has to end before there are records of some partition."""
+    __slots__ = ("must_answer", "proof", "results", "total_bytes")
+
+    def __init__(
+        self, results: list[Result], total_bytes: int, must_answer: bool, proof: Deferred[None] | None
+    ) -> None:
+        self.results = results
+        self.total_bytes = total_bytes
+        self.must_answer = must_answer
+        """An error or a diverging epoch: the client should know now."""
+        self.proof = proof
+        """One that has to end before there are records of some partition."""
 
     def is_enough(self, min_bytes: int) -> bool:
         """Return whether this answers a request that may wait; nothing at all is no answer while a proof runs."""
@@ -114,21 +123,23 @@ def handle(
 
         return answer_replica(broker, context, request)
     if names_many(request):
+        from tidelog.broker.handlers.long_fetch import fetch_many  # few clients read so many
+
         return fetch_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
     params = read_params(broker, context, request, fetch_context)
     targets = fetch_context.targets
     if len(targets) > MANY_TARGETS:
-        return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
-    reading = PartitionRead(broker, params, in_turn=True)
+        return _in_steps(broker, context, fetch_context, params, request.max_wait_ms)
+    reading = PartitionRead(broker, params, True)
     reading.add(targets)
     read = reading.result()
     if reading.is_unopened or (read.proof is not None and not read.is_enough(params.min_bytes)):
         release_results(read.results)
-        return fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
+        return _in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
         broker.metrics.bytes_out.count += read.total_bytes
-        if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+        if params.version <= LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             return converted_response(broker, fetch_context, params, read)
         response = build_response(fetch_context, read.results)
         return with_endpoints(broker, context, read, response) if read.must_answer else response
@@ -136,13 +147,25 @@ def handle(
     return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
 
 
+def _in_steps(
+    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    from tidelog.broker.handlers.long_fetch import fetch_in_steps
+
+    return fetch_in_steps(broker, asker, context, params, max_wait_ms)
+
+
 def names_many(request: FetchRequest) -> bool:
     """Return whether a request names so many partitions that looking at them takes steps."""
     topics, forgotten = request.topics, request.forgotten_topics_data
     if len(topics) == 1 and not forgotten:
         return len(topics[0].partitions) > MANY_TARGETS
-    count = sum(len(topic.partitions) for topic in topics)
-    return count + sum(len(topic.partitions) for topic in forgotten) > MANY_TARGETS
+    count = 0
+    for topic in topics:
+        count += len(topic.partitions)
+    for gone in forgotten:
+        count += len(gone.partitions)
+    return count > MANY_TARGETS
 
 
 def read_params(
@@ -153,15 +176,12 @@ def read_params(
     if authorizer is not None and (guard is None or request.replica_id >= 0 or request.replica_state.replica_id >= 0):
         guard = authorizer.fetch_guard(broker.metadata, context, request)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
-    return _new_tuple(ReadParams, (
-        context.api_version,
-        _COMMITTED if request.isolation_level == _READ_COMMITTED else _HIGH_WATERMARK,
-        max_bytes,
-        min(request.min_bytes, max_bytes),
-        fetch_context.is_incremental,
-        guard,
-        None if not request.rack_id or broker.replica_manager.roles is None else _find_nearer(broker, context, request),
-    ))  # fmt: skip
+    isolation = _COMMITTED if request.isolation_level == _READ_COMMITTED else _HIGH_WATERMARK
+    params = ReadParams(context.api_version, isolation, max_bytes, min(request.min_bytes, max_bytes))
+    params.is_incremental, params.guard = fetch_context.is_incremental, guard
+    if request.rack_id and broker.replica_manager.roles is not None:
+        params.find_nearer = _find_nearer(broker, context, request)
+    return params
 
 
 def _find_nearer(
@@ -170,36 +190,6 @@ def _find_nearer(
     from tidelog.broker.handlers.nearer_replica import find_nearer  # a lone node has no other replica
 
     return find_nearer(broker, context, request.rack_id)
-
-
-def fetch_many(
-    broker: Broker, context: RequestContext, request: FetchRequest
-) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``handle`` does a request that names many partitions."""
-    from tidelog.broker.handlers.long_fetch import context_in_steps
-
-    fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
-    params = read_params(broker, context, request, fetch_context)
-    return (yield from fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms))
-
-
-def fetch_in_steps(
-    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
-) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``handle`` does for many partitions."""
-    from tidelog.broker.handlers.long_fetch import (  # few clients read so many
-        open_logs,
-        read_until_enough,
-        response_in_steps,
-    )
-
-    yield from open_logs(broker, context)
-    read = yield from read_until_enough(broker, context, params, max_wait_ms)
-    broker.metrics.bytes_out.count += read.total_bytes
-    if params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
-        return converted_response(broker, context, params, read)
-    response = yield from response_in_steps(context, read.results)
-    return with_endpoints(broker, asker, read, response)
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
@@ -257,7 +247,7 @@ class DelayedFetch:
 
     def _answer(self, read: ReadResult) -> None:
         self._broker.metrics.bytes_out.count += read.total_bytes
-        if self._params.version <= _LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+        if self._params.version <= LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
             converted = converted_response(self._broker, self._context, self._params, read)
             if isinstance(converted, Deferred):
                 converted.pass_to(self._deferred)
@@ -293,7 +283,7 @@ class PartitionRead:
         "is_unopened",
     )
 
-    def __init__(self, broker: Broker, params: ReadParams, *, in_turn: bool = False) -> None:
+    def __init__(self, broker: Broker, params: ReadParams, in_turn: bool = False) -> None:
         self._replica_manager = broker.replica_manager
         self._params = params
         self._results: list[Result] = []
@@ -306,7 +296,7 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         """Return what was read so far."""
-        return _new_tuple(ReadResult, (self._results, self._total, self._must_answer, self._proof))
+        return ReadResult(self._results, self._total, self._must_answer, self._proof)
 
     def add(self, targets: list[FetchTarget]) -> None:
         """Read these targets next."""
@@ -327,7 +317,7 @@ class PartitionRead:
                 if self._in_turn and partition.opening() is not None:
                     self.is_unopened = True
                     break
-                data = read_partition(partition, target, params, limit, one_message=one_message and not total)
+                data = read_partition(partition, target, params, limit, one_message and not total)
             except KafkaError as error:
                 data = self._of_follower(partition, target, limit, error, one_message=not total)
                 must_answer = must_answer or (data is not None and data.error_code != NONE)
@@ -358,7 +348,7 @@ class PartitionRead:
             and params.version >= _FIRST_WITH_RACKS
         ):
             try:
-                return read_partition(partition, target, params, limit, one_message=one_message, by_follower=True)
+                return read_partition(partition, target, params, limit, one_message, True)
             except KafkaError as failure:
                 error = failure
         return failed_partition(partition, target, params.version, error)
@@ -369,7 +359,6 @@ def read_partition(
     target: FetchTarget,
     params: ReadParams,
     limit: int,
-    *,
     one_message: bool,
     by_follower: bool = False,
 ) -> PartitionData | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.broker.handlers.fetch import ReadParams, ReadResult
     from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchSessionCache, Key, Result
     from tidelog.broker.replica.partition import Partition
+    from tidelog.broker.requests.context import RequestContext
     from tidelog.protocol.messages.fetch import FetchRequest
 
 PER_STEP = 1
@@ -29,6 +30,32 @@ PER_STEP = 1
 
 PROOF_WAIT_MS = 5_000
 """A request that gives no time waits so long for transaction indices that are proven in a thread."""
+
+
+def fetch_many(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    """Answer as ``fetch.handle`` does a request that names many partitions."""
+    from tidelog.broker.handlers.fetch import read_params
+
+    fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
+    params = read_params(broker, context, request, fetch_context)
+    return (yield from fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms))
+
+
+def fetch_in_steps(
+    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
+) -> Steps[FetchResponse | Deferred[FetchResponse]]:
+    """Answer as ``fetch.handle`` does for many partitions."""
+    from tidelog.broker.handlers.fetch import LAST_VERSION_DOWN_CONVERTED, converted_response, with_endpoints
+
+    yield from open_logs(broker, context)
+    read = yield from read_until_enough(broker, context, params, max_wait_ms)
+    broker.metrics.bytes_out.count += read.total_bytes
+    if params.version <= LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
+        return converted_response(broker, context, params, read)
+    response = yield from response_in_steps(context, read.results)
+    return with_endpoints(broker, asker, read, response)
 
 
 class Moved:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.replica.commits import Commits
-from tidelog.broker.replica.fetching.fetch_cursor import FetchCursor
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, void
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
@@ -44,6 +43,7 @@ from tidelog.protocol.errors import (
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
+    from tidelog.broker.replica.fetching.fetch_cursor import FetchCursor
     from tidelog.broker.replica.replication.leading import Leading
     from tidelog.broker.replica.replication.roles import Roles
     from tidelog.log.config import LogConfig
@@ -399,9 +399,11 @@ class Partition:
             raise NotLeaderOrFollowerError
         cursor = self._cursor
         if cursor is None:
+            from tidelog.broker.replica.fetching.fetch_cursor import FetchCursor  # idle brokers need none
+
             cursor = self._cursor = FetchCursor(self.local_log)
         try:
-            return cursor.read(offset, max_bytes, isolation, min_one_message=min_one_message)
+            return cursor.read(offset, max_bytes, isolation, min_one_message)
         except UnprovenIndexError as unproven:
             self._prove(unproven)
             return FetchDataInfo(b"", offset, [])

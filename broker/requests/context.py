@@ -11,15 +11,6 @@ if TYPE_CHECKING:
     from tidelog.broker.security.authorization.authorizer import FetchGuard, Grants
 
 
-class RequestCount:
-    """Counter of the requests of one API and version; the dispatcher's routes are such counters."""
-
-    __slots__ = ("requests",)
-
-    def __init__(self) -> None:
-        self.requests = 0
-
-
 class RequestContext:
     """Client and header of the request in progress. One per connection.
 

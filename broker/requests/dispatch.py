@@ -2,6 +2,7 @@
 
     frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
+That way is in :mod:`tidelog.broker.requests.direct`; what leaves it comes here.
 A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
 module imported, so a broker without requests for groups never loads them. The import is a thread's work
 (:mod:`tidelog.broker.loop.late_imports`), and the request waits for it. The registry is the table ApiVersions answers
@@ -20,20 +21,19 @@ from __future__ import annotations
 
 import importlib
 import logging
-import struct
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.steps import Job, StepRunner
 from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.direct import DirectDispatcher
 from tidelog.broker.requests.registry import REGISTRY, HandlerEntry
 from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Route, wait_for_frame
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.frames import OWNED_BYTES
-from tidelog.protocol.header import decode_request_header
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +44,14 @@ LARGE_BYTES = 128 * 1024
 WAITING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs that may wait for other clients: no other request waits for them."""
 
-_HEAD = struct.Struct(">Iih")  # api key and version as one number, correlation id, client id length
 
-
-class Dispatcher:
+class Dispatcher(DirectDispatcher):
     """Routes frames to handlers. Loop thread only."""
 
-    __slots__ = ("_broker", "_quotas", "_routes", "runner")
+    __slots__ = ("runner",)
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._quotas = broker.services.quotas
-        self._routes: dict[int, Route] = {}
+        super().__init__(broker, broker.services.quotas)
         self.runner = StepRunner(
             broker.timers.turns.measure_callbacks("long request", broker.loop.call_soon),
             broker.timers.monotonic_ms,
@@ -66,37 +62,14 @@ class Dispatcher:
         """Return the routes used so far, for metrics."""
         return list(self._routes.values())
 
-    def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer one request. ``frame`` is valid only until this returns, unless it has more than OWNED_BYTES.
-
-        Raises InvalidRequestError or CloseConnectionError when the connection is to be closed.
-        """
-        try:
-            word, correlation_id, client_id_length = _HEAD.unpack_from(frame)
-        except struct.error:
-            raise InvalidRequestError(f"a frame of {len(frame)} bytes holds no request header") from None
-        route = self._routes.get(word)
-        if route is None:
-            entry = served(word)
-            if entry is None:
-                return unsupported_api_versions(correlation_id)
-            if not self._broker.imports.is_loaded(entry.module):
-                return self._dispatch_later(context, own_frame(frame), entry.module)
-            route = self._make_route(word, entry)
-        route.requests += 1
-        context.api_key = route.api_key
-        context.api_version = route.api_version
-        context.correlation_id = correlation_id
-        # The client id seldom changes on a connection: one comparison instead of decoding the header.
-        position = _HEAD.size + client_id_length if client_id_length > 0 else _HEAD.size
-        raw_client_id = frame[8:position]
-        if raw_client_id != context.raw_client_id:
-            _note_client_id(context, raw_client_id, client_id_length)
-        if route.flexible_header:
-            position = (
-                position + 1 if position < len(frame) and frame[position] == 0 else decode_request_header(frame)[1]
-            )
-        return self._answer(route, context, frame, position)
+    def _dispatch_first(self, context: RequestContext, frame: memoryview, word: int, correlation_id: int) -> Answer:
+        entry = served(word)
+        if entry is None:
+            return unsupported_api_versions(correlation_id)
+        if not self._broker.imports.is_loaded(entry.module):
+            return self._dispatch_later(context, own_frame(frame), entry.module)
+        self._make_route(word, entry)
+        return DirectDispatcher.dispatch(self, context, frame)
 
     def _dispatch_later(self, context: RequestContext, frame: memoryview, module: str) -> Answer:
         """Answer the first request of an API once its handler is imported. The connection's next one waits."""
@@ -108,30 +81,20 @@ class Dispatcher:
         answer = self.runner.run(steps())
         return InSteps(context.api_key, answer) if isinstance(answer, Job) else answer
 
-    def _answer(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
-        """Decode the message at ``position`` and handle it. Raises InvalidRequestError, CloseConnectionError."""
-        if len(frame) > route.one_turn_bytes:
-            allowed = max_bytes(route.api_key, self._broker.config)
-            if len(frame) > allowed:
-                raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
-            steps = self._answer_in_steps(route, context, own_frame(frame), position)
-            if len(frame) > LARGE_BYTES and route.api_key not in WAITING:
-                return InSteps(route.api_key, self.runner.queue(client_in_turns(context), steps))
-            return route.run(steps)
-        # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
-        try:
-            request, _ = route.decode(frame, position, route.one_turn_elements)
-        except InvalidRequestError:
-            if route.one_turn_elements == route.max_elements:
-                raise
-            return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
-        context.owns_frame, context.frame_bytes = len(frame) > OWNED_BYTES, len(frame)
-        if self._quotas.made is not None:
-            return self._answer_measured(route, context, request, len(frame))
-        return route.answer(self._broker, context, request)
+    def _answer_long(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
+        allowed = max_bytes(route.api_key, self._broker.config)
+        if len(frame) > allowed:
+            raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
+        steps = self._answer_in_steps(route, context, own_frame(frame), position)
+        if len(frame) > LARGE_BYTES and route.api_key not in WAITING:
+            return InSteps(route.api_key, self.runner.queue(client_in_turns(context), steps))
+        return route.run(steps)
+
+    def _answer_many(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
+        return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
-        """Answer a long request in a frame of its own, like ``_answer``."""
+        """Answer a long request in a frame of its own."""
         request, _ = yield from route.request_class.decode_in_steps(
             frame, position, route.api_version, route.max_elements
         )
@@ -144,7 +107,6 @@ class Dispatcher:
         return (yield from wait_for_frame(answer))
 
     def _answer_measured(self, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
-        """Handle a request of a broker whose clients have quotas. Raises CloseConnectionError."""
         from tidelog.broker.requests.throttling import answer  # only brokers whose clients have quotas need it
 
         return answer(self._broker, route, context, request, size)
@@ -198,14 +160,3 @@ def unsupported_api_versions(correlation_id: int) -> bytes:
     handler = importlib.import_module(REGISTRY[ApiKey.API_VERSIONS].module)
     body: bytes = handler.error_response(None, UnsupportedVersionError()).encode(0)
     return _PREFIX.pack(len(body) + 4, correlation_id) + body
-
-
-def _note_client_id(context: RequestContext, raw: memoryview, length: int) -> None:
-    """Decode a client id that differs from the connection's last one."""
-    if len(raw) != 2 + max(length, 0):
-        raise InvalidRequestError(f"a client id of {length} bytes goes beyond the frame")
-    try:
-        context.client_id = str(raw[2:], "utf-8") if length >= 0 else None
-    except UnicodeDecodeError:
-        raise InvalidRequestError("the client id is not UTF-8") from None
-    context.raw_client_id = bytes(raw)

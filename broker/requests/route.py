@@ -15,11 +15,12 @@ from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Acknowledgement, Deferred
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
-from tidelog.broker.requests.context import RequestContext, RequestCount
+from tidelog.broker.requests.context import RequestContext
+from tidelog.broker.requests.direct import DirectRoute
 from tidelog.log.records.work_budget import AppendPostponedError
 from tidelog.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from tidelog.protocol.errors import KafkaError, UnknownServerError
-from tidelog.protocol.schema.fields import Coder, EncodeError, Message, MessageTooLongError, Struct
+from tidelog.protocol.schema.fields import EncodeError, Message, MessageTooLongError, Struct
 from tidelog.protocol.schema.refusal import refuse_in_steps
 from tidelog.protocol.schema.source import add_frame
 from tidelog.protocol.transferable import release_slices
@@ -58,46 +59,27 @@ Answer = Union[bytes, Parts, "Pending", None]
 FrameSteps = Steps[bytes | Parts | None]
 
 
-class Route(RequestCount):
+class Route(DirectRoute):
     """Request class, handler and encoder of one API in one version. ``requests`` counts the requests."""
 
-    __slots__ = (
-        "_encoder",
-        "_encodes",
-        "api_key",
-        "api_version",
-        "decode",
-        "error_response",
-        "flexible_header",
-        "handle",
-        "has_slices",
-        "header_bytes",
-        "max_elements",
-        "one_turn_bytes",
-        "one_turn_elements",
-        "prefix",
-        "request_class",
-        "runner",
-    )
+    __slots__ = ("has_slices", "prefix", "request_class", "runner")
 
     def __init__(self, api_key: int, api_version: int, module: Any, runner: StepRunner) -> None:
+        super().__init__()
         self.runner = runner
         self.api_key = api_key
         self.api_version = api_version
         self.request_class: type[Message] = module.Request
         self.decode = self.request_class.decoder_at(api_version).decode
-        self._encodes: type[Message] = Message
-        self._encoder: Coder | None = None
         self.max_elements = max_elements(api_key)
         self.one_turn_bytes = sys.maxsize if api_key == ApiKey.PRODUCE else ONE_TURN_BYTES
         self.one_turn_elements = ONE_TURN_ELEMENTS if api_key == ApiKey.PRODUCE else self.max_elements
-        self.handle: Callable[[Broker, RequestContext, Any], Any] = module.handle
-        self.error_response: Callable[[Any, KafkaError], Any] = module.error_response
+        self.handle = module.handle
+        self.error_response = module.error_response
         self.flexible_header = request_header_version(ApiKey(api_key), api_version) >= 2
         self.prefix = _FLEXIBLE_PREFIX if response_header_version(ApiKey(api_key), api_version) >= 1 else _PREFIX
         self.header_bytes = self.prefix.size - 4
         self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
-        super().__init__()
 
     def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
         """Handle a request; what it raises becomes its error response. Steps begin here; a long request's answer is
@@ -105,18 +87,30 @@ class Route(RequestCount):
 
         Raises CloseConnectionError.
         """
-        refuse = self._refuse if is_long else self.error_response
         try:
             response = self.handle(broker, context, request)
-        except NotReadyError as error:
+        except Exception as error:  # noqa: BLE001 - each has its answer there
+            return self.answer_error(broker, context, request, error, is_long=is_long)
+        return self.finish(broker, context, request, response, is_long=is_long)
+
+    def answer_error(
+        self, broker: Broker, context: RequestContext, request: Any, error: Exception, *, is_long: bool = False
+    ) -> Answer:
+        if isinstance(error, CloseConnectionError):
+            raise error
+        refuse = self._refuse if is_long else self.error_response
+        if isinstance(error, NotReadyError):
             response = self._wait_and_handle(broker, context, request, error.ready)
-        except KafkaError as error:
+        elif isinstance(error, KafkaError):
             response = refuse(request, error)
-        except CloseConnectionError:
-            raise
-        except Exception:
-            logger.exception("API %d version %d failed", self.api_key, self.api_version)
+        else:
+            logger.error("API %d version %d failed", self.api_key, self.api_version, exc_info=error)
             response = refuse(request, UnknownServerError())
+        return self.finish(broker, context, request, response, is_long=is_long)
+
+    def finish(
+        self, broker: Broker, context: RequestContext, request: Any, response: Any, *, is_long: bool = False
+    ) -> Answer:
         if is_long or response.__class__ is GeneratorType:
             again = partial(self._wait_and_handle, broker, context, request)
             return self.run(self._finish(context.correlation_id, request, response, again))
@@ -214,10 +208,10 @@ class Route(RequestCount):
         if response.__class__ is bytes:
             prefix = self.prefix
             return prefix.pack(len(response) + prefix.size - 4, correlation_id) + response
-        encoder = self._encoder
-        if encoder is None or response.__class__ is not self._encodes:
-            self._encodes = response.__class__
-            encoder = self._encoder = self._encodes.encoder_at(self.api_version)
+        encoder = self.encoder
+        if encoder is None or response.__class__ is not self.encodes:
+            self.encodes = response.__class__
+            encoder = self.encoder = response.encoder_at(self.api_version)
         parts = encoder.encode_frame(response, correlation_id, self.header_bytes)
         return parts if len(parts) > 1 else parts[0]  # type: ignore[return-value]
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -48,6 +49,8 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
 #define release(held) (release_copy(&(held)), PyBuffer_Release(&(held).view))
 #define bytes_at(data, position) ((data) + (position))
 #define read_at(descriptor, data, at, size, position) pread(descriptor, (data) + (at), (size_t)(size), position)
+#define read_in_memory(descriptor, data, at, size, position) \
+    preadv2(descriptor, &(struct iovec){(data) + (at), (size_t)(size)}, 1, position, RWF_NOWAIT)
 #define write_at(descriptor, data, at, size, position) pwrite(descriptor, (data) + (at), (size_t)(size), position)
 #define multiply_high(one, other) (uint64_t)((unsigned __int128)(one) * (other) >> 64)
 #define prefetch(data, at) __builtin_prefetch((data) + (at))

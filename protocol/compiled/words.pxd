@@ -31,6 +31,7 @@ cdef extern from "words.h" nogil:
     void prefetch(const void* data, long long at) noexcept
     unsigned long long multiply_high(unsigned long long one, unsigned long long other) noexcept
     long long read_at(int descriptor, unsigned char* data, long long at, long long size, long long position) noexcept
+    long long read_in_memory(int descriptor, unsigned char* data, long long at, long long size, long long position) noexcept
     long long write_at(int descriptor, const unsigned char* data, long long at, long long size, long long position) noexcept
     unsigned int crc32c(const unsigned char* data, long long at, long long size) noexcept
 

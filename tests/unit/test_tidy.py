@@ -42,6 +42,7 @@ BROAD_EXCEPT_ALLOWED = {
     "broker/network/connection.py",
     "broker/replica/purgatory.py",
     "broker/requests/dispatch.py",
+    "broker/requests/direct.py",
     "broker/requests/route.py",
     "cleaner/log_cleaner.py",
 }

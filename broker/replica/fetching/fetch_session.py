@@ -1,3 +1,4 @@
+# cython: wraparound=True, boundscheck=True
 """Fetch sessions (KIP-227): the broker remembers which partitions a client follows, so requests name only what changed.
 
     session id, epoch of the request          what it is
@@ -14,7 +15,8 @@ records go to the end of the session's order, so that a small response limit sta
 The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one
 with fewer partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it
 only bytes.
-Loop thread only; deadlines on the monotonic clock. Source: KIP-227, Kafka's FetchSession.
+Loop thread only; deadlines on the monotonic clock. Types for C stand in ``fetch_session.pxd``.
+Source: KIP-227, Kafka's FetchSession.
 """
 
 from __future__ import annotations
