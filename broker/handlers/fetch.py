@@ -79,7 +79,14 @@ class ReadParams:
 
     __slots__ = ("find_nearer", "guard", "is_incremental", "isolation", "max_bytes", "min_bytes", "version")
 
-    def __init__(self, version: int, isolation: FetchIsolation, max_bytes: int, min_bytes: int) -> None:
+    def __init__(
+        self,
+        version: int,
+        isolation: FetchIsolation,
+        max_bytes: int,
+        min_bytes: int,
+        find_nearer: Callable[[Partition, FetchTarget], int] | None,
+    ) -> None:
         self.version = version
         self.isolation = isolation
         self.max_bytes = max_bytes
@@ -87,7 +94,7 @@ class ReadParams:
         self.is_incremental = False
         self.guard: FetchGuard | None = None
         """The authorizer's check of each partition; None where there is none."""
-        self.find_nearer: Callable[[Partition, FetchTarget], int] | None = None
+        self.find_nearer = find_nearer
         """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
 
 
@@ -177,10 +184,10 @@ def read_params(
         guard = authorizer.fetch_guard(broker.metadata, context, request)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     isolation = _COMMITTED if request.isolation_level == _READ_COMMITTED else _HIGH_WATERMARK
-    params = ReadParams(context.api_version, isolation, max_bytes, min(request.min_bytes, max_bytes))
+    has_nearer = request.rack_id and broker.replica_manager.roles is not None
+    find_nearer = _find_nearer(broker, context, request) if has_nearer else None
+    params = ReadParams(context.api_version, isolation, max_bytes, min(request.min_bytes, max_bytes), find_nearer)
     params.is_incremental, params.guard = fetch_context.is_incremental, guard
-    if request.rack_id and broker.replica_manager.roles is not None:
-        params.find_nearer = _find_nearer(broker, context, request)
     return params
 
 
