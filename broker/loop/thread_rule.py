@@ -31,13 +31,16 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import get_ident
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 from tidelog.broker.loop import log_openings
 
 PACKAGE = "tidelog.broker."
 _MAIN = threading.main_thread().ident
 """Asked first: most calls are the main thread's, and a question is a tenth of what tests of a broker's parts do."""
+_COMPILED_FUNCTION = "cython_function_or_method"
+_HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: a class made by a class statement of Python."""
 _LOOP_ONLY = re.compile(r"loop\s+thread\s+only", re.IGNORECASE)
 _LOOP_FUNCTION = re.compile(r"\bLoop\s+thread\b")
 _OTHER_THREADS = re.compile(
@@ -121,10 +124,20 @@ def guard(module: ModuleType) -> None:
         if getattr(value, "__module__", None) != module.__name__:
             continue
         doc = value.__doc__ or ""
-        if isinstance(value, FunctionType) and _LOOP_FUNCTION.search(doc):
+        if _is_function(value) and _LOOP_FUNCTION.search(doc):
             _replace(module, value.__name__, value, _checked(value))
-        elif isinstance(value, type) and (all_classes or _LOOP_ONLY.search(doc)) and not _is_value(value):
+        elif _is_open_class(value) and (all_classes or _LOOP_ONLY.search(doc)) and not _is_value(value):
             _guard_class(value, doc)
+
+
+def _is_function(value: object) -> TypeGuard[FunctionType]:
+    """Return whether this is a function in Python, compiled or not."""
+    return isinstance(value, FunctionType) or type(value).__name__ == _COMPILED_FUNCTION
+
+
+def _is_open_class(value: object) -> bool:
+    """Return whether this is a class whose methods can be replaced."""
+    return isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE)
 
 
 def _is_value(cls: type) -> bool:
@@ -138,10 +151,10 @@ def _guard_class(cls: type, doc: str) -> None:
     for name, value in list(vars(cls).items()):
         if name in free or (name.startswith("__") and name != "__call__"):
             continue
-        if isinstance(value, FunctionType) and not _OTHER_THREADS.search(value.__doc__ or ""):
+        if _is_function(value) and not _OTHER_THREADS.search(value.__doc__ or ""):
             _replace(cls, name, value, _checked(value))
         elif isinstance(value, property) and not _OTHER_THREADS.search(value.__doc__ or ""):
-            read = _checked(value.fget) if isinstance(value.fget, FunctionType) else value.fget
+            read = _checked(value.fget) if _is_function(value.fget) else value.fget
             _replace(cls, name, value, property(read, value.fset, value.fdel, value.__doc__))
 
 

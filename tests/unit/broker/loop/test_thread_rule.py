@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.thread_rule import WrongThreadError, guard, install, suspended
+from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
 from tidelog.log.files.topic_partition import TopicPartition
 
 SOURCE = '''
@@ -145,6 +147,12 @@ def test_the_tests_run_with_it() -> None:
     with suspended():
         assert in_thread(lambda: deferred.complete(1)) is None
     assert deferred.result() == 1
+
+
+def test_a_class_of_a_compiled_module_is_checked() -> None:
+    """All but those with C fields, whose methods cannot be replaced."""
+    sessions = FetchSessionCache(1, lambda: 0.0, Random(1))
+    assert isinstance(in_thread(lambda: sessions.partition_count), WrongThreadError)
 
 
 def test_modules_to_come_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
