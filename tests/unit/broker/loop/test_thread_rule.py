@@ -152,7 +152,7 @@ def test_the_tests_run_with_it() -> None:
 def test_a_class_of_a_compiled_module_is_checked() -> None:
     """All but those with C fields, whose methods cannot be replaced."""
     sessions = FetchSessionCache(1, lambda: 0.0, Random(1))
-    assert isinstance(in_thread(lambda: sessions.partition_count), WrongThreadError)
+    assert isinstance(in_thread(sessions.partition_count), WrongThreadError)
 
 
 def test_modules_to_come_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
