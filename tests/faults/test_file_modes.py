@@ -31,9 +31,14 @@ class MaskedProcess(TidelogProcess):
 
 
 def modes(directory: Path) -> Iterator[tuple[Path, int]]:
+    """Yield what lies below a directory; a running broker renames its temporary files meanwhile."""
     for root, _, names in os.walk(directory):
         for path in (Path(root), *(Path(root, name) for name in names)):
-            yield path, stat.S_IMODE(path.lstat().st_mode)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            yield path, stat.S_IMODE(found.st_mode)
 
 
 def work(broker: TidelogProcess) -> None:
