@@ -20,7 +20,7 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _PATH = re.compile(
     r"`((?:tests|protocol|log|cleaner|broker|tidelog|benchmarks|docs)/[\w/.-]+\.(?:py|md|c|sh))(?:::\w+)?`"
 )
-_TEST = re.compile(r"`(tests/[\w/.-]+\.py)::(\w+)`")
+_TEST = re.compile(r"`(tests/[\w/.-]+\.py)::(?:Test\w+::)?(\w+)")
 
 
 def text_of(path: Path) -> str:
@@ -69,7 +69,14 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_every_test_that_is_named_exists(page: Path) -> None:
     for name, test in _TEST.findall(text_of(page)):
-        assert re.search(rf"^(?:async )?def {test}\(", (ROOT / name).read_text(), re.MULTILINE), f"{name} has no {test}"
+        text = (ROOT / name).read_text()
+        assert re.search(rf"^ *(?:async )?def {test}\(", text, re.MULTILINE), f"{name} has no {test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
+def test_every_page_ends_with_a_whole_line(page: Path) -> None:
+    """A page that an edit cut off in the middle of a word is found by this."""
+    assert page.read_text().endswith("\n")
 
 
 def test_the_site_has_a_place_for_every_page() -> None:
