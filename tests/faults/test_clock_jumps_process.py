@@ -60,6 +60,7 @@ OVERRIDES = {
     "producer.id.expiration.ms": str(HOUR_S * 1000),
     "producer.id.expiration.check.interval.ms": str(JOBS_MS),
     "group.initial.rebalance.delay.ms": "0",
+    "group.share.record.lock.duration.ms": "60000",  # the test takes 18 s, and longer beside other programs
 }
 
 
@@ -92,7 +93,7 @@ class Member(Beside):
             "bootstrap.servers": bootstrap, "group.id": protocol, "group.protocol": protocol,
             "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0,
         }  # fmt: skip
-        self._consumer = Consumer(settings | ({"session.timeout.ms": 10_000} if protocol == "classic" else {}))
+        self._consumer = Consumer(settings | ({"session.timeout.ms": 30_000} if protocol == "classic" else {}))
 
     def run(self) -> None:
         self._consumer.subscribe(["kept"], on_assign=self._note)
