@@ -35,13 +35,13 @@ MOST_BYTES = 1 << 30
 
 
 def pack(state: Manifest) -> str:
-    """Write a state as a snapshot and the table's properties hold it."""
+    """Return a state as the text that a snapshot and the table's properties hold."""
     text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
     return text if len(text) <= PLAIN_CHARACTERS else base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def unpack(text: str, place: str) -> Manifest:
-    """Read a state. Raises JobError."""
+    """Read a state from such a text; ``place`` names it in the error. Raises JobError."""
     if not text.startswith("{"):
         try:
             text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES).decode()

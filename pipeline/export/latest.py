@@ -30,7 +30,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Files of which one is made if they have the same columns.
+    """Files to merge: one comes of them if they have the same columns, else one of each set of columns.
 
     ``paths`` lie in the table or staged; ``later`` are the staged files that come after them. ``target`` is the file to
     write. ``is_new``: deletes lie among the rows. ``size``: bytes of ``paths``.
