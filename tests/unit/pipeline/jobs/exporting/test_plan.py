@@ -57,10 +57,10 @@ def test_a_request_for_the_smallest_files_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_shared_log_is_in_the_table_once_in_files_of_the_same_size(
+def test_a_log_that_is_shared_out_anew_by_each_run_is_in_the_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Runs one after the other, each with another number of workers; the table is what one run by itself makes."""
+    """Runs one after the other, each with another number of workers."""
     chance = random.Random(seed)
     data, written = DataDirectory(tmp_path / "data"), 0
     log = data.log("orders")
