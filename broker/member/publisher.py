@@ -24,6 +24,7 @@ from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import TopicImage, topic_image
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,21 @@ def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
     return {index for index, state in enumerate(topic.partitions) if node_id in state.replicas}
 
 
-async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> None:
-    """Open the logs that this broker has by the image, or make them, and take their roles. Raises KafkaStorageError."""
+async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> list[TopicPartition]:
+    """Open the logs that this broker has by the image, or make them, and take their roles; return which are empty.
+    Raises KafkaStorageError."""
     topics = [topic_image(image, topic) for topic in image.topics.values()]
-    own = [(shown, sorted(replicas_of(shown, broker.node_id))) for shown in topics]
+    own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
+    await open_logs(broker, own)
+    empty = [log.topic_partition for log in broker.log_manager.open_logs() if log.log_end_offset == 0]
+    for shown, _ in own:
+        broker.replica_manager.take_roles(shown)
+        await replication.take_topic(shown)
+    return empty
+
+
+async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
+    """Open these partitions' logs in several threads. Raises KafkaStorageError, when no thread works any more."""
     steps = [
         broker.replica_manager.make_logs(shown, indexes[first : first + LOGS_AT_A_TIME])
         for shown, indexes in own
@@ -134,13 +146,9 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     ]
     parts = [partial(take_steps, steps[number::OPENING_THREADS]) for number in range(OPENING_THREADS)]
     threads = [broker.loop.run_in_executor(broker.executor, part) for part in parts]
-    for ended in await asyncio.gather(*threads, return_exceptions=True):  # no thread works on after a refused start
+    for ended in await asyncio.gather(*threads, return_exceptions=True):
         if ended is not None:
             raise ended
-    for shown, indexes in own:
-        if indexes:
-            broker.replica_manager.take_roles(shown)
-            await replication.take_topic(shown)
 
 
 def take_steps(steps: Sequence[Callable[[], None]]) -> None:

@@ -26,6 +26,7 @@ from tests.support.requirements import missing
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
 REASSIGN_COMMAND = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECTION_COMMAND = "org.apache.kafka.tools.LeaderElectionCommand"
 FEATURE_COMMAND = "org.apache.kafka.tools.FeatureCommand"
 CLUSTER_COMMAND = "org.apache.kafka.tools.ClusterTool"
 TOPICS = {"kept": 1, "pairs": 2}
@@ -96,6 +97,26 @@ def test_a_broker_returns_with_an_empty_disk(mix: str, end: End, tmp_path: Path)
             shutil.rmtree(cluster.brokers[node_id].data_directory)
             cluster.start(node_id)
             go_on(cluster, writer, pairs)
+
+
+@mixes
+def test_the_last_broker_to_stop_returns_with_an_empty_disk(mix: str, tmp_path: Path) -> None:
+    """The metadata count on it alone: it is not elected over the others' copies, until one of these is."""
+    with FaultyCluster(tmp_path, mix) as cluster:
+        cluster.create("kept", min_insync_replicas="1")
+        fill(cluster.bootstrap, "kept", 300)
+        cluster.stop(2, 3, 1)
+        shutil.rmtree(cluster.brokers[1].data_directory)
+        cluster.start(*IDS)
+        wait_until(lambda: "logs are empty" in cluster.brokers[1].output(), "a warning", WAIT_S)
+        cluster.stop(2)
+        cluster.start(2)  # each start that ends has the controller look for leaders
+        assert cluster.leader("kept") == -1
+        words = ["--bootstrap-server", cluster.bootstrap, "--election-type", "unclean", "--topic", "kept"]
+        tool(ELECTION_COMMAND, *words, "--partition", "0")
+        cluster.wait_isr("kept")
+        cluster.wait_equal_files("kept")
+        assert len(read_all(cluster.bootstrap, {"kept": 1})) == 300
 
 
 class InTwoDirectories(MemberNode):

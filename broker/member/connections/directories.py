@@ -2,6 +2,7 @@
 
     a log was made                 assigned to its directory, within half a second
     a log of the start             assigned where the metadata name another directory: its disk was replaced
+    an empty one                   the same, but not while it could be elected over the copies of other replicas
     a directory fails              a heartbeat at once; the controller elects other leaders for what lies in it
     the controller is not told     within ``log.dir.failure.timeout.ms``: the broker ends
     no directory is left           the broker ends
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle
 from tidelog.broker.cluster.quorum import QuorumView
@@ -51,9 +52,12 @@ class DirectoryNews:
         self._beat = beat
         self._replicas = ReplicaDirectories(controller.node_id, log_manager.directory_id_of)
         self._loop = asyncio.get_running_loop()
+        self._is_warned = False
 
-    def begin(self) -> None:
-        """Watch the directories, and note all logs: a disk that was replaced has another id, a single one, too."""
+    def begin(self, empty: Iterable[TopicPartition] = ()) -> None:
+        """Watch the directories, and note all logs: a disk that was replaced has another id, a single one, too.
+        ``empty``: those that the start found without a record, or made."""
+        self._replicas.note_empty(empty)
         for directory in self._log_manager.directories:
             directory.state.add_listener(self.note_failure)
             if not directory.is_online:
@@ -79,6 +83,7 @@ class DirectoryNews:
             placed = self._log_manager.placed
             self._replicas.note(placed.popleft() for _ in range(len(placed)))
             request = self._replicas.next_request(self._controller.image, self._lifecycle.broker_epoch)
+            self._warn()
             if request is not None:
                 try:
                     answer = await channel.ask(quorum.address, request, AssignReplicasToDirsResponse)
@@ -88,6 +93,16 @@ class DirectoryNews:
                     if answer.error_code:
                         logger.info("log directories of replicas are assigned again: error %d", answer.error_code)
             await asyncio.sleep(ROUND_S)
+
+    def _warn(self) -> None:
+        """Warn once of partitions that wait for another replica, or for the operator's word."""
+        if self._replicas.held_back and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "%d logs are empty, which the metadata count on: they are not offered while others have copies. Where"
+                " no other can lead, kafka-leader-election --election-type unclean elects one",
+                self._replicas.held_back,
+            )
 
     def _check(self, limit_ms: float) -> None:
         if not any(directory.is_online for directory in self._log_manager.directories):

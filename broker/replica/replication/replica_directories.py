@@ -3,9 +3,13 @@
 The controllers elect other leaders when a directory fails, so they have to know what lies in it. A replica whose
 directory the image does not name, or names wrongly, is assigned; one that the controller refuses is tried again, after
 the others. A request whose answer was lost may be taken after a newer one: so each change of a replica in the metadata
-is compared with where its log is. Sans-io, not thread-safe.
+is compared with where its log is.
 
-Source: AssignmentsManager of Kafka 4.3.
+A copy that is lost is told late. Where the metadata count on a log of this broker that a start found empty, the
+replaced directory alone keeps the controller from electing it, and the other replicas from cutting theirs to nothing:
+it is told once this replica is in sync again, or has nothing left to be elected for. Sans-io, not thread-safe.
+
+Source: AssignmentsManager of Kafka 4.3, which tells of lost copies at once.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, NO_LEADER, MetadataImage, PartitionState
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -34,24 +38,39 @@ class ReplicaDirectories:
         self._node_id = node_id
         self._directory_id_of = directory_id_of
         self._unassigned: dict[TopicPartition, None] = {}
+        self._empty: set[TopicPartition] = set()
+        """Logs that were empty at the start, and of which there is still to be told."""
         self._compared = EMPTY_IMAGE
+        self.held_back = 0
+        """How many empty logs the last request left out, which others' copies are better than."""
 
     def note(self, partitions: Iterable[TopicPartition]) -> None:
         """Note logs that were made, or that lie here from before."""
         self._unassigned.update(dict.fromkeys(partitions))
 
+    def note_empty(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note which logs that lie here from before have nothing in them."""
+        self._empty.update(partitions)
+
     def next_request(self, image: MetadataImage, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
         """Return what to tell the controller by this image, None where it says all."""
         self.note(changed_partitions(self._compared, image))
         self._compared = image
+        self.held_back = 0
         wanted: dict[bytes, dict[bytes, list[int]]] = {}
         for partition in list(islice(self._unassigned, MAX_ASSIGNMENTS)):
             del self._unassigned[partition]
             assignment = self._assignment(image, partition)
-            if assignment is not None:
-                self._unassigned[partition] = None
-                directory_id, topic_id = assignment
-                wanted.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition.partition)
+            if assignment is None:
+                self._empty.discard(partition)
+                continue
+            self._unassigned[partition] = None
+            if partition in self._empty and self._is_counted_on(image, partition):
+                self.held_back += 1
+                continue
+            self._empty.discard(partition)
+            directory_id, topic_id = assignment
+            wanted.setdefault(directory_id, {}).setdefault(topic_id, []).append(partition.partition)
         if not wanted:
             return None
         directories = [DirectoryData(id=one, topics=assigned_topics(topics)) for one, topics in wanted.items()]
@@ -66,6 +85,19 @@ class ReplicaDirectories:
         if (self._node_id, directory_id) in zip(state.replicas, state.directories, strict=False):
             return None
         return (directory_id, topic.topic_id) if self._node_id in state.replicas else None
+
+    def _is_counted_on(self, image: MetadataImage, partition: TopicPartition) -> bool:
+        """Return whether this replica could be elected though others have copies, and it has not caught up."""
+        topic = image.topic_named(partition.topic)
+        return topic is not None and is_counted_on(topic.partitions[partition.partition], self._node_id)
+
+
+def is_counted_on(state: PartitionState, node_id: int) -> bool:
+    """Return whether a broker with an empty log could be elected over the copies of other replicas that stay."""
+    if state.leader != NO_LEADER:
+        return node_id in state.elr
+    is_eligible = node_id in (*state.isr, *state.elr, *state.last_known_elr)
+    return is_eligible and not {node_id, *state.removing}.issuperset(state.replicas)
 
 
 def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[TopicPartition]:

@@ -62,7 +62,13 @@ class Controller:
 class World:
     """A member with two directories, which serves."""
 
-    def __init__(self, *directory_ids: bytes, placed: bool = True) -> None:
+    def __init__(
+        self,
+        *directory_ids: bytes,
+        placed: bool = True,
+        image: MetadataImage = IMAGE,
+        empty: tuple[TopicPartition, ...] = (),
+    ) -> None:
         self.time = ManualTime()
         self.directories = [Directory(one) for one in directory_ids or (FIRST, SECOND)]
         self.lifecycle = BrokerLifecycle(Registration(1, "cluster", b"i" * 16, (), {}, None, ()), 2000)
@@ -72,9 +78,9 @@ class World:
         made = deque([TopicPartition("t", 0)] if placed else [])
         logs = SimpleNamespace(directories=self.directories, placed=made, directory_id_of=lambda _: SECOND)
         self.news = DirectoryNews(
-            cast(Any, logs), RemoteController(IMAGE, 1), self.lifecycle, self.time.monotonic_ms, self.beaten.set
+            cast(Any, logs), RemoteController(image, 1), self.lifecycle, self.time.monotonic_ms, self.beaten.set
         )
-        self.news.begin()
+        self.news.begin(empty)
         self.controller = Controller()
 
     async def tell(self) -> None:
@@ -101,6 +107,23 @@ async def test_assignments_are_told_until_the_controller_answers(
     assert world.controller.asked[0] == world.controller.asked[1]
     ((assigned,),) = ([(one.id, len(one.topics)) for one in world.controller.asked[0].directories],)
     assert assigned == (SECOND, 1)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_an_empty_disk_is_not_told_of_while_it_would_be_elected_over_copies(
+    is_empty: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(directories, "ROUND_S", 0.0)
+    state = PartitionState((1, 2), (1,), directories=(FIRST, SECOND))
+    image = IMAGE._replace(topics={b"t" * 16: TopicState("t", b"t" * 16, (state,))})
+    empty = (TopicPartition("t", 0),) if is_empty else ()
+    world = World(SECOND, placed=False, image=image, empty=empty)
+    task = asyncio.ensure_future(world.tell())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    assert (world.controller.asked == []) is is_empty
+    assert caplog.text.count("1 logs are empty") == is_empty
 
 
 async def test_a_failure_that_another_thread_meets_is_in_the_next_heartbeat() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +19,7 @@ from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionState, TopicState
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.schema.fields import Message
@@ -160,10 +161,13 @@ class Opening:
         self.roles: list[tuple[str, int]] = []
         """Topics, and how many logs were open by then."""
         self.broken: tuple[str, int] | None = None
+        self.followed: list[str] = []
+        self.empty = {("big1", 3), ("two2", 1)}
         replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles)
         broker = SimpleNamespace(
-            node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop()
-        )
+            node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop(),
+            log_manager=SimpleNamespace(open_logs=self.open_logs),
+        )  # fmt: skip
         self.broker = cast("Broker", broker)
         self.image = MetadataImage(topics={name.encode() * 4: self.topic(name) for name in ("big1", "two2", "one3")})
 
@@ -192,8 +196,14 @@ class Opening:
     def take_roles(self, topic: TopicImage) -> None:
         self.roles.append((topic.name, len(self.opened)))
 
+    def open_logs(self) -> Iterator[SimpleNamespace]:
+        """Yield the logs as they are before a role is taken: a fetch may fill an empty one after that."""
+        assert self.roles == []
+        for one in self.opened:
+            yield SimpleNamespace(topic_partition=TopicPartition(*one), log_end_offset=int(one not in self.empty))
+
     async def take_topic(self, topic: TopicImage) -> None:
-        assert self.roles[-1][0] == topic.name
+        self.followed.append(topic.name)
 
 
 async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]:
@@ -202,7 +212,8 @@ async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]
         opening = Opening(executor)
         opening.broken = broken
         with pytest.raises(KafkaStorageError, match="broken") if broken else contextlib.nullcontext():
-            await make_own_logs(opening.broker, opening.image, cast("Replication", opening))
+            empty = await make_own_logs(opening.broker, opening.image, cast("Replication", opening))
+            assert set(empty) == {TopicPartition(*one) for one in opening.empty}
         return opening, len(opening.opened)
 
 
@@ -211,6 +222,7 @@ def test_a_start_opens_each_of_its_logs_once_before_any_role_is_taken() -> None:
     assert opened == len(opening.own)
     assert set(opening.opened) == opening.own
     assert opening.roles == [("big1", opened), ("two2", opened)], "one3 has no replica here"
+    assert opening.followed == ["big1", "two2"]
 
 
 def test_a_log_that_cannot_be_opened_refuses_the_start_when_no_thread_works_any_more() -> None:

@@ -61,6 +61,48 @@ def test_what_is_not_here_or_not_ours_is_not_told() -> None:
     assert replicas.next_request(EMPTY_IMAGE, 9) is None
 
 
+LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
+"""A partition without a leader; this broker's copy was in a directory that is gone."""
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [
+        (LOST._replace(isr=(OWN,)), False),
+        (LOST._replace(elr=(OWN,)), False),
+        (LOST._replace(last_known_elr=(OWN,)), False),
+        (LOST._replace(elr=(OTHER,)), True),
+        (LOST._replace(isr=(OTHER,), leader=OTHER, elr=(OWN,)), False),
+        (LOST._replace(isr=(OTHER,), leader=OTHER), True),
+        (LOST._replace(isr=(OTHER, OWN), leader=OTHER), True),
+        (LOST._replace(isr=(OWN,), removing=(OTHER,)), True),
+        (LOST._replace(isr=(OWN,), replicas=(OWN,), directories=(SECOND,)), True),
+    ],
+    ids=[
+        "alone in sync", "eligible", "led last", "another is eligible", "eligible, not caught up", "not caught up",
+        "caught up", "moved here alone", "one replica",
+    ],
+)  # fmt: skip
+def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionState, is_told: bool) -> None:
+    """The controller elects no replica whose directory is gone: told of the new one it would have the others cut."""
+    lost = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
+    for empty in (partitions(1), []):
+        replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
+        replicas.note(partitions(1))
+        replicas.note_empty(empty)
+        for _ in range(2):
+            assert told(replicas.next_request(lost, 9)) == ({0: FIRST} if is_told or not empty else {})
+
+
+def test_a_log_that_was_empty_is_told_of_when_it_has_caught_up() -> None:
+    replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
+    replicas.note(partitions(1))
+    replicas.note_empty(partitions(1))
+    states = [LOST._replace(isr=(OWN,)), LOST._replace(isr=(OTHER,), leader=OTHER), LOST._replace(isr=(OWN,))]
+    images = [MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (one,))}, topic_ids={"t": TOPIC}) for one in states]
+    assert [told(replicas.next_request(one, 9)) for one in images] == [{}, {0: FIRST}, {0: FIRST}]
+
+
 def test_one_request_is_bounded_and_all_are_told() -> None:
     """Whatever order answers and images come in, the metadata end as the logs lie."""
     rng = random.Random(1)
