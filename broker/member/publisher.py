@@ -131,9 +131,11 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
     await open_logs(broker, own)
     empty = [log.topic_partition for log in broker.log_manager.open_logs() if log.log_end_offset == 0]
-    for shown, _ in own:
+    for number, (shown, _) in enumerate(own):
         broker.replica_manager.take_roles(shown)
-        await replication.take_topic(shown)
+        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    await replication.take_topics(shown for shown, _ in own)
     return empty
 
 

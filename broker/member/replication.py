@@ -268,16 +268,24 @@ class Replication:
         """Follow this broker's partitions of a topic as a new image has them, once their roles were taken."""
         await self._take(topic.name, topic.topic_id, topic.partitions)
 
+    async def take_topics(self, topics: Iterable[TopicImage]) -> None:
+        """Follow this broker's partitions of many topics, as at a start: each task takes them at once."""
+        takes = [self._fetchers.take_topic(one.name, one.topic_id, one.partitions) for one in topics]
+        await self._share_out(set[FetcherId]().union(*takes))
+
     async def remove_topic(self, topic: TopicImage) -> None:
         """Follow a deleted topic no more."""
         await self._take(topic.name, topic.topic_id, ())
 
     async def _take(self, name: str, topic_id: bytes, states: tuple[PartitionState, ...]) -> None:
+        await self._share_out(self._fetchers.take_topic(name, topic_id, states))
+
+    async def _share_out(self, changes: set[FetcherId]) -> None:
         """Take partitions from their former leaders' tasks, whose work on them ends first; then give them to others.
 
         A cut that still ran would take away what another leader counts on.
         """
-        changed = sorted(self._fetchers.take_topic(name, topic_id, states))
+        changed = sorted(changes)
         for fetcher_id in changed:
             if fetcher_id in self._tasks:
                 await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
@@ -202,8 +202,8 @@ class Opening:
         for one in self.opened:
             yield SimpleNamespace(topic_partition=TopicPartition(*one), log_end_offset=int(one not in self.empty))
 
-    async def take_topic(self, topic: TopicImage) -> None:
-        self.followed.append(topic.name)
+    async def take_topics(self, topics: Iterable[TopicImage]) -> None:
+        self.followed += [topic.name for topic in topics]
 
 
 async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]:

@@ -96,7 +96,7 @@ class World:
                 replica_manager=manager, log_manager=None, metadata=SimpleNamespace(topic_by_id=self.topic_by_id),
             )  # fmt: skip
             loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
-            await loops.take_topic(self.topic(FOLLOWED))
+            await loops.take_topics([self.topic(FOLLOWED)])
             async with asyncio.timeout(60):
                 while not until():  # noqa: ASYNC110 - a state of a log in threads
                     await asyncio.sleep(0)
