@@ -95,7 +95,7 @@ class DirectoryNews:
             await asyncio.sleep(ROUND_S)
 
     def _warn(self) -> None:
-        """Warn once of partitions that wait for another replica, or for the operator's word."""
+        """Log once that partitions wait for another replica, or for the operator's word."""
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(
