@@ -5,9 +5,9 @@ directory the image does not name, or names wrongly, is assigned; one that the c
 the others. A request whose answer was lost may be taken after a newer one: so each change of a replica in the metadata
 is compared with where its log is.
 
-A copy that is lost is told late. Where the metadata count on a log of this broker that a start found empty, the
-replaced directory alone keeps the controller from electing it, and the other replicas from cutting theirs to nothing:
-it is told once this replica is in sync again, or has nothing left to be elected for. Sans-io, not thread-safe.
+A copy that is lost is told late. The metadata may count on a log of this broker that a start found empty. Then its old
+directory alone keeps the controller from electing it, and the other replicas from cutting theirs to nothing. It is told
+once this replica is in sync again, or cannot be elected. Sans-io, not thread-safe.
 
 Source: AssignmentsManager of Kafka 4.3, which tells of lost copies at once.
 """
