@@ -32,7 +32,7 @@ _COLUMNS = ("topic", "partition", "offset")
 
 def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
     """Count as missing what has neither a row nor a dead letter. Raises OSError, ArrowException."""
-    absent = np.setdiff1d(np.array(found.no_rows, np.int64), _letters_of(plan))
+    absent = np.setdiff1d(np.concatenate(found.no_rows), _letters_of(plan))
     shown = np.concatenate((found.shown.get("missing", []), absent[:SHOWN_OFFSETS])).astype(np.int64)
     found.note("missing", np.sort(shown))
     found.missing += len(absent)

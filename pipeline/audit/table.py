@@ -83,7 +83,8 @@ class ComparePlan:
 @dataclass(slots=True)
 class Comparison:
     """Differences between the two sides of a range: counts, and the first offsets of each kind; or why none were found:
-    one side is ``unreadable``. ``no_rows``: offsets of the log's records that the table cannot have as rows."""
+    one side is ``unreadable``. ``no_rows``: offsets of the log's records that the table cannot have as rows, until
+    they were looked for elsewhere."""
 
     topic: str
     partition: int
@@ -98,7 +99,7 @@ class Comparison:
     unreadable: str = ""
     shown: dict[str, list[int]] = field(default_factory=dict)
     buckets: Buckets = field(default_factory=dict)
-    no_rows: list[int] = field(default_factory=list)
+    no_rows: list[IntegerArray] = field(default_factory=list)
 
     @property
     def is_equal(self) -> bool:
@@ -173,7 +174,7 @@ def _those_that(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.Record
 
     if pc.all(fit).as_py():
         return batch
-    found.no_rows += batch.filter(pc.invert(fit)).column("offset").to_pylist()
+    found.no_rows.append(batch.filter(pc.invert(fit)).column("offset").to_numpy())
     return batch.filter(fit)
 
 

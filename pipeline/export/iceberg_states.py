@@ -11,7 +11,6 @@ rollback that is an older one than the properties'.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from typing import TYPE_CHECKING
@@ -45,7 +44,7 @@ def unpack(text: str, place: str) -> Manifest:
     if not text.startswith("{"):
         try:
             text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES).decode()
-        except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
+        except (ValueError, zlib.error) as error:
             raise JobError(f"{place} is no state of a Tidelog export: {error}") from error
     return Manifest.from_json(text, place)
 

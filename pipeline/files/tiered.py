@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 SCHEME = "tiered+"
 KEPT_CHUNKS = 4
-MOST_BYTES, MOST_OFFSET = 2**31 - 1, 2**63 - 1
-"""Kafka's own bounds of a segment's size and of an offset."""
+MOST_BYTES, MOST_OFFSET, MOST_EPOCH = 2**31 - 1, 2**63 - 1, 2**31 - 1
+"""Kafka's own bounds of a segment's size, of an offset and of a leader epoch."""
 MOST_CHUNKS = 1 << 20
 """Chunks of 2 KiB of the largest segment; the plugin's default is 4 MiB."""
 MOST_MANIFEST_BYTES = 16 << 20
@@ -59,8 +59,9 @@ _BATCH = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """A segment of the tier: the object with its chunks, where each begins, the segment's own offsets, and its last
-    leader epoch, -1 where the manifest has none. Of ``file_size`` bytes the first ``size`` count."""
+    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets. Of
+    ``file_size`` bytes the first ``size`` count. ``epochs``: its leader epochs, in order, and the first offset of each;
+    none where the manifest has none."""
 
     key: str
     base: int
@@ -71,7 +72,11 @@ class TieredSegment:
     compressed: bool
     file_size: int
     encryption: SegmentEncryption | None = None
-    epoch: int = -1
+    epochs: tuple[tuple[int, int], ...] = ()
+
+    def epoch_below(self, offset: int) -> int:
+        """Return the last leader epoch that begins below an offset, -1 without any."""
+        return max((epoch for epoch, start in self.epochs if start < offset), default=-1)
 
 
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
@@ -90,8 +95,8 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         if not isinstance(raw["compression"], bool):
             raise TypeError("compression is neither true nor false")
         encryption = None if raw.get("encryption") is None else parse_encryption(raw["encryption"])
-        epoch = max((int(epoch) for epoch in metadata.get("segmentLeaderEpochs", {})), default=-1)
-        return TieredSegment(key, base, end, size, chunk_size, starts, raw["compression"], size, encryption, epoch)
+        epochs = tuple(sorted((int(one), int(at)) for one, at in metadata.get("segmentLeaderEpochs", {}).items()))
+        return TieredSegment(key, base, end, size, chunk_size, starts, raw["compression"], size, encryption, epochs)
     except (
         ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError, RecursionError,
     ) as error:  # fmt: skip
@@ -231,12 +236,15 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
 
 def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
     """Choose the uploads of the log that begin below ``first``, by base offset, each with the offset up to which it
-    counts: from the last leader's on, back."""
+    counts: from the last leader's on, back. What has a later epoch than the upload after it begins with was cut off by
+    that one's leaders."""
     found: list[tuple[TieredSegment, int]] = []
-    for segment in sorted(uploads, key=lambda one: (one.epoch, one.end), reverse=True):
-        if segment.base < first:
+    latest = MOST_EPOCH
+    for segment in sorted(uploads, key=lambda one: (one.epoch_below(MOST_OFFSET), one.end), reverse=True):
+        if segment.base < first and segment.epoch_below(first) <= latest:
             found.append((segment, first))
             first = segment.base
+            latest = segment.epochs[0][0] if segment.epochs else latest
     return found[::-1]
 
 

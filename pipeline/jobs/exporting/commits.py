@@ -114,11 +114,20 @@ def export_into(
 
 
 def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[Planned]:
-    """Plan the files of each partition, once more where another size shares the work out among the workers."""
+    """Plan the files of each partition, once more where another size shares the work out among the workers: of a
+    partition that has one file of that size or less nothing would change.
+    """
     drafts = [replace(plan) for plan in plans]
     planned = [(plan, plan_files(plan, request, "")) for plan in drafts]
     shared = share_out(request, _log_bytes(planned), workers)
-    return planned if shared is request else [(plan, plan_files(plan, shared, "")) for plan in plans]
+    if shared is request:
+        return planned
+    return [
+        draft
+        if len(draft[1]) < 2 and _log_bytes([draft]) <= shared.file_bytes
+        else (plan, plan_files(plan, shared, ""))
+        for plan, draft in zip(plans, planned, strict=True)
+    ]
 
 
 def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:

@@ -31,7 +31,15 @@ from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
 from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
-from tidelog.pipeline.files.tiered import SegmentReader, TieredHandler, decode_sizes, parse_manifest
+from tidelog.pipeline.files.tiered import (
+    MOST_OFFSET,
+    SegmentReader,
+    TieredHandler,
+    TieredSegment,
+    _lineage,
+    decode_sizes,
+    parse_manifest,
+)
 from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
 
 PREFIX = "tier/"
@@ -204,6 +212,25 @@ def test_leaders_that_cut_the_log_and_wrote_it_again(tmp_path: Path, seed: int) 
             for record in batch.records()
         ]
         assert found == list(enumerate(leaders.values()))
+
+
+def segment_of(base: int, end: int, *epochs: tuple[int, int]) -> TieredSegment:
+    return TieredSegment("key", base, end, 1, 1, (), compressed=False, file_size=1, epochs=epochs)
+
+
+def test_what_a_leader_wrote_whom_the_last_one_never_followed_is_no_part_of_the_log() -> None:
+    """Two unclean changes: epoch 3 began at 600 of epoch 2; then one led who had epoch 2 up to 999, and not epoch 3."""
+    ours = [segment_of(0, 499, (2, 0)), segment_of(500, 999, (2, 500)), segment_of(800, 1100, (2, 800), (4, 1000))]
+    others = [
+        segment_of(550, 650, (2, 550), (3, 600)), segment_of(651, 700, (3, 651)), segment_of(1000, 1499, (2, 1000))
+    ]  # fmt: skip
+    found = _lineage([*others, *ours], MOST_OFFSET)
+    assert found == list(zip(ours, (500, 800, MOST_OFFSET), strict=True))
+
+
+def test_uploads_without_epochs_are_taken_by_their_ends() -> None:
+    earlier, later = segment_of(0, 700), segment_of(500, 999)
+    assert _lineage([later, earlier, segment_of(0, 300)], MOST_OFFSET) == [(earlier, 500), (later, MOST_OFFSET)]
 
 
 def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDirectory, prefix: str) -> None:

@@ -75,7 +75,7 @@ def test_a_long_state_is_compressed(
     assert run(data, target).committed is False
 
 
-@pytest.mark.parametrize("text", ["no base64", "AAAA", "{", "[]"])
+@pytest.mark.parametrize("text", ["no base64", "no ASCII: \u00e9", "AAAA", "{", "[]"])
 def test_a_damaged_state_is_told(text: str) -> None:
     with pytest.raises(JobError, match="the summary is no"):
         iceberg_states.unpack(text, "the summary")

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipelines import DataDirectory, fill
+from tidelog.pipeline.export.file import FilePlan
 from tidelog.pipeline.export.manifest import UPSERT
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting import commits
-from tidelog.pipeline.jobs.exporting.plan import share_out
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, share_out
 from tidelog.pipeline.jobs.source import LogSource
 
 MB = 1024 * 1024
@@ -93,3 +94,23 @@ def offsets_in(request: ExportRequest) -> list[int]:
     for path in sorted(Path(request.table, "data").glob("*.parquet")):
         found += pq.read_table(path, columns=["offset"]).column("offset").to_pylist()
     return found
+
+
+def test_partitions_that_another_size_does_not_change_are_planned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataDirectory(tmp_path / "data", segment_bytes=1 << 20)
+    for number in range(5):
+        fill(data.log("orders", number), 300 if number == 3 else 20)
+    planned: list[int] = []
+    real = commits.plan_files
+
+    def counted(plan: PartitionPlan, *arguments: Any) -> list[FilePlan]:
+        planned.append(plan.partition.directory.partition)
+        return real(plan, *arguments)
+
+    monkeypatch.setattr(commits, "plan_files", counted)
+    monkeypatch.setattr(commits, "_workers", lambda _: 2)
+    size = sum(path.stat().st_size for path in data.path.glob("orders-*/*.log"))
+    result = export(None, ExportRequest(data.source(), str(tmp_path / "table"), file_bytes=size))
+    assert (sorted(planned), result.files, result.rows) == ([0, 1, 2, 3, 3, 4], 6, 5 * (300 + 4 * 20))
