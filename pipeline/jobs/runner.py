@@ -48,6 +48,7 @@ _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 """Parts of what Spark says when a task's process is gone; nothing is wrong with the task then."""
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 OLDEST_JAVA = 17
 """Spark 4's class files need it."""
 JAVA_INSTALL = "apt-get install openjdk-17-jre-headless"
@@ -125,6 +126,11 @@ def _on_spark(
     except Py4JJavaError as error:
         if any(lost in str(error) for lost in _LOST_WORKERS):
             raise JobError("a worker of Spark ended before its task did, more often than Spark repeats it") from error
+        if (missed := _NO_MODULE.search(str(error))) is not None:
+            raise JobError(
+                f"a worker of Spark has no Python module {missed[1]}: install it there, or send an environment along "
+                "(docs/spark-cluster.md)"
+            ) from error
         raise
     finally:
         done.set()

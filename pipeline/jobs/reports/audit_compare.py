@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RANGE_OFFSETS = 4_000_000
 _FILE = re.compile(
     r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)"
-    r"(-[0-9a-f]{32}|-r[0-9a-f]{8})?(-[hd]-?\d+)?\.parquet"
+    r"(-[0-9a-f]{32}(-[0-9a-f]{8})?|-r[0-9a-f]{8})?(-[hd]-?\d+)?\.parquet"
 )
 
 
@@ -122,10 +122,23 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
                     pieces,
                     source.read_committed,
                     latest=table.manifest.mode == UPSERT,
-                    letters=table.letters,
+                    letters=_letters_in(table.letters, directory, begin, end),
                 )
             )
     return plans
+
+
+def _letters_in(letters: Letters, directory: PartitionDirectory, begin: int, end: int) -> Letters:
+    """Choose the files that may have dead letters of a range, by their names: each plan is sent with those it has."""
+    if isinstance(letters, IcebergRows):
+        return letters
+    matches = ((path, _FILE.fullmatch(os.path.basename(path))) for path in letters)
+    return tuple(path for path, match in matches if match is None or _is_in(match, directory, begin, end))
+
+
+def _is_in(match: re.Match[str], directory: PartitionDirectory, begin: int, end: int) -> bool:
+    is_here = (match["topic"], int(match["partition"])) == (directory.topic, directory.partition)
+    return is_here and int(match["start"]) < end and begin < int(match["end"])
 
 
 @dataclass(frozen=True, slots=True)

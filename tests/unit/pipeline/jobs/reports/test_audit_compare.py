@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
-from tests.support.pipelines import DataDirectory, fill
+from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.pipeline.errors import TopicRecreatedError
+from tidelog.pipeline.export.file import file_name
+from tidelog.pipeline.export.manifest import id_text
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, AuditResult, audit
@@ -19,6 +21,7 @@ from tidelog.pipeline.jobs.export import ExportRequest
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tidelog.pipeline.jobs.reports import audit_compare
 from tidelog.pipeline.jobs.reports.audit_report import findings
+from tidelog.pipeline.plan.selection import PartitionDirectory
 
 
 @pytest.fixture
@@ -47,6 +50,23 @@ def audited(data: DataDirectory, target: IcebergTarget) -> AuditResult:
 
 def differences(result: AuditResult) -> list[str]:
     return [line for partition in result.partitions for line in findings(partition)]
+
+
+@pytest.mark.parametrize("suffix", ["", "-r0123abcd", "-" + 8 * "0a1b", "-" + 8 * "0a1b" + "-0123abcd"])
+@pytest.mark.parametrize("split", ["", "-h490000", "-d-3"])
+def test_files_are_known_by_the_names_of_exports(suffix: str, split: str) -> None:
+    """An object store's have the run and the attempt in them."""
+    name = file_name("a-b", TOPIC_ID, 3, (5, 70), suffix).removesuffix(".parquet") + split + ".parquet"
+    (match,) = audit_compare._match_names([f"s3://bucket/data/{name}"], "a-b")
+    assert (match["id"], match["partition"], int(match["start"]), int(match["end"])) == (id_text(TOPIC_ID), "3", 5, 70)
+
+
+def test_a_range_is_sent_with_its_own_dead_letters_alone() -> None:
+    here = PartitionDirectory("t", TOPIC_ID, 1, "t-1")
+    mine = [file_name("t", TOPIC_ID, 1, offsets, "-r0123abcd") for offsets in ((0, 11), (10, 20), (19, 40))]
+    others = [file_name("t", TOPIC_ID, 1, offsets) for offsets in ((0, 10), (20, 30))]
+    others += [file_name("t", TOPIC_ID, 0, (10, 20)), file_name("u", TOPIC_ID, 1, (10, 20))]
+    assert audit_compare._letters_in((*others, *mine, "strange"), here, 10, 20) == (*mine, "strange")
 
 
 def test_a_table_equals_the_log_range_by_range(data: DataDirectory, target: IcebergTarget) -> None:
