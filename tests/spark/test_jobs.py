@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from tidelog.pipeline.jobs.index import IndexRequest, index
 from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.replay import ReplayRequest, replay, replay_source
+from tidelog.pipeline.jobs.runner import Task, run_tasks
 from tidelog.pipeline.jobs.source import LogSource, choose
 from tidelog.pipeline.jobs.writing import Target
 
@@ -311,3 +313,13 @@ def test_a_master_that_cannot_be_is_bad_input_in_one_line(tmp_path: Path) -> Non
     )
     assert done.returncode == 2
     assert done.stderr == "tidelog pipeline audit: --master spark://nowhere: Invalid master URL: spark://nowhere\n"
+
+
+def test_a_module_that_workers_miss_is_told_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "on_the_driver_alone.py").write_text("def work(plan):\n    return plan\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    work = importlib.import_module("on_the_driver_alone").work
+    with pytest.raises(JobError, match=r"^a worker of Spark has no Python module on_the_driver_alone: "):
+        run_tasks(spark, [Task("one", 1, 1)], work, Progress("trial", quiet=True))

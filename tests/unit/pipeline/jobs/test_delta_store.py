@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from deltalake import DeltaTable
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
 from tests.support.pipelines import DataDirectory, fill
-from tidelog.pipeline.errors import RemoteError
+from tidelog.pipeline.errors import RemoteError, TopicRecreatedError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -95,6 +96,19 @@ def test_runs_add_each_record_once_and_the_audit_agrees(data: DataDirectory, tab
     fill(data.log("orders"), 1)
     run(data, table)
     assert offsets(table) == [number for number in range(115) if number != 3]
+
+
+def test_an_audit_refuses_the_rows_of_two_topics_of_one_name(
+    data: DataDirectory, table: str, store: MotoStore, tmp_path: Path
+) -> None:
+    fill(data.log("orders"), 1)
+    run(data, table)
+    data.close()
+    os.rename(data.path / "orders-0", tmp_path / "gone")
+    fill(data.log("orders", topic_id=bytes(range(1, 17))), 1)
+    run(data, table, restart_recreated=True)
+    with pytest.raises(TopicRecreatedError, match="rows of an earlier topic orders"):
+        audit(None, AuditRequest(data.source(), table))
 
 
 KILLS = {
