@@ -10,6 +10,7 @@ raise DataLossError; with ``fail_on_data_loss=False`` reading goes on at the fir
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,8 @@ from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.pipeline.decode.column_reader import Block
+
+logger = logging.getLogger(__name__)
 
 #: How often a slice is planned again because its files went between planning and opening them.
 ATTEMPTS = 5
@@ -169,7 +172,9 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
             f"query ran: {what} (failOnDataLoss=false would go on with what is there)"
         )
     if not segments:
-        options.lost.append(LostRange(piece.topic, piece.partition, piece.start_offset, piece.end_offset))
+        lost = LostRange(piece.topic, piece.partition, piece.start_offset, piece.end_offset)
+        logger.warning("data loss: %s: records from %s to %s are gone", name, lost.start, lost.end - 1)
+        options.lost.append(lost)
         return []
     there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
     wanted = OffsetRange(there, piece.start_offset, piece.end_offset)

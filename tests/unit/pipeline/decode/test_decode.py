@@ -304,7 +304,7 @@ class TestBesideALiveBroker:
         with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
             rows_of([replace(piece, inode=1) for piece in slices])
 
-    def test_a_topic_that_is_gone(self, data: DataDirectory) -> None:
+    def test_a_topic_that_is_gone(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
         fill(data.log("t"), 3)
         slices = slices_of(data)
         data.close()
@@ -312,6 +312,7 @@ class TestBesideALiveBroker:
         with pytest.raises(DataLossError, match="is gone"):
             rows_of(slices)
         assert rows_of(slices, fail_on_data_loss=False) == []
+        assert [record.getMessage() for record in caplog.records] == ["data loss: t-0: records from 0 to 14 are gone"]
 
 
 class TestDamage:
