@@ -111,6 +111,7 @@ def _on_spark(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress
 ) -> list[CommitRow]:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
 
     rows = commit_rows(spark, tasks, work)
     group = f"tidelog-{uuid.uuid4()}"
@@ -123,7 +124,7 @@ def _on_spark(
     watcher.start()
     try:
         return rows.collect()
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PySparkException) as error:
         if any(lost in str(error) for lost in _LOST_WORKERS):
             raise JobError("a worker of Spark ended before its task did, more often than Spark repeats it") from error
         if (missed := _NO_MODULE.search(str(error))) is not None:

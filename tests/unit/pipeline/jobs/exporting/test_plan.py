@@ -14,7 +14,7 @@ from tidelog.pipeline.export.file import FilePlan
 from tidelog.pipeline.export.manifest import UPSERT
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting import commits
-from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, share_out
+from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, plan_files, share_out
 from tidelog.pipeline.jobs.source import LogSource
 
 MB = 1024 * 1024
@@ -103,11 +103,10 @@ def test_partitions_that_another_size_does_not_change_are_planned_once(
     for number in range(5):
         fill(data.log("orders", number), 300 if number == 3 else 20)
     planned: list[int] = []
-    real = commits.plan_files
 
     def counted(plan: PartitionPlan, *arguments: Any) -> list[FilePlan]:
         planned.append(plan.partition.directory.partition)
-        return real(plan, *arguments)
+        return plan_files(plan, *arguments)
 
     monkeypatch.setattr(commits, "plan_files", counted)
     monkeypatch.setattr(commits, "_workers", lambda _: 2)
