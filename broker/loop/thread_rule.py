@@ -3,8 +3,8 @@
 The docstring is the declaration. A class is the loop thread's alone by its own docstring or its module's. After a
 module below ``tidelog.broker`` is executed, the methods of such a class are put behind a check; so are functions whose
 docstring says "Loop thread". A method for other threads says so: "Any thread", "In a thread", "In a worker", or "except
-``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations) and special methods are not
-checked.
+``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations), special methods and compiled
+classes with C fields are not checked.
 
 The other way round there is one rule: the loop opens no log, which takes 0.1 ms for each segment and waits for the
 disk. It is checked by the same means, where an event loop runs. Exceptions are within

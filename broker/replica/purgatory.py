@@ -114,15 +114,19 @@ class Purgatory:
         """Note that something that operations under ``key`` wait for may have happened."""
         if key in self._watchers:
             self._touched[key] = None
-            if not self._scheduled:
-                self._scheduled = True
-                self._call_soon(self._run_turn)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._call_soon(self._run_turn)
+            self._scheduled = True
 
     def _run_turn(self) -> None:
         self._timers.turns.run("parked requests", self.run_touched)
 
     def run_touched(self) -> None:
         """Look again at the operations whose keys moved, for a slice, and at the rest in later turns."""
+        self._scheduled = False
         touched, self._touched = self._touched, {}
         due = self._due
         for key in touched:
@@ -132,17 +136,19 @@ class Purgatory:
                     due.append(parked)
         monotonic_ms = self._timers.monotonic_ms
         until_ms = monotonic_ms() + SLICE_MS
-        while due:
-            self._look_at(due.popleft())
-            if monotonic_ms() >= until_ms:
-                break
-        self._scheduled = bool(due or self._touched)
-        if self._scheduled:
-            self._call_soon(self._run_turn)
+        try:
+            while due:
+                parked = due.popleft()
+                parked.is_due = False
+                self._look_at(parked)
+                if monotonic_ms() >= until_ms:
+                    break
+        finally:  # the rest keeps its turn, also if something raised
+            if due:
+                self._schedule()
 
     def _look_at(self, parked: Parked) -> None:
         """Complete an operation where that is possible now."""
-        parked.is_due = False
         if parked.timer is None:
             return
         try:

@@ -117,6 +117,29 @@ def test_what_is_touched_between_two_slices_is_looked_at_again(loop: ManualLoop,
     assert [operation.tried for operation in operations] == [2, 1, 1]
 
 
+def test_what_ends_a_turn_leaves_the_rest_and_later_touches_their_turns(loop: ManualLoop, purgatory: Purgatory) -> None:
+    class Ending(Operation):
+        """An operation in which something ends the turn of the loop, as a signal's handler does."""
+
+        def try_complete(self) -> bool:
+            super().try_complete()
+            if self.tried == 1:
+                raise KeyboardInterrupt
+            return False
+
+    operations = [Ending(), Operation()]
+    for operation in operations:
+        purgatory.park(operation, ["a"], 10_000, ignore)
+    purgatory.touch("a")
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_soon()
+    loop.run_soon()
+    assert [operation.tried for operation in operations] == [1, 1]
+    purgatory.touch("a")
+    loop.run_soon()
+    assert [operation.tried for operation in operations] == [2, 2]
+
+
 def test_touching_a_key_nobody_watches_asks_for_no_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
     purgatory.touch("a")
     assert loop.soon == []

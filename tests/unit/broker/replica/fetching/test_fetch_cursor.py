@@ -143,6 +143,22 @@ def test_reads_are_those_of_the_log(partition: Partition, dice: random.Random) -
             readers[number] = compare(partition, readers[number], isolation)
 
 
+def test_aborted_transactions_are_told_at_offsets_of_all_sizes(partition: Partition) -> None:
+    """The one in a closed segment, to which a reader has come that goes on without a search."""
+    start = (1 << 62) + 5
+    log = partition.local_log
+    log.truncate_fully_and_start_at(start)
+    for sequence in range(3):
+        options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        partition.append_records(memoryview(batch(bytes(5000), options=options)), origin=AppendOrigin.COORDINATOR)
+    marker = end_transaction_marker(EndTransactionMarker(False, 0), timestamp=1, producer_id=7, producer_epoch=0)
+    partition.append_records(memoryview(bytearray(marker)), origin=AppendOrigin.COORDINATOR)
+    log.roll()
+    partition.append_records(memoryview(batch(bytes(5000))))
+    for offset in range(start, log.log_end_offset):
+        compare(partition, offset, READ_COMMITTED)
+
+
 def test_a_reader_of_large_batches_goes_on_without_a_search(partition: Partition) -> None:
     for _ in range(8):
         partition.append_records(memoryview(batch(bytes(5000))))
