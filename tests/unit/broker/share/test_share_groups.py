@@ -350,7 +350,7 @@ def test_a_partition_that_fails_is_told_for_itself(world: ShareWorld, monkeypatc
     def fail(*_arguments: object, **_options: object) -> None:
         raise KafkaStorageError("the disk is gone")
 
-    monkeypatch.setattr(partition, "_log", StandIn(partition.local_log, read=fail))
+    monkeypatch.setattr(partition, "_cursor", StandIn(partition, read=fail))
     assert partitions(member.fetch())[0].error_code == KafkaStorageError.code
 
 
