@@ -130,7 +130,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     topics = [topic_image(image, topic) for topic in image.topics.values()]
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
     await open_logs(broker, own)
-    empty = [log.topic_partition for log in broker.log_manager.open_logs() if log.log_end_offset == 0]
+    empty = broker.replica_manager.empty_logs()
     for number, (shown, _) in enumerate(own):
         broker.replica_manager.take_roles(shown)
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:

@@ -206,6 +206,10 @@ class ReplicaManager:
 
         return make
 
+    def empty_logs(self) -> list[TopicPartition]:
+        """Return the partitions whose open logs end at offset 0."""
+        return [log.topic_partition for log in self._log_manager.open_logs() if log.log_end_offset == 0]
+
     def take_roles(self, image: TopicImage) -> None:
         """Give the partitions of a topic their states in a new image; fetches that are parked on them are tried
         again. Those with several replicas have a role from then on."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.cleaning import PARTITION, LogWriter, open_log, records_of
+from tests.support.cleaning import PARTITION, LogWriter, compacted, open_log, records_of
 from tidelog.cleaner.cleaner_manager import CleaningState
 from tidelog.cleaner.config import CLEANER_CONFIG_DEF, CleanerConfig
 from tidelog.cleaner.engine.engine import Engine, ReferenceEngine
 from tidelog.cleaner.log_cleaner import CleaningUnavailableError, LogCleaner
 from tidelog.cleaner.throttle import Throttle
+from tidelog.log.config import LogConfig
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.thread_priority import NICENESS
@@ -31,8 +32,8 @@ CONFIG = replace(CleanerConfig.parse(), backoff_ms=1_000_000)
 WAIT_S = 30.0
 
 
-def filled(directory: Path) -> UnifiedLog:
-    log = open_log(directory)
+def filled(directory: Path, config: LogConfig | None = None) -> UnifiedLog:
+    log = open_log(directory, config)
     LogWriter(log).append([(b"a", b"1"), (b"a", b"2")])
     return log
 
@@ -82,7 +83,7 @@ def test_threads_give_way_to_those_that_answer_requests(tmp_path: Path) -> None:
 
 
 def test_dry_run_removes_nothing(tmp_path: Path) -> None:
-    log = filled(tmp_path)
+    log = filled(tmp_path, compacted(min_cleanable_dirty_ratio="1"))  # never due by itself, once the run has rolled it
 
     with running([log]) as cleaner:
         report = cleaner.request_clean(PARTITION, dry_run=True).result(WAIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
@@ -163,11 +163,10 @@ class Opening:
         self.broken: tuple[str, int] | None = None
         self.followed: list[str] = []
         self.empty = {("big1", 3), ("two2", 1)}
-        replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles)
+        replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles, empty_logs=self.empty_logs)
         broker = SimpleNamespace(
-            node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop(),
-            log_manager=SimpleNamespace(open_logs=self.open_logs),
-        )  # fmt: skip
+            node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop()
+        )
         self.broker = cast("Broker", broker)
         self.image = MetadataImage(topics={name.encode() * 4: self.topic(name) for name in ("big1", "two2", "one3")})
 
@@ -196,11 +195,10 @@ class Opening:
     def take_roles(self, topic: TopicImage) -> None:
         self.roles.append((topic.name, len(self.opened)))
 
-    def open_logs(self) -> Iterator[SimpleNamespace]:
-        """Yield the logs as they are before a role is taken: a fetch may fill an empty one after that."""
+    def empty_logs(self) -> list[TopicPartition]:
+        """Return the logs that are empty before a role is taken: a fetch may fill one after that."""
         assert self.roles == []
-        for one in self.opened:
-            yield SimpleNamespace(topic_partition=TopicPartition(*one), log_end_offset=int(one not in self.empty))
+        return [TopicPartition(*one) for one in self.opened if one in self.empty]
 
     async def take_topics(self, topics: Iterable[TopicImage]) -> None:
         self.followed += [topic.name for topic in topics]
