@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, repeat_until_answered, values
 from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
-from tests.support.member import MemberNode
+from tests.support.member import TakenOver
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPIC, PAIRS = "moved", "pairs"
@@ -28,25 +28,6 @@ SETTINGS = {
     "transaction.state.log.min.isr": "2",
     "group.initial.rebalance.delay.ms": "0",
 }
-
-
-class TakenOver(MemberNode):
-    """Tidelog on the directory, the address and the id of a Java broker."""
-
-    def __init__(self, java: KraftNode) -> None:
-        super().__init__(java.directory, java.node_id, java.controllers, SETTINGS)
-        self.directory, self.port, self._data_directory = java.directory, java.port, java.data_directory
-        self.log_path = java.directory / "member.out"
-
-    @property
-    def data_directory(self) -> Path:
-        """log.dirs, as the Java broker has it."""
-        return self._data_directory
-
-    @property
-    def properties_path(self) -> Path:
-        """A file of its own beside the Java broker's."""
-        return self.directory / "tidelog.properties"
 
 
 Node = KraftNode | TakenOver
@@ -193,7 +174,7 @@ def create_topics(bootstrap: str) -> None:
 def test_broker_by_broker_and_back(brokers: list[KraftNode]) -> None:
     bootstrap = ",".join(node.bootstrap for node in brokers)
     create_topics(bootstrap)
-    members = [TakenOver(node) for node in brokers]
+    members = [TakenOver(node, SETTINGS) for node in brokers]
     running: list[Node] = list(brokers)
     try:
         with Reader(bootstrap) as reader, Writer(bootstrap, TOPIC) as writer, Pairs(bootstrap) as pairs:

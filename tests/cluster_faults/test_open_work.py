@@ -14,7 +14,7 @@ from tests.support.faulty_cluster.amount import at_length
 from tests.support.faulty_cluster.clients import read_all
 from tests.support.faulty_cluster.cluster import FaultyCluster, Node
 from tests.support.kraft_node import KraftNode, wait_until
-from tests.support.member import MemberNode
+from tests.support.member import TakenOver
 from tests.support.share_client import ACCEPT, RELEASE, ShareClient, read_from_earliest
 from tidelog.client import Client
 from tidelog.client.cluster import Cluster
@@ -32,25 +32,6 @@ SHARED = {
     "group.share.record.lock.duration.ms": "1000",
 }
 RECORDS = 30
-
-
-class TakenOver(MemberNode):
-    """Tidelog on the directory, the addresses and the id of a Java broker."""
-
-    def __init__(self, java: KraftNode) -> None:
-        super().__init__(java.directory, java.node_id, java.controllers, java.overrides)
-        self.directory, self.port, self._data_directory = java.directory, java.port, java.data_directory
-        self.log_path = java.directory / "member.out"
-
-    @property
-    def data_directory(self) -> Path:
-        """log.dirs, as the Java broker has it."""
-        return self._data_directory
-
-    @property
-    def properties_path(self) -> Path:
-        """A file of its own beside the Java broker's."""
-        return self.directory / "tidelog.properties"
 
 
 def create_topics(cluster: FaultyCluster) -> KraftNode:

@@ -12,7 +12,7 @@ from typing import Self
 from benchmarks.rivals.apache_kafka import CLUSTER_ID
 from benchmarks.rivals.process import BrokerProcess, free_port
 from benchmarks.rivals.tidelog_broker import read_ready_line
-from tests.support.kraft_node import HOST
+from tests.support.kraft_node import HOST, KraftNode
 from tidelog.cli import main
 
 
@@ -81,3 +81,24 @@ class MemberNode(BrokerProcess):
     def wait_until_ready(self, deadline: float) -> None:
         """Read the ready line. Raises BrokerError."""
         read_ready_line(self, deadline)
+
+
+class TakenOver(MemberNode):
+    """Tidelog on the directory, the address and the id of a Java broker."""
+
+    def __init__(self, java: KraftNode, overrides: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            java.directory, java.node_id, java.controllers, java.overrides if overrides is None else overrides
+        )
+        self.directory, self.port, self._data_directory = java.directory, java.port, java.data_directory
+        self.log_path = java.directory / "member.out"
+
+    @property
+    def data_directory(self) -> Path:
+        """log.dirs, as the Java broker has it."""
+        return self._data_directory
+
+    @property
+    def properties_path(self) -> Path:
+        """A file of its own beside the Java broker's."""
+        return self.directory / "tidelog.properties"
