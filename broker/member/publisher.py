@@ -1,8 +1,9 @@
 """Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
 
     ACLs, features, configs, quotas   those of a lone node, by ``broker/publishers.py``
-    topics that went away     hidden, then their logs are removed in a thread
+    topics that went away     hidden, the fetch loops let them go, then their logs are removed in a thread
     topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
+    fetch loops               follow what all of these topics changed, each told once an image: it looks at all it has
     internal topics           coordinators load what this broker leads now, and forget what it does not
 
 Before the first one, at a start, the logs of all topics are opened in several threads.
@@ -15,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
@@ -23,7 +26,7 @@ from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import TopicImage, topic_image
-from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage, TopicState
+from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE, MetadataImage
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -52,62 +55,89 @@ class MetadataPublisher:
     async def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Publish an image, and what changed since the last one."""
         self._controller.publish(delta, image)
-        noting_errors = self._controller.publishers.noting_errors
-        for topic_id, topic in delta.topics.changed.items():
-            if topic is None:
-                with noting_errors(f"deleted topic {delta.topics.old[topic_id].name}", image):
-                    await self._remove(topic_id)
-        for number, topic_id in enumerate(self._topics_to_show(delta, image)):
-            topic = image.topics[topic_id]
-            with noting_errors(f"topic {topic.name}", image):
-                await self._show(image, topic)
-            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
+        await self._remove_topics(delta, image)
+        await self._show_topics(delta, image)
         if delta.brokers.changed:
-            with noting_errors("roles", image):
+            with self._noting_errors("roles", image):
                 self._roles.take_brokers()
 
-    def _topics_to_show(self, delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
-        changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
-        for kind, name in delta.configs.changed:
-            if kind == TOPIC_RESOURCE and (topic_id := image.topic_ids.get(name)) is not None:
-                changed[topic_id] = None
-        return changed
+    def _noting_errors(self, part: str, image: MetadataImage) -> AbstractContextManager[None]:
+        """Return a context that logs and counts what a part raises: the others go on."""
+        return self._controller.publishers.noting_errors(part, image)
 
-    # ---- topics
+    async def _share_out(self, image: MetadataImage) -> None:
+        """Have the fetch loops follow what was noted of all topics of an image."""
+        with self._noting_errors("fetch loops", image):
+            await self._replication.share_out()
 
-    async def _remove(self, topic_id: bytes) -> None:
-        """Forget a topic that was deleted, and remove its logs."""
-        shown = self._broker.metadata.topic_by_id(topic_id)
-        if shown is None:
-            return
-        replicas = self._broker.replica_manager
+    # ---- topics that went away
+
+    async def _remove_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Forget topics that were deleted, and remove their logs."""
+        hidden = []
+        for topic_id, topic in delta.topics.changed.items():
+            shown = self._broker.metadata.topic_by_id(topic_id)
+            if topic is None and shown is not None:
+                with self._noting_errors(f"deleted topic {shown.name}", image):
+                    self._hide(shown)
+                    hidden.append(shown)
+        if hidden:
+            await self._share_out(image)
+        for shown in hidden:
+            with self._noting_errors(f"deleted topic {shown.name}", image):
+                await self._remove_logs(shown)
+
+    def _hide(self, shown: TopicImage) -> None:
         self._broker.metadata.remove(shown.name)
-        await self._replication.remove_topic(shown)
+        self._replication.remove_topic(shown)
+
+    async def _remove_logs(self, shown: TopicImage) -> None:
+        replicas = self._broker.replica_manager
         if await self._in_thread(replicas.remove_logs(shown), f"logs of the deleted topic {shown.name} stay"):
             replicas.topic_deleted(shown)
         self._broker.services.forget_topic(shown)
 
-    async def _show(self, image: MetadataImage, topic: TopicState) -> None:
-        """Show a topic that came or changed, and take this broker's roles in it."""
-        broker, replicas = self._broker, self._broker.replica_manager
-        before = broker.metadata.topics.get(topic.name)
-        shown = topic_image(image, topic)
-        new = replicas_of(shown, broker.node_id) - (set() if before is None else replicas_of(before, broker.node_id))
+    # ---- topics that came or changed
+
+    async def _show_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Show topics that came or changed, and take this broker's roles in them: each fetch loop is told once."""
+        changes = []
+        for number, topic_id in enumerate(topics_to_show(delta, image)):
+            topic = image.topics[topic_id]
+            change = TopicChange(self._broker.metadata.topics.get(topic.name), topic_image(image, topic))
+            with self._noting_errors(f"topic {topic.name}", image):
+                await self._show(change)
+                changes.append(change)
+            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        if changes:
+            await self._share_out(image)
+        for change in changes:
+            with self._noting_errors(f"topic {change.after.name}", image):
+                await self._end_change(change)
+
+    async def _show(self, change: TopicChange) -> None:
+        """Show a topic with the logs that it has here now, and take its roles."""
+        replicas, shown = self._broker.replica_manager, change.after
+        new = change.replicas_after(self._broker.node_id) - change.replicas_before(self._broker.node_id)
         if new:
-            await self._in_thread(replicas.make_logs(shown, sorted(new)), f"logs of {topic.name} cannot be made")
-        gone = set() if before is None else replicas_of(before, broker.node_id) - replicas_of(shown, broker.node_id)
-        broker.metadata.put(shown)
+            await self._in_thread(replicas.make_logs(shown, sorted(new)), f"logs of {shown.name} cannot be made")
+        self._broker.metadata.put(shown)
         replicas.take_roles(shown)
-        await self._replication.take_topic(shown)
+        self._replication.take_topic(shown)
+
+    async def _end_change(self, change: TopicChange) -> None:
+        """Remove logs that are not followed any more, and tell those who wait for the topic."""
+        broker, replicas, (before, shown) = self._broker, self._broker.replica_manager, change
+        gone = change.replicas_before(broker.node_id) - change.replicas_after(broker.node_id)
         if gone:
-            await self._in_thread(replicas.remove_replicas(shown, sorted(gone)), f"logs of {topic.name} stay")
+            await self._in_thread(replicas.remove_replicas(shown, sorted(gone)), f"logs of {shown.name} stay")
         if before is None:
             replicas.topic_created(shown, 0)
         elif before.configs != shown.configs:
             replicas.topic_configs_changed(shown)
         if shown.is_internal:
-            broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(topic.name))
+            broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name))
 
     async def _in_thread(self, work: Callable[[], None], complaint: str) -> bool:
         """Do work that waits for the disk; return whether it succeeded."""
@@ -117,6 +147,30 @@ class MetadataPublisher:
             logger.error("%s: %s", complaint, error)
             return False
         return True
+
+
+class TopicChange(NamedTuple):
+    """A topic as it was shown, None for a new one, and as it is by the image."""
+
+    before: TopicImage | None
+    after: TopicImage
+
+    def replicas_before(self, node_id: int) -> set[int]:
+        """Return the partitions that had a replica on a broker."""
+        return set() if self.before is None else replicas_of(self.before, node_id)
+
+    def replicas_after(self, node_id: int) -> set[int]:
+        """Return the partitions that have a replica on a broker."""
+        return replicas_of(self.after, node_id)
+
+
+def topics_to_show(delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
+    """Return the ids of topics that came, or have other partitions or configs."""
+    changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
+    for kind, name in delta.configs.changed:
+        if kind == TOPIC_RESOURCE and (topic_id := image.topic_ids.get(name)) is not None:
+            changed[topic_id] = None
+    return changed
 
 
 def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
@@ -133,9 +187,10 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     empty = broker.replica_manager.empty_logs()
     for number, (shown, _) in enumerate(own):
         broker.replica_manager.take_roles(shown)
+        replication.take_topic(shown)
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
             await asyncio.sleep(0)
-    await replication.take_topics(shown for shown, _ in own)
+    await replication.share_out()
     return empty
 
 

@@ -31,7 +31,6 @@ from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import address_on
 from tidelog.broker.metadata.image import TopicImage
-from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.replication.following import Following, following_of
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
@@ -260,47 +259,49 @@ class Replication:
         self._config = config
         self._fetchers = Fetchers(broker.node_id, settings.replica_fetchers)
         self._tasks: dict[FetcherId, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
+        self._changed: set[FetcherId] = set()
+        """Tasks whose partitions changed since ``share_out``."""
+        self._sharing = asyncio.Lock()
+        self._is_closed = False
         self._bytes_in = self._corrupt = 0
         self._timeout_s = settings.replica_socket_timeout_ms / 1000
         self._security = settings.broker_security
 
-    async def take_topic(self, topic: TopicImage) -> None:
-        """Follow this broker's partitions of a topic as a new image has them, once their roles were taken."""
-        await self._take(topic.name, topic.topic_id, topic.partitions)
+    def take_topic(self, topic: TopicImage) -> None:
+        """Note which of a topic's partitions are followed, once their roles were taken: see ``share_out``."""
+        self._changed |= self._fetchers.take_topic(topic.name, topic.topic_id, topic.partitions)
 
-    async def take_topics(self, topics: Iterable[TopicImage]) -> None:
-        """Follow this broker's partitions of many topics, as at a start: each task takes them at once."""
-        takes = [self._fetchers.take_topic(one.name, one.topic_id, one.partitions) for one in topics]
-        await self._share_out(set[FetcherId]().union(*takes))
+    def remove_topic(self, topic: TopicImage) -> None:
+        """Note that a deleted topic is followed no more: see ``share_out``."""
+        self._changed |= self._fetchers.take_topic(topic.name, topic.topic_id, ())
 
-    async def remove_topic(self, topic: TopicImage) -> None:
-        """Follow a deleted topic no more."""
-        await self._take(topic.name, topic.topic_id, ())
+    async def share_out(self) -> None:
+        """Hand what was noted of all topics to the tasks, each of which looks at all of its partitions.
 
-    async def _take(self, name: str, topic_id: bytes, states: tuple[PartitionState, ...]) -> None:
-        await self._share_out(self._fetchers.take_topic(name, topic_id, states))
-
-    async def _share_out(self, changes: set[FetcherId]) -> None:
-        """Take partitions from their former leaders' tasks, whose work on them ends first; then give them to others.
-
-        A cut that still ran would take away what another leader counts on.
+        Partitions are taken from their former leaders' tasks first, whose work on them ends; then others get them. A
+        cut that still ran would take away what another leader counts on.
         """
-        changed = sorted(changes)
-        for fetcher_id in changed:
-            if fetcher_id in self._tasks:
-                await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
-        for fetcher_id in changed:
-            partitions = self._fetchers.of(fetcher_id)
-            known = self._tasks.get(fetcher_id)
-            if known is None:
-                fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)
-                await fetcher.take(partitions)
-                task = self._broker.loop.create_task(fetcher.run_on(self._channel))
-                self._tasks[fetcher_id] = fetcher, task
-            else:
-                await known[0].take(partitions)
-                if not partitions:
-                    self._end(fetcher_id)
+        async with self._sharing:
+            changed, self._changed = sorted(self._changed), set()
+            if self._is_closed:
+                return
+            for fetcher_id in changed:
+                if fetcher_id in self._tasks:
+                    await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
+            for fetcher_id in changed:
+                await self._hand(fetcher_id, self._fetchers.of(fetcher_id))
+
+    async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
+        """Have a task fetch these partitions; it begins with its first one and ends with its last."""
+        known = self._tasks.get(fetcher_id)
+        if known is None:
+            fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)
+            await fetcher.take(partitions)
+            self._tasks[fetcher_id] = fetcher, self._broker.loop.create_task(fetcher.run_on(self._channel))
+        else:
+            await known[0].take(partitions)
+            if not partitions:
+                self._end(fetcher_id)
 
     def _end(self, fetcher_id: FetcherId) -> None:
         fetcher, task = self._tasks.pop(fetcher_id)
@@ -309,11 +310,13 @@ class Replication:
         task.cancel()
 
     async def close(self) -> None:
-        """End all tasks, when what they append is appended."""
-        for fetcher_id, (fetcher, task) in list(self._tasks.items()):
-            await fetcher.take({})
-            self._end(fetcher_id)
-            await asyncio.gather(task, return_exceptions=True)
+        """End all tasks, when what they append is appended. A later image begins none: the logs are closed next."""
+        async with self._sharing:
+            self._is_closed = True
+            for fetcher_id, (fetcher, task) in list(self._tasks.items()):
+                await fetcher.take({})
+                self._end(fetcher_id)
+                await asyncio.gather(task, return_exceptions=True)
 
     def _channel(self) -> Channel:
         return Channel(self._timeout_s, self._security)

@@ -256,7 +256,8 @@ class SimulatedBroker:
                 self.parts.take_roles(image)
                 topic = image.topics.get(TOPIC_ID)
                 if topic is not None:
-                    await self.replication.take_topic(topic_image(image, topic))
+                    self.replication.take_topic(topic_image(image, topic))
+                    await self.replication.share_out()
                 self._lifecycle.take_image(image)
 
     def _open_up(self) -> None:

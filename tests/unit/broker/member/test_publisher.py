@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -38,6 +38,8 @@ class Parts:
     def __init__(self, image: MetadataImage, executor: ThreadPoolExecutor) -> None:
         self.broken: tuple[str, str] | None = None
         self.told: list[tuple[str, str]] = []
+        self.shared: list[list[str]] = []
+        """Steps that were done when the fetch loops were told, each time."""
         self.brokers_told = 0
         self.metadata = MetadataCache()
         replicas = SimpleNamespace(
@@ -46,7 +48,7 @@ class Parts:
             **{name: self.step(name) for name in STEPS},
         )
         replication = SimpleNamespace(
-            take_topic=self.asynchronous("take_topic"), remove_topic=self.asynchronous("remove_topic")
+            take_topic=self.step("take_topic"), remove_topic=self.step("remove_topic"), share_out=self.share_out
         )
         services = SimpleNamespace(forget_topic=self.step("forget_topic"))
         broker = SimpleNamespace(
@@ -67,11 +69,8 @@ class Parts:
     def step(self, name: str) -> Callable[..., None]:
         return lambda topic, *_: self.note(name, topic)
 
-    def asynchronous(self, name: str) -> Callable[..., Any]:
-        async def take(topic: TopicImage) -> None:
-            self.note(name, topic)
-
-        return take
+    async def share_out(self) -> None:
+        self.shared.append([step for step, _ in self.told])
 
     def work(self, name: str, topic: TopicImage) -> Callable[[], None]:
         return lambda: self.note(name, topic)
@@ -109,6 +108,7 @@ async def publish_with_one_broken(step: str, changes: Callable[[str], list[Messa
         if is_there:
             await parts.publish(*(record for name in NAMES for record in coming(name)))
             parts.told.clear()
+            parts.shared.clear()
         parts.broken = step, "second"
         broker = records.RegisterBrokerRecord(broker_id=2, broker_epoch=1)
         await parts.publish(*(record for name in NAMES for record in changes(name)), broker)
@@ -132,6 +132,21 @@ def test_a_topic_that_fails_keeps_no_other_from_its_change(
     assert [told for told, topic in parts.told if topic == "second"] == steps[: steps.index(step)]
     assert parts.brokers_told == 1
     assert parts.controller.publishers.errors_total == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "noted", "is_there"),
+    [
+        (coming, COMING[:3], False),
+        (lambda name: [config(name)], CHANGING[:2], True),
+        (lambda name: [records.RemoveTopicRecord(topic_id=id_of(name))], GOING[:1], True),
+    ],
+)
+def test_the_fetch_loops_are_told_of_all_topics_at_once_between_the_roles_and_what_ends_a_change(
+    changes: Callable[[str], list[Message]], noted: list[str], is_there: bool
+) -> None:
+    parts = asyncio.run(publish_with_one_broken("", changes, is_there=is_there))
+    assert parts.shared == [noted * len(NAMES)]
 
 
 def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
@@ -162,6 +177,8 @@ class Opening:
         """Topics, and how many logs were open by then."""
         self.broken: tuple[str, int] | None = None
         self.followed: list[str] = []
+        self.shared: list[list[str]] = []
+        """Topics that were noted when the fetch loops were told, each time."""
         self.empty = {("big1", 3), ("two2", 1)}
         replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles, empty_logs=self.empty_logs)
         broker = SimpleNamespace(
@@ -200,8 +217,11 @@ class Opening:
         assert self.roles == []
         return [TopicPartition(*one) for one in self.opened if one in self.empty]
 
-    async def take_topics(self, topics: Iterable[TopicImage]) -> None:
-        self.followed += [topic.name for topic in topics]
+    def take_topic(self, topic: TopicImage) -> None:
+        self.followed.append(topic.name)
+
+    async def share_out(self) -> None:
+        self.shared.append(list(self.followed))
 
 
 async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]:
@@ -220,7 +240,7 @@ def test_a_start_opens_each_of_its_logs_once_before_any_role_is_taken() -> None:
     assert opened == len(opening.own)
     assert set(opening.opened) == opening.own
     assert opening.roles == [("big1", opened), ("two2", opened)], "one3 has no replica here"
-    assert opening.followed == ["big1", "two2"]
+    assert opening.shared == [["big1", "two2"]]
 
 
 def test_a_log_that_cannot_be_opened_refuses_the_start_when_no_thread_works_any_more() -> None:

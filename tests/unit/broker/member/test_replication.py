@@ -22,7 +22,7 @@ from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.replication import Replication
+from tidelog.broker.member.replication import ReplicaFetcher, Replication
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, BrokerRegistration, Endpoint, PartitionState
 from tidelog.broker.metrics.rates import Window
@@ -96,7 +96,8 @@ class World:
                 replica_manager=manager, log_manager=None, metadata=SimpleNamespace(topic_by_id=self.topic_by_id),
             )  # fmt: skip
             loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
-            await loops.take_topics([self.topic(FOLLOWED)])
+            loops.take_topic(self.topic(FOLLOWED))
+            await loops.share_out()
             async with asyncio.timeout(60):
                 while not until():  # noqa: ASYNC110 - a state of a log in threads
                     await asyncio.sleep(0)
@@ -224,7 +225,8 @@ def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:
     """The task of a leader ends with its last partition."""
 
     async def lead(loops: Replication) -> None:
-        await loops.take_topic(world.topic(FOLLOWED._replace(leader=NODE, leader_epoch=EPOCH + 1)))
+        loops.take_topic(world.topic(FOLLOWED._replace(leader=NODE, leader_epoch=EPOCH + 1)))
+        await loops.share_out()
         before = len(world.asked)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -249,7 +251,8 @@ def test_a_new_leader_is_asked_when_the_work_of_the_last_one_is_done(
 
     async def move(loops: Replication) -> None:
         next_state = FOLLOWED._replace(leader=NEXT_LEADER, leader_epoch=EPOCH + 1)
-        moving = asyncio.create_task(loops.take_topic(world.topic(next_state)))
+        loops.take_topic(world.topic(next_state))
+        moving = asyncio.create_task(loops.share_out())
         for _ in range(50):
             await asyncio.sleep(0)
         asked = set(world.asked)
@@ -267,9 +270,46 @@ def test_a_new_leader_is_asked_when_the_work_of_the_last_one_is_done(
     assert values(world.log) == values(world.leader)
 
 
+def test_many_topics_that_change_leader_are_looked_at_once_by_each_task(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task looks at all of its partitions: topic by topic that would be the square of their number."""
+    looked_at: list[int] = []
+    take = ReplicaFetcher.take
+
+    async def note_and_take(self: ReplicaFetcher, partitions: Any) -> None:
+        looked_at.append(len(partitions))
+        await take(self, partitions)
+
+    def take_all(loops: Replication, leader: int, epoch: int) -> None:
+        states = (FOLLOWED._replace(leader=leader, leader_epoch=epoch),)
+        for number in range(100):
+            loops.take_topic(TopicImage(f"t{number}", number.to_bytes(16), states, {}, False))
+
+    async def move(loops: Replication) -> None:
+        for epoch, leader in enumerate((LEADER, NEXT_LEADER)):
+            take_all(loops, leader, epoch)
+            looked_at.clear()
+            await loops.share_out()
+            assert 100 <= sum(looked_at) <= 2 * 101, "what a task keeps, and then what it gets"
+
+    world.failures = 1 << 30
+    monkeypatch.setattr(ReplicaFetcher, "take", note_and_take)
+    asyncio.run(world.follow(lambda: True, move))
+
+
+def test_an_image_after_the_end_begins_no_task(world: World) -> None:
+    """The logs are closed next."""
+    loops = asyncio.run(world.follow(lambda: True))
+    loops.take_topic(world.topic(FOLLOWED._replace(leader=NEXT_LEADER, leader_epoch=EPOCH + 1)))
+    asyncio.run(loops.share_out())
+    assert not loops._tasks
+
+
 def test_a_deleted_topic_is_fetched_no_more(world: World) -> None:
     async def remove(loops: Replication) -> None:
-        await loops.remove_topic(world.topic(FOLLOWED))
+        loops.remove_topic(world.topic(FOLLOWED))
+        await loops.share_out()
         before = len(world.asked)
         await asyncio.sleep(0)
         assert len(world.asked) == before
