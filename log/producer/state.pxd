@@ -18,7 +18,7 @@ cdef class ProducerStateManager:
     cdef public dict _ongoing, _unreplicated
     cdef public dict producers
     cdef public list known
-    cdef public long long end_offset, _last_snapshot_offset
+    cdef public long long end_offset, _first_unreplicated, _last_snapshot_offset
 
     @cython.locals(entry=ProducerEntry, last=BatchMetadata, known=BatchMetadata)
     cpdef expecting(self, long long producer_id, long long epoch, long long first_sequence, long long last_sequence)

@@ -55,6 +55,8 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
 MAX_SEQUENCE = 2**31 - 1
+_ABOVE_ALL = 2**63 - 1
+"""An offset above all others."""
 LOADED_GRACE_MS = 3_600_000
 """A producer read from a snapshot is known for at least this long: longer than clients retry (delivery.timeout.ms)."""
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
@@ -252,6 +254,7 @@ class ProducerStateManager:
         "_directory",
         "_expiration_ms",
         "_file_system",
+        "_first_unreplicated",
         "_last_snapshot_offset",
         "_ongoing",
         "_time",
@@ -270,7 +273,8 @@ class ProducerStateManager:
         self._time = time
         self._expiration_ms = expiration_ms
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, ascending
-        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset
+        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, ascending by the marker
+        self._first_unreplicated = _ABOVE_ALL
         self._last_snapshot_offset = NO_OFFSET
         self.producers: dict[int, ProducerEntry] = {}
         self.known: list[int] = []
@@ -379,6 +383,7 @@ class ProducerStateManager:
             return None
         self._ongoing.pop(first_offset, None)
         self._unreplicated[first_offset] = marker.offset
+        self._first_unreplicated = min(self._first_unreplicated, first_offset)
         if not marker.is_abort:
             return None
         last_stable_offset = next(iter(self._ongoing), marker.offset + 1)
@@ -390,14 +395,15 @@ class ProducerStateManager:
             return False
         if self._unreplicated:
             self._unreplicated = {first: last for first, last in self._unreplicated.items() if last >= offset}
+            self._first_unreplicated = min(self._unreplicated, default=_ABOVE_ALL)
         return True
 
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest open transaction, where read_committed readers stop; None without one. Under the
         log's lock."""
-        candidates = [next(iter(offsets)) for offsets in (self._ongoing, self._unreplicated) if offsets]
-        return min(candidates, default=None)
+        first = min(next(iter(self._ongoing), _ABOVE_ALL), self._first_unreplicated)
+        return None if first == _ABOVE_ALL else first
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
         """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.
@@ -485,6 +491,7 @@ class ProducerStateManager:
         self.known.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
+        self._first_unreplicated = _ABOVE_ALL
         self.end_offset = end_offset
         self._last_snapshot_offset = NO_OFFSET
 

@@ -3,7 +3,7 @@ from tidelog.log.segment.segment cimport LogSegment
 from tidelog.log.unified_log cimport UnifiedLog
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _LEAST_LENGTH, _OVERHEAD, _MAGIC_2
+cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _LEAST_LENGTH, _OVERHEAD, _MAGIC_2, _LARGEST_BASE
 cdef object _COMMITTED, _LOG_END, _Info
 
 cdef class NextBatch:
@@ -24,7 +24,7 @@ cdef class FetchCursor:
     @cython.locals(found=NextBatch, segment=LogSegment, position=longlong, last_offset=longlong)
     cdef _begin(self, long long offset, records, long long most, isolation, segments, long long version)
 
-    @cython.locals(segment=LogSegment, bound=longlong, following=longlong, room=longlong, places=dict)
+    @cython.locals(segment=LogSegment, bound=longlong, following=longlong, room=longlong, is_seen=bint, places=dict)
     cdef _read_on(self, NextBatch found, long long offset, long long most, isolation)
 
     @cython.locals(log=UnifiedLog, segment=LogSegment, end_offset=longlong, end_base_offset=longlong,
@@ -34,5 +34,5 @@ cdef class FetchCursor:
     @cython.locals(later=LogSegment)
     cdef bint _nothing_aborted(self, segments, LogSegment segment) except -1
 
-    @cython.locals(header="unsigned char*", length=longlong)
+    @cython.locals(header="unsigned char*", length=longlong, delta=longlong, is_possible=bint)
     cdef bint _look(self, int descriptor, long long position) except -1

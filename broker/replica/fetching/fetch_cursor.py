@@ -36,6 +36,8 @@ _LEAST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _OVERHEAD, _MAGIC_2 = LOG_OVERHEAD, MAGIC_V2
 _COMMITTED, _LOG_END = FetchIsolation.TXN_COMMITTED, FetchIsolation.LOG_END
 _MOST = words.MAX_INT_64
+_LARGEST_BASE = words.MAX_INT_64 - 1
+"""The next offset after a batch fits into 64 bits."""
 _Info = FetchDataInfo
 
 
@@ -138,17 +140,17 @@ class FetchCursor:
         Raises KafkaStorageError when the segment's file is closed.
         """
         segment, segments = found.segment, found.segments
-        bound = self._bound(found, offset, most, isolation)
-        if bound < 0:
+        bound, following = self._bound(found, offset, most, isolation), found.position + found.size
+        if bound < following:
             return None
-        following = found.position + found.size
         records = segment.records.slice(found.position, found.size)
-        if following >= bound:
+        if following == bound:
             return records
         room = min(most, bound - found.position) - found.size
-        if not self._look(records.file.fileno(), following) or self._size <= room:
+        is_seen = self._look(records.file.fileno(), following)
+        if not is_seen or self._base_offset <= found.last_offset or self._size <= room:
             records.release()
-            return None  # not in memory, or more than one batch belongs into the answer
+            return None  # not in memory, damaged, or more than one batch belongs into the answer
         places, going_on = self._places, found.last_offset + 1
         if len(places) >= MOST_PLACES and going_on not in places:
             del places[next(iter(places))]  # the oldest one
@@ -191,12 +193,13 @@ class FetchCursor:
 
     def _look(self, descriptor: int, position: int) -> bool:
         """Read base offset, size and last offset delta of the batch at ``position``; says whether its header is in
-        memory and of magic 2.
+        memory, of magic 2 and possible.
         """
         header = words.address_of(self._header)
         if words.read_in_memory(descriptor, header, 0, _HEADER_BYTES, position) < _HEADER_BYTES:
             return False
         length = words.load_be_i32(header, _LENGTH)
         self._base_offset, self._size = words.load_be_i64(header, 0), length + _OVERHEAD
-        self._last_offset_delta = words.load_be_i32(header, _LAST_OFFSET_DELTA)
-        return header[_MAGIC] == _MAGIC_2 and length >= _LEAST_LENGTH and self._last_offset_delta >= 0
+        self._last_offset_delta = delta = words.load_be_i32(header, _LAST_OFFSET_DELTA)
+        is_possible = length >= _LEAST_LENGTH and delta >= 0 and 0 <= self._base_offset <= _LARGEST_BASE - delta
+        return header[_MAGIC] == _MAGIC_2 and is_possible

@@ -97,6 +97,34 @@ def test_both_ways_agree(steps: list[tuple[int, int, int, int, str]], first: int
             due[producer] = (last + 1) & MAX_SEQUENCE
 
 
+TURNS = st.tuples(st.sampled_from(["write", "write", "commit", "abort", "watermark"]), st.integers(0, 2))
+
+
+@given(st.lists(TURNS, min_size=8, max_size=30))
+def test_the_first_unstable_offset_is_of_what_is_open_or_ended_above_the_high_watermark(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Transactions end in another order than they began, while the high watermark stays behind."""
+    log, offset, watermark = state(), 0, 0
+    begun: dict[int, int] = {}
+    ended: list[tuple[int, int]] = []  # first offset, marker's
+    for kind, which in steps:
+        if kind == "write":
+            log.update(ProducerBatch(which, 0, 0, 0, offset, offset, 0, True))
+            begun.setdefault(which, offset)
+            offset += 1
+        elif kind == "watermark":
+            watermark = min(watermark + which, offset)
+            log.on_high_watermark(watermark)
+        else:
+            log.update_marker(Marker(which, 0, 0, offset, 0, kind == "abort"))
+            if which in begun:
+                ended.append((begun.pop(which), offset))
+            offset += 1
+        unstable = [*begun.values(), *(first for first, marker in ended if marker >= watermark)]
+        assert log.first_unstable_offset == min(unstable, default=None)
+
+
 def test_what_follows_takes_the_short_way() -> None:
     short = state()
     assert short.expecting(7, 3, 0, 4) is None, "nothing is known of it"

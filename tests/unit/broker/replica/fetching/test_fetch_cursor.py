@@ -159,6 +159,44 @@ def test_aborted_transactions_are_told_at_offsets_of_all_sizes(partition: Partit
         compare(partition, offset, READ_COMMITTED)
 
 
+@pytest.mark.parametrize("base", [-1, 0, 1, 2, 7, 9, 12, 40, 1 << 62, (1 << 63) - 3, (1 << 63) - 2, (1 << 63) - 1])
+@pytest.mark.parametrize("damaged", [1, 3, 6])
+def test_a_damaged_base_offset_leads_no_reader_astray(partition: Partition, base: int, damaged: int) -> None:
+    """No CRC covers it. Readers get what the log gives, also those who ask for the offset that stands there."""
+    for _ in range(8):
+        partition.append_records(memoryview(batch(bytes(2000), bytes(3000))))
+    log = partition.local_log
+    for offset in range(0, 16, 2):  # where each begins is known to the cursor
+        compare(partition, offset, READ_UNCOMMITTED)
+    position = next(header.position for header in log.segments.active.headers() if header.base_offset == 2 * damaged)
+    path = Path(log.segments.active.records.path)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(base.to_bytes(8, "big", signed=True))
+    log.version += 1  # as after a start: nothing is remembered
+    for _ in range(2):
+        for offset in range(16):
+            compare(partition, offset, READ_UNCOMMITTED)
+
+
+@pytest.mark.parametrize("length", [0, 61, 5000, 8000, 30_000, (1 << 31) - 1])
+def test_a_damaged_length_leads_no_reader_beyond_what_may_be_read(partition: Partition, length: int) -> None:
+    for _ in range(8):
+        partition.append_records(memoryview(batch(bytes(5000))))
+    log = partition.local_log
+    position = next(header.position for header in log.segments.active.headers() if header.base_offset == 4)
+    with Path(log.segments.active.records.path).open("r+b") as file:
+        file.seek(position + 8)
+        file.write(length.to_bytes(4, "big"))
+    for most in (8000, 40_000, 1 << 31):
+        for offset in range(8):
+            try:
+                read = content(partition.read(offset, most, isolation=READ_UNCOMMITTED, min_one_message=True))
+            except KafkaError:
+                continue
+            assert len(read) <= log.end.position
+
+
 def test_a_reader_of_large_batches_goes_on_without_a_search(partition: Partition) -> None:
     for _ in range(8):
         partition.append_records(memoryview(batch(bytes(5000))))
