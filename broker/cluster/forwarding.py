@@ -38,6 +38,8 @@ FORWARDED = frozenset(
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
     }
 )
 """APIs whose requests only the active controller can answer."""

@@ -84,6 +84,8 @@ REGISTRY: dict[int, HandlerEntry] = {
     77: HandlerEntry("tidelog.broker.handlers.share_group_describe", 1, 1),
     78: HandlerEntry("tidelog.broker.handlers.share_fetch", 1, 2),
     79: HandlerEntry("tidelog.broker.handlers.share_acknowledge", 1, 2),
+    80: HandlerEntry("tidelog.broker.handlers.add_raft_voter", 0, 1),
+    81: HandlerEntry("tidelog.broker.handlers.remove_raft_voter", 0, 0),
     83: HandlerEntry("tidelog.broker.handlers.initialize_share_group_state", 0, 0),
     84: HandlerEntry("tidelog.broker.handlers.read_share_group_state", 0, 0),
     85: HandlerEntry("tidelog.broker.handlers.write_share_group_state", 0, 1),

@@ -40,9 +40,12 @@ READS = {
     "describe_share_group_offsets",
 }  # fmt: skip
 LOGINS = {"sasl_handshake", "sasl_authenticate"}
-ALWAYS_REFUSED = {"alter_replica_log_dirs", "elect_leaders", "alter_partition_reassignments", "unregister_broker"}
-"""A lone node changes nothing by these: there is one replica, in one place. A member's lines of them are tested with
-``broker/member/forwarding/audit.py``."""
+ALWAYS_REFUSED = {
+    "alter_replica_log_dirs", "elect_leaders", "alter_partition_reassignments", "unregister_broker", "add_raft_voter",
+    "remove_raft_voter",
+}  # fmt: skip
+"""A lone node changes nothing by these: there is one replica, in one place, and one voter. A member's lines of them
+are tested with ``broker/member/forwarding/audit.py``."""
 
 ACL = {
     "resource_type": ResourceType.TOPIC, "resource_name": "orders", "resource_pattern_type": PatternType.LITERAL,

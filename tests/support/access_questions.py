@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 from tidelog.protocol.types import ZERO_UUID
 
+LISTENERS = [{"name": "CONTROLLER", "host": "localhost", "port": 9}]
 NOW_MS = 1_700_000_000_000
 
 
@@ -296,6 +297,8 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
         lambda names: {"topics": [{"topic_name": names.topic, "partitions": [{"partition_index": 0}]}]},
     ),
     ("unregister_broker", lambda names: {"broker_id": 99}),
+    ("add_raft_voter", lambda names: {"voter_id": 99, "voter_directory_id": b"d" * 16, "listeners": LISTENERS}),
+    ("remove_raft_voter", lambda names: {"voter_id": 99, "voter_directory_id": b"d" * 16}),
     ("describe_transactions", lambda names: {"transactional_ids": [names.transactional_id]}),
     ("list_transactions", lambda names: {}),
     (

@@ -187,6 +187,18 @@ def broker_unregistered(context: RequestContext, request: Any, response: Any) ->
         yield from note_line("broker unregistered", context, broker=request.broker_id)
 
 
+def voter_added(context: RequestContext, request: Any, response: Any) -> Lines:
+    """Yield the line of a controller that votes from now on."""
+    for _ in succeeded([response]):
+        yield from note_line("voter added", context, controller=request.voter_id)
+
+
+def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines:
+    """Yield the line of a controller that does not vote any more."""
+    for _ in succeeded([response]):
+        yield from note_line("voter removed", context, controller=request.voter_id)
+
+
 def succeeded(results: list[Any]) -> Iterator[Any]:
     """Return what has no error."""
     return (result for result in results if not result.error_code)
@@ -209,5 +221,7 @@ LINES: dict[int, LinesOf] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions_moved,
     ApiKey.UPDATE_FEATURES: features_changed,
     ApiKey.UNREGISTER_BROKER: broker_unregistered,
+    ApiKey.ADD_RAFT_VOTER: voter_added,
+    ApiKey.REMOVE_RAFT_VOTER: voter_removed,
 }
 """API -> its lines, for each forwarded API that changes something."""

@@ -208,6 +208,8 @@ ROWS: dict[ApiKey, Row] = {
         READ, topics.topics_need(READ, answer="responses", refused=records.refuse_acknowledgements),
         and_topics="; READ T", refused="; 29 for the partitions",
     ),
+    ApiKey.ADD_RAFT_VOTER: on_cluster(ALTER),
+    ApiKey.REMOVE_RAFT_VOTER: on_cluster(ALTER),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
     ApiKey.READ_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),
     ApiKey.WRITE_SHARE_GROUP_STATE: on_cluster(CLUSTER_ACTION),

@@ -191,6 +191,31 @@ def unregister_broker(broker: Broker, version: int) -> None:
         broker.ask("unregister_broker", version, broker_id=node)
 
 
+VOTERS = (
+    (9, b"d" * 16, None),
+    (9, b"d" * 16, "another cluster"),
+    (9, bytes(16), None),
+    (-1, b"d" * 16, None),
+)
+"""Node, directory and cluster of voters that no quorum has."""
+
+
+@script("add_raft_voter")
+def add_raft_voter(broker: Broker, version: int) -> None:
+    """Send AddRaftVoter to the only controller, whose quorum is static."""
+    for node, directory, cluster in VOTERS:
+        listeners = [{"name": "CONTROLLER", "host": "localhost", "port": 9}]
+        fields = {"cluster_id": cluster, "voter_id": node, "voter_directory_id": directory, "listeners": listeners}
+        broker.ask("add_raft_voter", version, **fields, timeout_ms=5_000)
+
+
+@script("remove_raft_voter")
+def remove_raft_voter(broker: Broker, version: int) -> None:
+    """Send RemoveRaftVoter to the only controller, whose quorum is static."""
+    for node, directory, cluster in VOTERS:
+        broker.ask("remove_raft_voter", version, cluster_id=cluster, voter_id=node, voter_directory_id=directory)
+
+
 @script("sasl_handshake")
 def sasl_handshake(broker: Broker, version: int) -> None:
     """Send SaslHandshake on a listener without SASL."""

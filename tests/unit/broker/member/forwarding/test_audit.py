@@ -115,10 +115,12 @@ CASES: dict[ApiKey, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ApiKey.UNREGISTER_BROKER: (
         {"broker_id": 4}, {"error_message": None}, {"event": "broker unregistered", "broker": 4},
     ),
+    ApiKey.ADD_RAFT_VOTER: ({"voter_id": 3}, {"error_message": None}, {"event": "voter added", "controller": 3}),
+    ApiKey.REMOVE_RAFT_VOTER: ({"voter_id": 3}, {"error_message": None}, {"event": "voter removed", "controller": 3}),
 }  # fmt: skip
 WHOLE = {
     ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
-    ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER,
+    ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER,
 }  # fmt: skip
 """APIs whose answer has one error for all."""
 

@@ -1,0 +1,27 @@
+"""AddRaftVoter: a lone node's quorum takes no other voter (KIP-853). A member forwards it. Version 1 as 0."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.raft_voters import refuse_voter
+from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.api_keys import ApiKey
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+
+API_KEY = ApiKey.ADD_RAFT_VOTER
+MIN_VERSION = 0
+MAX_VERSION = 1
+Request = AddRaftVoterRequest
+
+
+def handle(broker: Broker, context: RequestContext, request: AddRaftVoterRequest) -> NoReturn:
+    """Refuse to add a voter. Raises InconsistentClusterIdError, InvalidRequestError, UnsupportedVersionError."""
+    refuse_voter(broker, request)
+
+
+def error_response(request: AddRaftVoterRequest, error: KafkaError) -> AddRaftVoterResponse:
+    """Build the error for the whole answer."""
+    return AddRaftVoterResponse(error_code=error.code, error_message=error.message)
