@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from tidelog.broker.controller.metadata_controller import Publishers
+from tidelog.broker.controller.metadata_controller import ForwardedVersions, Publishers
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.group_sync import GroupSync
 from tidelog.broker.loop.threads import NO_LOOP, Threads
@@ -86,6 +86,10 @@ class EmbeddedController:
     def deletions(self) -> Mapping[bytes, str]:
         """Ids and names of deleted topics whose logs may still be there."""
         return self._deletions
+
+    def forwarded_versions(self) -> ForwardedVersions:
+        """Return no API: nothing is forwarded."""
+        return {}
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
         """Commit records, all or none of them; they are durable once ``when_synced`` or ``sync`` says so.

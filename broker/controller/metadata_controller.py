@@ -23,6 +23,9 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 
 logger = logging.getLogger(__name__)
 
+ForwardedVersions = Mapping[int, tuple[int, int] | None]
+"""Lowest and highest version of each API that is forwarded, as the active controller serves it; None: not at all."""
+
 
 class Publisher(NamedTuple):
     """A part of the broker that follows the metadata: its name for the log, and what takes (delta, image)."""
@@ -90,6 +93,10 @@ class MetadataController(Protocol):
     @property
     def deletions(self) -> Mapping[bytes, str]:
         """Ids and names of deleted topics whose logs may still be there."""
+        ...
+
+    def forwarded_versions(self) -> ForwardedVersions:
+        """Return the versions of APIs that another controller answers; empty where this node answers all."""
         ...
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:

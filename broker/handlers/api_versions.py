@@ -1,4 +1,4 @@
-"""ApiVersions: what is served, straight from the registry.
+"""ApiVersions: what is served, straight from the registry; of what a member forwards, what its controller serves, too.
 
 v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
 it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
@@ -12,6 +12,7 @@ import re
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.features import supported_features
+from tidelog.broker.controller.metadata_controller import ForwardedVersions
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
@@ -73,9 +74,18 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
     Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.
     """
+    entries = within(table(), broker.controller.forwarded_versions())
     if broker.configs.resource_names(ResourceType.CLIENT_METRICS):
-        return table()
-    return [entry for entry in table() if entry.api_key not in _OF_CLIENT_METRICS]
+        return entries
+    return [entry for entry in entries if entry.api_key not in _OF_CLIENT_METRICS]
+
+
+def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
+    """Return the entries in the versions that the active controller serves, too, where it is the one that answers."""
+    for entry in entries:
+        lowest, highest = limits.get(entry.api_key, (entry.min_version, entry.max_version)) or (0, -1)
+        entry.min_version, entry.max_version = max(entry.min_version, lowest), min(entry.max_version, highest)
+    return [entry for entry in entries if entry.min_version <= entry.max_version]
 
 
 def table() -> list[ApiVersion]:

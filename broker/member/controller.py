@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from tidelog.broker.controller.metadata_controller import Publishers
+from tidelog.broker.controller.metadata_controller import ForwardedVersions, Publishers
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
@@ -15,9 +15,13 @@ from tidelog.protocol.errors import NotControllerError
 class RemoteController:
     """The image of the quorum's committed metadata. Loop thread only."""
 
-    __slots__ = ("image", "node_id", "publishers")
+    __slots__ = ("forwarded_versions", "image", "node_id", "publishers")
 
-    def __init__(self, image: MetadataImage, node_id: int) -> None:
+    def __init__(
+        self, image: MetadataImage, node_id: int, forwarded_versions: Callable[[], ForwardedVersions] = dict
+    ) -> None:
+        self.forwarded_versions = forwarded_versions
+        """Returns the versions of forwarded APIs that the active controller serves."""
         self.image = image
         self.node_id = node_id
         self.publishers = Publishers()

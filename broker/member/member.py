@@ -165,7 +165,7 @@ class Member:
         self._backlog.clear()
         await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
         ground = lay_foundation(config, self._time, self._loop, directories.claimed)
-        controller = RemoteController(image, config.node_id)
+        controller = RemoteController(image, config.node_id, self._channels.forwarded_versions)
         self._forwarder = Forwarder(self._view.quorum, self._channels.open(), self._time)
         creation = TopicCreation(config, self._channels.open(), self._view.quorum, self._start)
         producer_ids = ProducerIdBlocks(controller)

@@ -63,6 +63,8 @@ class Channel:
         self._address: Address | None = None
         self._connection: _Connection | None = None
         self._correlation_id = 0
+        self.last_served: dict[int, tuple[int, int]] = {}
+        """Lowest and highest version of each API, as the node of the last connection told; empty before the first."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -122,6 +124,7 @@ class Channel:
         if answer.error_code:
             raise ChannelError(f"{address} refuses ApiVersions: error {answer.error_code}")
         connection.served.update({one.api_key: (one.min_version, one.max_version) for one in answer.api_keys})
+        self.last_served = connection.served
         credentials = self._security.credentials
         lifetime_ms = 0 if credentials is None else await self._log_in(connection, address, credentials)
         self._expires_s = now_s + SESSION_SHARE * lifetime_ms / 1000 if lifetime_ms else inf

@@ -6,7 +6,9 @@ over, or before, when the metadata are fetched from a new leader. Loop thread on
 
 from __future__ import annotations
 
+from tidelog.broker.cluster.forwarding import FORWARDED
 from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.controller.metadata_controller import ForwardedVersions
 from tidelog.broker.member.config import ControllerTimeouts
 from tidelog.broker.member.connections.channel import Channel
 from tidelog.broker.member.connections.security import PeerSecurity
@@ -19,6 +21,7 @@ class ControllerChannels:
         self._timeouts = timeouts
         self._security = security
         self._channels: list[Channel] = []
+        self._heartbeats: Channel | None = None
 
     def for_metadata(self) -> Channel:
         """Return a connection for fetches of the metadata. It goes where its asker says."""
@@ -26,7 +29,15 @@ class ControllerChannels:
 
     def for_heartbeats(self) -> Channel:
         """Return a connection for the registration and the heartbeats."""
-        return self._open(self._timeouts.heartbeat_s)
+        self._heartbeats = self._open(self._timeouts.heartbeat_s)
+        return self._heartbeats
+
+    def forwarded_versions(self) -> ForwardedVersions:
+        """Return the versions of each forwarded API that the controller of the heartbeats serves, None for an API that
+        it does not know; empty before the first answer.
+        """
+        served = {} if self._heartbeats is None else self._heartbeats.last_served
+        return {key: served.get(key) for key in FORWARDED} if served else {}
 
     def open(self) -> Channel:
         """Return a connection for requests of another kind."""

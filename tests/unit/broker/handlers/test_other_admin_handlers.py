@@ -17,8 +17,11 @@ from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
+from tidelog.broker.controller.metadata_controller import ForwardedVersions
 from tidelog.broker.handlers import describe_log_dirs, describe_user_scram_credentials
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -506,3 +509,18 @@ def test_telemetry_is_listed_while_somebody_subscribes(admin: AdminBroker) -> No
     assert listed() == set(REGISTRY) - telemetry
     subscribe(admin, "s", metrics="*")
     assert listed() == set(REGISTRY)
+
+
+def test_what_is_forwarded_is_listed_as_the_controller_serves_it(admin: AdminBroker) -> None:
+    limits: ForwardedVersions = {
+        ApiKey.CREATE_TOPICS: (2, 9),
+        ApiKey.ADD_RAFT_VOTER: (0, 0),
+        ApiKey.UPDATE_FEATURES: None,
+    }
+    admin.broker = replace(admin.broker, controller=RemoteController(EMPTY_IMAGE, 1, lambda: limits))
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    answered = drive(admin.broker, request, ApiVersionsResponse, 3).api_keys
+    listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answered}
+    assert (listed[ApiKey.CREATE_TOPICS], listed[ApiKey.ADD_RAFT_VOTER]) == ((2, 7), (0, 0))
+    assert ApiKey.UPDATE_FEATURES not in listed
+    assert listed[ApiKey.METADATA] == (0, 13)

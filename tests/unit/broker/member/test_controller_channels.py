@@ -9,6 +9,7 @@ from typing import Self
 
 import pytest
 
+from tidelog.broker.cluster.forwarding import FORWARDED
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Registration
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
@@ -62,7 +63,10 @@ class Controller:
         if self._frozen_from == header.api_key:
             self.is_asked.set()
         elif header.api_key == ApiKey.API_VERSIONS:
-            served = [ApiVersion(api_key=ApiKey.BROKER_HEARTBEAT, min_version=0, max_version=1)]
+            served = [
+                ApiVersion(api_key=ApiKey.BROKER_HEARTBEAT, min_version=0, max_version=1),
+                ApiVersion(api_key=ApiKey.ADD_RAFT_VOTER, min_version=0, max_version=0),
+            ]
             writer.write(encode(header, ApiVersionsResponse(api_keys=served)))
         else:
             self.heartbeats += 1
@@ -108,6 +112,19 @@ async def test_what_a_frozen_controller_was_asked_fails_when_the_same_one_leads_
         channels.follow(quorum)
         with pytest.raises(ChannelError):
             await within_limit(asking)
+
+
+async def test_what_the_controller_of_the_heartbeats_serves_of_what_is_forwarded() -> None:
+    async with Controller() as controller:
+        channels = ControllerChannels(FOR_EVER, PeerSecurity("CONTROLLER"))
+        channel = channels.for_heartbeats()
+        assert channels.forwarded_versions() == {}
+        await within_limit(channel.ask(controller.address, HEARTBEAT, BrokerHeartbeatResponse))
+        channel.close()
+        found = channels.forwarded_versions()
+        assert set(found) == FORWARDED
+        assert found[ApiKey.ADD_RAFT_VOTER] == (0, 0)
+        assert found[ApiKey.CREATE_TOPICS] is None
 
 
 async def test_a_leader_that_stays_is_waited_for() -> None:
