@@ -3,6 +3,7 @@
     ACLs        what clients may do
     features    the levels that ApiVersions shows
     configs     of this node, the cluster, groups and client metrics
+    directories in which no new log is made
     quotas      what clients may use
     topics      names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.broker.config.cordoned import cordoned_log_dirs
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.metadata_controller import Publisher
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 def subscribe_publishers(broker: Broker) -> None:
     """Have the parts of a broker follow its controller; called once, before the first request."""
+    broker.log_manager.cordon(cordoned_log_dirs(broker.config))
     for publisher in publishers_of(broker):
         broker.controller.publishers.subscribe(publisher)
 
@@ -43,6 +46,7 @@ def publishers_of(broker: Broker) -> Iterator[Publisher]:
         yield Publisher("ACLs", broker.authorizer.publish)
     yield Publisher("features", partial(publish_features, broker))
     yield Publisher("configs", broker.configs.publish)
+    yield Publisher("directories", partial(publish_directories, broker))
     yield Publisher("quotas", partial(publish_quotas, broker))
     yield Publisher("topics", broker.topics.publish)
 
@@ -51,6 +55,12 @@ def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage)
     """Show the levels of features that changed."""
     if delta.features.changed:
         show_features(image, broker.metadata)
+
+
+def publish_directories(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
+    """Set the cordoned log directories as the configs name them now."""
+    if delta.configs.changed:
+        broker.log_manager.cordon(cordoned_log_dirs(broker.config))
 
 
 def publish_quotas(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

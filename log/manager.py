@@ -102,6 +102,8 @@ class LogManager:
             )
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))
         ]
+        self.cordoned: frozenset[str] = frozenset()
+        """Paths of the directories in which no new log is made while another one works."""
         self.placed: deque[TopicPartition] = deque()
         """Partitions whose directories were made since this was emptied; of one log directory none is told."""
         self.default_config = default_config
@@ -199,6 +201,13 @@ class LogManager:
 
     # ---- finding, making, deleting
 
+    def cordon(self, paths: Iterable[str]) -> None:
+        """Make no new log in these directories from now on, as long as another one works."""
+        cordoned = frozenset(map(os.path.abspath, paths))
+        if cordoned != self.cordoned:
+            logger.info("cordoned log directories: %s", ", ".join(sorted(cordoned)) or "none")
+        self.cordoned = cordoned
+
     def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
         """Return the log of a partition, opened now if need be; None when it has no directory.
 
@@ -254,8 +263,9 @@ class LogManager:
         offline = [directory.path for directory in self.directories if not directory.is_online]
         if not online or (offline and not is_new):
             raise KafkaStorageError(f"{partition} may lie in an offline log directory: {', '.join(offline)}")
-        used = [entry.directory for entry in self._entries.values()] if len(online) > 1 else []
-        directory = min(online, key=used.count)
+        allowed = [directory for directory in online if directory.path not in self.cordoned] or online
+        used = [entry.directory for entry in self._entries.values()] if len(allowed) > 1 else []
+        directory = min(allowed, key=used.count)
         path = os.path.join(directory.path, partition.directory_name)
         self._file_system.make_directory(path)
         directory.forget(partition)

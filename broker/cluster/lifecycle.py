@@ -103,6 +103,8 @@ class BrokerLifecycle:
         self._untold: dict[bytes, float] = {}
         """Directories that failed and when, which no controller has confirmed to know."""
         self._offline: dict[bytes, None] = {}
+        self._cordoned: frozenset[bytes] | None = None
+        """Directories in which no new log is made; None before they are known."""
         self._told: frozenset[bytes] = frozenset()
         """The directories that the heartbeat under way tells of."""
 
@@ -158,6 +160,15 @@ class BrokerLifecycle:
             self._offline[directory_id] = None
             self._untold[directory_id] = now_ms
             self._not_before_ms = min(self._not_before_ms, now_ms)
+
+    def note_cordoned(self, directory_ids: frozenset[bytes], now_ms: float) -> None:
+        """Tell the controller which directories are cordoned (KIP-1066): a change at once, the first ones with the next
+        heartbeat.
+        """
+        if self._cordoned is not None and directory_ids != self._cordoned:
+            self._has_news = True
+            self._not_before_ms = min(self._not_before_ms, now_ms)
+        self._cordoned = directory_ids
 
     def has_untold_failure(self, before_ms: float) -> bool:
         """Return whether a directory failed before this time and no controller has confirmed to know."""
@@ -261,6 +272,7 @@ class BrokerLifecycle:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         self._told = frozenset(self._offline)
+        cordoned = None if self._cordoned is None else sorted(self._cordoned)
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
@@ -268,5 +280,5 @@ class BrokerLifecycle:
             want_fence=self.wants_fence,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             offline_log_dirs=sorted(self._offline),
-            cordoned_log_dirs=None if self.state is BrokerState.STARTING else [],
+            cordoned_log_dirs=None if self.state is BrokerState.STARTING else cordoned,
         )

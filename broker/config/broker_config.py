@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tidelog.broker.config.cordoned import ALL_DIRECTORIES, CORDONED_KEY, find_uncordonable
 from tidelog.broker.config.keys.admin import ADMIN_KEYS
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
 from tidelog.broker.config.keys.broker import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
@@ -134,6 +135,8 @@ class BrokerConfig:
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
+        if (wrong := find_uncordonable(self.get_list(CORDONED_KEY), self.log_dirs)) is not None:
+            raise invalid(CORDONED_KEY, wrong, f"directories of log.dirs, or {ALL_DIRECTORIES} alone")
         protocols = self.security_protocols = self._security_protocols()
         """Security protocols by the names of listeners, in upper case."""
         self.listeners: list[Endpoint] = self._parse_listeners(protocols)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
 from tidelog.broker.config.changes import Change, apply_changes, check_known
+from tidelog.broker.config.cordoned import CORDONED_KEY, find_uncordonable
 from tidelog.broker.config.description import (
     CLUSTER_DEFAULT,
     ConfigDescriber,
@@ -31,11 +32,12 @@ from tidelog.broker.config.keys.security import STORE_KEYS, store_key_of
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage
-from tidelog.broker.metadata.image_records import config_records
+from tidelog.broker.metadata.image_records import WITH_CORDONED, config_records
 from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
 from tidelog.log.config import TOPIC_CONFIG_DEF, LogConfig
 from tidelog.protocol.config_def import ConfigDef, ConfigError
 from tidelog.protocol.errors import (
+    InvalidConfigError,
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
@@ -260,9 +262,21 @@ class ConfigManager:
         old = self._texts.cluster if name == CLUSTER_DEFAULT else self._texts.node
         texts = change(old)
         check_dynamic(texts, old, is_default=name == CLUSTER_DEFAULT)
+        if CORDONED_KEY in texts:
+            self._check_cordoned(texts[CORDONED_KEY], is_default=name == CLUSTER_DEFAULT)
         if validate_only:
             return
         self._keep(ResourceType.BROKER, name, texts)
+
+    def _check_cordoned(self, text: str, *, is_default: bool) -> None:
+        """Raise InvalidRequestError, InvalidConfigError unless these directories of this node may be cordoned."""
+        if is_default:
+            raise InvalidRequestError(f"Cannot update these configs at default cluster level: {CORDONED_KEY}")
+        if self._controller.level < WITH_CORDONED:
+            raise InvalidConfigError(f"{CORDONED_KEY} needs metadata.version 4.3-IV0")
+        wrong = find_uncordonable(BROKER_CONFIG_DEF[CORDONED_KEY].parse(text), self._config.log_dirs)
+        if wrong is not None:
+            raise InvalidConfigError(f"{CORDONED_KEY}: {wrong} is none of log.dirs")
 
     def _change_resource(
         self,

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.config.broker_config import BrokerConfig
+from tidelog.broker.config.cordoned import cordoned_log_dirs
 from tidelog.broker.controller.topic_changes import (
     USE_DEFAULT,
     Forget,
@@ -40,6 +41,7 @@ from tidelog.broker.metadata.image import (
     unreplicated,
 )
 from tidelog.broker.metadata.image_records import (
+    WITH_CORDONED,
     VersionedRecord,
     config_records,
     record_of_partition,
@@ -194,6 +196,7 @@ class TopicManager:
         count = partition_count(self._config, new.partitions)
         partitions = unreplicated(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
+        self._check_has_room()
         configs = dict(new.configs or {})
         self._validate_configs(configs)
         is_internal = name in INTERNAL_TOPICS
@@ -202,6 +205,13 @@ class TopicManager:
         image = TopicImage(name, self._new_topic_id(), partitions, configs, is_internal)
         self._controller.commit(creation_records(image, self._controller.level))
         return image
+
+    def _check_has_room(self) -> None:
+        """Raise InvalidReplicationFactorError while all log directories are cordoned (KIP-1066)."""
+        if self._controller.level >= WITH_CORDONED and cordoned_log_dirs(self._config) == self._config.log_dirs:
+            raise InvalidReplicationFactorError(
+                "Unable to replicate the partition 1 time(s): all log directories of this broker are cordoned."
+            )
 
     def finish_create(self, image: TopicImage, first_partition: int = 0) -> None:
         """Show the topic's partitions from ``first_partition`` on to every client: the last step."""
@@ -265,7 +275,8 @@ class TopicManager:
     def check_widening(self, name: str, count: int) -> tuple[TopicImage, TopicImage]:
         """Return the topic as it is, and as it will be with ``count`` partitions in all.
 
-        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, PolicyViolationError.
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError, InvalidReplicationFactorError,
+        PolicyViolationError.
         """
         image = self._metadata.topics.get(name)
         if image is None:
@@ -275,6 +286,7 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
             )
         check_partition_limit(count - image.partition_count)
+        self._check_has_room()
         more = unreplicated(self._config.node_id, count - image.partition_count, directory=self._directory)
         return image, image._replace(partitions=image.partitions + more)
 

@@ -1,7 +1,7 @@
 """DescribeLogDirs: what each data directory holds, and how much room it has.
 
-Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable bytes (KIP-827); 5 cordoned directories, of
-which there are none here. Sizes are read from the directories in a thread, so that no log has to be opened for it.
+Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable bytes (KIP-827); 5 cordoned directories
+(KIP-1066). Sizes are read from the directories in a thread, so that no log has to be opened for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.metadata.image_records import WITH_CORDONED
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.api_keys import ApiKey
@@ -44,22 +45,28 @@ def handle(
         for topic in request.topics:
             asked.setdefault(topic.topic, set()).update(topic.partitions)
     failed = {directory.path for directory in broker.log_manager.directories if not directory.is_online}
-    work = partial(describe_all, broker.config.log_dirs, failed, counts, asked)
+    cordoned = broker.log_manager.cordoned if broker.controller.level >= WITH_CORDONED else frozenset()
+    work = partial(describe_all, broker.config.log_dirs, failed, cordoned, counts, asked)
     return in_thread(broker.loop, broker.executor, work, broker.timers.turns)
 
 
 def describe_all(
-    directories: list[str], failed: Set[str], counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
+    directories: list[str],
+    failed: Set[str],
+    cordoned: Set[str],
+    counts: Mapping[str, int],
+    asked: Mapping[str, set[int]] | None,
 ) -> DescribeLogDirsResponse:
     """Describe all data directories; those in ``failed`` are offline and answer with the error. Any thread."""
-    return DescribeLogDirsResponse(
-        results=[
-            DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path)
-            if path in failed
-            else describe_directory(path, counts, asked)
-            for path in map(os.path.abspath, directories)
-        ]
-    )
+    results = []
+    for path in map(os.path.abspath, directories):
+        if path in failed:
+            results.append(DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path))
+            continue
+        result = describe_directory(path, counts, asked)
+        result.is_cordoned = path in cordoned
+        results.append(result)
+    return DescribeLogDirsResponse(results=results)
 
 
 def describe_directory(

@@ -26,7 +26,9 @@ from tidelog.protocol.metadata_records import records
 from tidelog.protocol.schema.fields import Message
 
 METADATA_VERSION = "metadata.version"
-_WITH_SHUTDOWN, _WITH_MIGRATION, _WITH_DIRECTORIES, _WITH_ELR, _WITH_CORDONED = 7, 8, 17, 23, 30
+_WITH_SHUTDOWN, _WITH_MIGRATION, _WITH_DIRECTORIES, _WITH_ELR = 7, 8, 17, 23
+WITH_CORDONED = 30
+"""Level of metadata.version from which a broker's registration has cordoned directories (4.3-IV0)."""
 
 
 class VersionedRecord(NamedTuple):
@@ -62,7 +64,7 @@ def _feature_records(image: MetadataImage) -> Iterator[VersionedRecord]:
 
 def record_of_broker(broker: BrokerRegistration, level: int) -> VersionedRecord:
     """Return a broker's registration in the version of a ``metadata.version`` level."""
-    version = sum(level >= first for first in (_WITH_SHUTDOWN, _WITH_MIGRATION, _WITH_DIRECTORIES, _WITH_CORDONED))
+    version = sum(level >= first for first in (_WITH_SHUTDOWN, _WITH_MIGRATION, _WITH_DIRECTORIES, WITH_CORDONED))
     cordoned = broker.cordoned_directories
     record = records.RegisterBrokerRecord(
         broker_id=broker.broker_id,
@@ -75,7 +77,7 @@ def record_of_broker(broker: BrokerRegistration, level: int) -> VersionedRecord:
         fenced=broker.is_fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=list(broker.directories) if level >= _WITH_DIRECTORIES else [],
-        cordoned_log_dirs=list(cordoned) if cordoned is not None and level >= _WITH_CORDONED else None,
+        cordoned_log_dirs=list(cordoned) if cordoned is not None and level >= WITH_CORDONED else None,
     )
     return VersionedRecord(record, version)
 

@@ -57,6 +57,10 @@ NODE_KEYS = (
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
+    ConfigKey("cordoned.log.dirs", LIST, [], None, MEDIUM,
+        "Directories of log.dirs in which no new log is made while another one works (KIP-1066); *: all. From "
+        "metadata.version 4.3-IV0 on it is dynamic, and no partition is placed on a broker whose all are cordoned.",
+        dynamic=True),
     ConfigKey("metadata.log.dir", STRING, None, None, HIGH,
         "The directory of the metadata log. Tidelog keeps it in the first of log.dirs: any other is refused."),
     ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,

@@ -1,4 +1,4 @@
-"""News of a member's log directories for the active controller: what lies in each, and which have failed (KIP-858).
+"""News of a member's log directories for the active controller: what lies in each, which failed, which are cordoned.
 
     a log was made                 assigned to its directory, within half a second
     a log of the start             assigned where the metadata name another directory: its disk was replaced
@@ -6,8 +6,9 @@
     a directory fails              a heartbeat at once; the controller elects other leaders for what lies in it
     the controller is not told     within ``log.dir.failure.timeout.ms``: the broker ends
     no directory is left           the broker ends
+    a directory is cordoned        a heartbeat at once; the controller places nothing on a broker whose all are
 
-Loop thread only, but for ``note_failure``.
+Loop thread only, but for ``note_failure``. Source: KIP-858, KIP-1066.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.cluster.lifecycle import BrokerLifecycle
 from tidelog.broker.cluster.quorum import QuorumView
+from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.replica.replication.replica_directories import ReplicaDirectories
 from tidelog.log.environment import DirectoryState
 from tidelog.log.files.topic_partition import TopicPartition
@@ -62,8 +66,20 @@ class DirectoryNews:
             directory.state.add_listener(self.note_failure)
             if not directory.is_online:
                 self._fail(directory.state)
+        self._note_cordoned()
+        self._controller.publishers.subscribe(Publisher("cordoned directories", self._publish))
         for topic in self._controller.image.topics.values():
             self._replicas.note(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.configs.changed:
+            self._note_cordoned()
+            self._beat()
+
+    def _note_cordoned(self) -> None:
+        cordoned = self._log_manager.cordoned
+        named = (one.directory_id for one in self._log_manager.directories if one.path in cordoned)
+        self._lifecycle.note_cordoned(frozenset(one for one in named if one is not None), self._now_ms())
 
     def note_failure(self, state: DirectoryState) -> None:
         """Have the controller told of a directory that failed. Any thread."""

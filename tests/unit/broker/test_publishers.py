@@ -23,7 +23,7 @@ from tidelog.protocol.schema.fields import Message
 
 GROUP, NODE = 32, 4
 TOPIC_ID, ACL_ID = b"t" * 16, b"a" * 16
-NAMES = ["ACLs", "features", "configs", "quotas", "topics"]
+NAMES = ["ACLs", "features", "configs", "directories", "quotas", "topics"]
 ONE_OF_EACH_KIND: list[Message] = [
     records.TopicRecord(name="orders", topic_id=TOPIC_ID),
     records.PartitionRecord(partition_id=0, topic_id=TOPIC_ID, replicas=[1], isr=[1], leader=1),

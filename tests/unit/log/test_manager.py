@@ -73,6 +73,21 @@ def test_a_new_log_is_named_when_its_directory_is_known(tmp_path: Path) -> None:
     assert seen == [(T0, ID), (T1, ID)]
 
 
+@pytest.mark.parametrize(
+    ("cordoned", "expected"), [([], ["a", "b"]), (["a"], ["b", "b"]), (["a", "b"], ["a", "b"])], ids=len
+)
+def test_no_log_is_made_in_a_cordoned_directory_while_there_is_another(
+    tmp_path: Path, cordoned: list[str], expected: list[str]
+) -> None:
+    manager = LogManager([str(tmp_path / "a"), str(tmp_path / "b")], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    manager.startup()
+    manager.cordon(str(tmp_path / name) for name in cordoned)
+    logs = [manager.get_or_create_log(partition, ID, CONFIG) for partition in (T0, T1)]
+    assert [Path(log.directory).parent.name for log in logs] == expected
+    manager.cordon([])
+    assert manager.get_log(T0) is logs[0]
+
+
 class RenameFails(OsFileSystem):
     """Renames fail while ``is_broken``."""
 

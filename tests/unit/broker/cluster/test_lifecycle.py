@@ -176,11 +176,26 @@ def test_what_heartbeats_say() -> None:
     assert (first.broker_epoch, first.current_metadata_offset, first.cordoned_log_dirs) == (EPOCH, -1, None)
     assert (first.want_fence, first.want_shut_down) == (True, False)
     recovering = heartbeat(registered, caught_up)
-    assert (recovering.want_fence, recovering.cordoned_log_dirs) == (True, [])
+    assert (recovering.want_fence, recovering.cordoned_log_dirs) == (True, None)  # not known yet
     assert recovering.current_metadata_offset == EPOCH
+    known = heartbeat(registered, caught_up, lambda one: one.note_cordoned(frozenset({b"d" * 16, b"c" * 16}), 0))
+    assert known.cordoned_log_dirs == [b"c" * 16, b"d" * 16]
     assert heartbeat(registered, caught_up, ready).want_fence is False
     leaving = heartbeat(*RUNNING, stopping)
     assert (leaving.want_fence, leaving.want_shut_down) == (False, True)
+
+
+def test_a_directory_that_is_cordoned_is_told_at_once() -> None:
+    lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
+    for act in (*RUNNING, lambda one: one.note_cordoned(frozenset(), 0)):
+        act(lifecycle)
+    lifecycle.next_question()
+    lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False), 100)
+    assert lifecycle.next_question().not_before_ms == 100 + INTERVAL_MS
+    lifecycle.note_cordoned(frozenset(), 200)
+    assert lifecycle.next_question().not_before_ms == 100 + INTERVAL_MS
+    lifecycle.note_cordoned(frozenset({b"d" * 16}), 300)
+    assert lifecycle.next_question().not_before_ms == 300
 
 
 @pytest.mark.parametrize(

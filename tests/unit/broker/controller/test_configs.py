@@ -18,9 +18,11 @@ from tidelog.broker.config.description import (
     ResourceType,
     unit_synonyms,
 )
+from tidelog.broker.controller.features import level_record
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.errors import (
     InvalidConfigError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     KafkaError,
     UnknownTopicOrPartitionError,
@@ -370,3 +372,45 @@ def test_stores_are_set_for_one_listener_of_one_broker(admin: AdminBroker) -> No
     entries = {entry.name: entry for entry in again.configs.describe(BROKER, "1")}
     assert (entries[STORE].value, entries[STORE].source) == ("/a.pem", ConfigSource.DYNAMIC_BROKER)
     assert entries["listener.name.ssl.ssl.key.password"].value is None
+
+
+# Cordoned log directories
+
+
+def at_level_30(tmp_path: Path) -> AdminBroker:
+    """Return a broker with two log directories, at the first level that knows cordoned ones."""
+    admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"})
+    admin.controller.commit([level_record("metadata.version", 30)])
+    return admin
+
+
+def test_directories_are_cordoned_while_the_broker_runs(tmp_path: Path) -> None:
+    admin = at_level_30(tmp_path)
+    admin.configs.alter(BROKER, "1", [change("cordoned.log.dirs", f"{tmp_path}/a")], False)
+    assert admin.log_manager.cordoned == {f"{tmp_path}/a"}
+    create_topic(admin, "orders")
+    admin.configs.alter(BROKER, "1", [change("cordoned.log.dirs", "*")], False)
+    with pytest.raises(InvalidReplicationFactorError):
+        create_topic(admin, "late")
+    with pytest.raises(InvalidReplicationFactorError):
+        admin.topics.check_widening("orders", 9)
+    admin.configs.alter(BROKER, "1", [change("cordoned.log.dirs", None, Operation.DELETE)], False)
+    assert admin.log_manager.cordoned == frozenset()
+    create_topic(admin, "late")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [("", "*", InvalidRequestError), ("1", "/elsewhere", InvalidConfigError), ("1", "*,/x", InvalidConfigError)],
+)
+def test_what_cannot_be_cordoned(tmp_path: Path, name: str, value: str, error: type[KafkaError]) -> None:
+    admin = at_level_30(tmp_path)
+    with pytest.raises(error):
+        admin.configs.alter(BROKER, name, [change("cordoned.log.dirs", value)], False)
+    assert admin.log_manager.cordoned == frozenset()
+
+
+def test_an_older_level_knows_no_cordoned_directories(admin: AdminBroker) -> None:
+    admin.controller.commit([level_record("metadata.version", 29)])
+    with pytest.raises(InvalidConfigError, match=r"4\.3-IV0"):
+        admin.configs.alter(BROKER, "1", [change("cordoned.log.dirs", "*")], False)

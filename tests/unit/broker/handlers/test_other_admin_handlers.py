@@ -16,7 +16,13 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, ScramMechanism
-from tidelog.broker.controller.features import FeatureRange, first_level, show_features, supported_features
+from tidelog.broker.controller.features import (
+    FeatureRange,
+    first_level,
+    level_record,
+    show_features,
+    supported_features,
+)
 from tidelog.broker.controller.metadata_controller import ForwardedVersions
 from tidelog.broker.handlers import describe_log_dirs, describe_user_scram_credentials
 from tidelog.broker.loop.deferred import Deferred
@@ -477,6 +483,12 @@ async def test_log_directories_are_described(tmp_path: Path) -> None:
         some = await described(
             admin, DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="a-b", partitions=[1, 9])])
         )
+        admin.log_manager.cordon([str(tmp_path)])
+        unknown = await described(admin, DescribeLogDirsRequest(topics=[]))
+        admin.controller.commit([level_record("metadata.version", 30)])
+        cordoned = await described(admin, DescribeLogDirsRequest(topics=[]))
+    assert [one.is_cordoned for one in unknown.results] == [False, False]  # the level knows none
+    assert [one.is_cordoned for one in cordoned.results] == [True, False]
     first, missing = everything.results
     sizes = {
         topic.name: [(entry.partition_index, entry.partition_size) for entry in topic.partitions]

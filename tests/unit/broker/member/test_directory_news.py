@@ -17,6 +17,7 @@ from tidelog.broker.member.connections import directories
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController
+from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.metadata_image import MetadataImage, PartitionState, TopicState
 from tidelog.log.environment import DirectoryState
 from tidelog.log.files.topic_partition import TopicPartition
@@ -24,6 +25,7 @@ from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tidelog.protocol.metadata_records.records import ConfigRecord
 
 FIRST, SECOND = b"1" * 16, b"2" * 16
 LIMIT_MS = 30_000.0
@@ -37,7 +39,8 @@ class Directory:
 
     def __init__(self, directory_id: bytes) -> None:
         self.directory_id = directory_id
-        self.state = DirectoryState("/nowhere")
+        self.path = f"/nowhere/{directory_id.decode()}"
+        self.state = DirectoryState(self.path)
 
     @property
     def is_online(self) -> bool:
@@ -76,9 +79,15 @@ class World:
         self.lifecycle.broker_epoch = 9
         self.beaten = asyncio.Event()
         made = deque([TopicPartition("t", 0)] if placed else [])
-        logs = SimpleNamespace(directories=self.directories, placed=made, directory_id_of=lambda _: SECOND)
+        self.logs = SimpleNamespace(
+            directories=self.directories,
+            placed=made,
+            directory_id_of=lambda _: SECOND,
+            cordoned=frozenset({self.directories[0].path}),
+        )
+        self.quorum = RemoteController(image, 1)
         self.news = DirectoryNews(
-            cast(Any, logs), RemoteController(image, 1), self.lifecycle, self.time.monotonic_ms, self.beaten.set
+            cast(Any, self.logs), self.quorum, self.lifecycle, self.time.monotonic_ms, self.beaten.set
         )
         self.news.begin(empty)
         self.controller = Controller()
@@ -87,10 +96,13 @@ class World:
         """Tell the controller, until cancelled or until this broker cannot go on."""
         await self.news.tell(cast(Any, self.controller), QuorumView([Address("a", 1)]), LIMIT_MS)
 
-    def offline(self) -> list[bytes]:
+    def heartbeat(self) -> BrokerHeartbeatRequest:
         request = self.lifecycle.next_question().request
         assert isinstance(request, BrokerHeartbeatRequest)
-        return request.offline_log_dirs
+        return request
+
+    def offline(self) -> list[bytes]:
+        return self.heartbeat().offline_log_dirs
 
 
 @pytest.mark.parametrize("world_of", [World, partial(World, SECOND, placed=False)], ids=["a new log", "a new disk"])
@@ -166,3 +178,15 @@ async def test_a_failure_that_no_controller_hears_of_ends_the_broker(
     else:
         with pytest.raises(KafkaStorageError, match=r"log\.dir\.failure\.timeout\.ms"):
             await world.tell()
+
+
+async def test_cordoned_directories_are_told_and_so_is_each_change() -> None:
+    world = World()
+    assert world.heartbeat().cordoned_log_dirs == [FIRST]
+    delta = MetadataDelta(IMAGE)
+    world.logs.cordoned = frozenset(one.path for one in world.directories)
+    world.quorum.publish(delta, IMAGE)
+    assert (world.heartbeat().cordoned_log_dirs, world.beaten.is_set()) == ([FIRST], False)
+    delta.replay(ConfigRecord(resource_type=4, resource_name="1", name="cordoned.log.dirs", value="*"))
+    world.quorum.publish(delta, IMAGE)
+    assert (world.heartbeat().cordoned_log_dirs, world.beaten.is_set()) == ([FIRST, SECOND], True)
