@@ -14,6 +14,7 @@ from tests.support.requirements import require_tool
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ("gcc", "kcat", "curl", "javac", "mvn", "npm", "python3", "apt-get")
 MAKE = """\
+echo "$PYTHON" > python.txt
 case "$1" in
   test) echo "3 failed, 5 passed in 1.00s"
     test "$TESTS" = 0 || { echo "make: *** [Makefile:1: test] Error $TESTS" >&2; exit 2; } ;;
@@ -44,6 +45,21 @@ def run(directory: Path, **answers: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": f"{directory / 'bin'}:{os.environ['PATH']}", **GREEN, **answers}
     command = [str(directory / ".ci" / "run")]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_python_that_is_asked_for_compiles_and_tests(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    done = run(tmp_path, PYTHON=str(python))
+    assert (tmp_path / "python.txt").read_text() == f"{python}\n"
+    assert f"CPython 3.11.7 of {python}" in done.stdout
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_debians_python_compiles_and_tests_where_it_is_new_enough(tmp_path: Path, is_new: bool) -> None:
+    debian = tmp_path / "usr" / "python3"
+    executable(debian, f'case "$2" in *version_info*) exit {int(not is_new)} ;; esac')
+    run(tmp_path, DEBIAN_PYTHON=str(debian))
+    assert (tmp_path / "python.txt").read_text() == f"{debian if is_new else 'python3'}\n"
 
 
 def test_it_passes_when_all_passed(tmp_path: Path) -> None:
