@@ -74,8 +74,9 @@ class DeletionQueue:
 class DirectoryState:
     """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared.
 
-    ``shortage`` is set while the disk is full and tells why: reads go on, and so do deletions. ``append_refusal`` is
-    the failure, or the shortage while the reserve is given up: records must not take the room given to deletions.
+    ``shortage`` is set while the disk is full or read-only and tells why: reads go on, and on a full disk deletions.
+    ``append_refusal`` is the failure, or the shortage while the reserve is given up: records must not take the room
+    given to deletions.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class DirectoryState:
         "_names_synced",
         "_reserve",
         "_room_lock",
+        "_told_errnos",
         "append_refusal",
         "failure",
         "path",
@@ -99,6 +101,7 @@ class DirectoryState:
         self._reserve = reserve
         self._room_lock = threading.Lock()
         self._listeners: list[Callable[[DirectoryState], None]] = []
+        self._told_errnos: set[int] = set()
         self._names_lock = threading.Lock()
         self._names_seen = 0
         self._names_synced = 0
@@ -151,14 +154,23 @@ class DirectoryState:
         A failed sync does. A full disk, a lack of descriptors or of permission does not: everything is as it was. Any
         other error may be of one file only (it was removed, a bad sector), so the directory is probed. Blocks on disk.
         """
-        if lacks_room(error):
+        if isinstance(error, LogStorageError) and (error.lacks_room or error.is_read_only):
             self._begin_shortage(error)
-        if self.failure is not None or not isinstance(error, LogStorageError) or error.recoverable:
+        if self.failure is not None or not isinstance(error, LogStorageError):
+            return
+        if error.recoverable:
+            self._tell(error)
             return
         if error.operation == "sync" or not probe_directory(file_system, self.path):
             self.mark_offline(error)
         else:
             logger.error("%s; log directory %s stays online, it passed a probe", error, self.path)
+
+    def _tell(self, error: LogStorageError) -> None:
+        """Log that something is refused, one line for each kind of error between two looks at the room."""
+        if self.shortage is None and error.os_errno not in self._told_errnos:
+            self._told_errnos.add(error.os_errno)
+            logger.error("log directory %s stays online, what needs this is refused: %s", self.path, error)
 
     # ---- room
 
@@ -185,10 +197,14 @@ class DirectoryState:
             return write()
 
     def check_room(self, file_system: FileSystem) -> None:
-        """Check whether the disk is full, and recreate the reserve where there is room. In a worker."""
+        """Check whether the disk is full, or still read-only, and recreate the reserve where there is room. In a
+        worker."""
+        self._told_errnos.clear()
         if self.failure is not None:
             return
         try:
+            if isinstance(self.shortage, LogStorageError) and self.shortage.is_read_only:
+                try_to_write(file_system, self.path)
             with self._room_lock:
                 if self._reserve is not None:
                     self._reserve.make()
@@ -196,7 +212,7 @@ class DirectoryState:
             if file_system.disk_space(self.path)[1] < LEAST_ROOM_BYTES:
                 raise self._full()
         except LogStorageError as error:
-            if error.lacks_room:
+            if error.lacks_room or error.is_read_only:
                 self._begin_shortage(error)
             else:
                 logger.debug("log directory %s has no reserve: %s", self.path, error)
@@ -209,12 +225,13 @@ class DirectoryState:
     def _begin_shortage(self, error: KafkaStorageError) -> None:
         if self.shortage is None:
             self.shortage = error
-            logger.warning("log directory %s is full, nothing is taken until there is room: %s", self.path, error)
+            state = "full" if lacks_room(error) else "read-only"
+            logger.warning("log directory %s is %s, nothing is taken until that is over: %s", self.path, state, error)
 
     def _end_shortage(self) -> None:
         if self.shortage is not None:
             self.shortage = None
-            logger.info("log directory %s has room again", self.path)
+            logger.info("log directory %s takes records again", self.path)
 
     # ---- failures
 
@@ -229,19 +246,23 @@ def probe_directory(file_system: FileSystem, path: str) -> bool:
 
     True as well when the disk is full or descriptors are short: that does not show a failed disk.
     """
-    probe, data = os.path.join(path, f"{PROBE_FILE}-{os.urandom(8).hex()}"), os.urandom(_PROBE_BYTES)
     try:
-        file = file_system.open_file(probe, create=True)
-        try:
-            file.write_at(data, 0)
-            file.sync()
-            is_equal = file.read_at(0, len(data)) == data
-        finally:
-            file.close()
-            file_system.unlink(probe, missing_ok=True)
+        return try_to_write(file_system, path)
     except LogStorageError as error:
         return error.recoverable
-    return is_equal
+
+
+def try_to_write(file_system: FileSystem, path: str) -> bool:
+    """Write and sync a file in the directory, and return whether its bytes are read back. Raises LogStorageError."""
+    probe, data = os.path.join(path, f"{PROBE_FILE}-{os.urandom(8).hex()}"), os.urandom(_PROBE_BYTES)
+    file = file_system.open_file(probe, create=True)
+    try:
+        file.write_at(data, 0)
+        file.sync()
+        return file.read_at(0, len(data)) == data
+    finally:
+        file.close()
+        file_system.unlink(probe, missing_ok=True)
 
 
 @dataclass(slots=True)

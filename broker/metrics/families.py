@@ -83,7 +83,7 @@ _ROWS = (
     Family("kafka_log_log_logstartoffset", GAUGE, "First offset of a log."),
     Family("kafka_log_log_logendoffset", GAUGE, "Offset after the last record of a log."),
     Family("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that cannot be used."),
-    Family("tidelog_log_full_directories", GAUGE, "Log directories without room."),
+    Family("tidelog_log_full_directories", GAUGE, "Log directories without room, or on a read-only file system."),
     Family("tidelog_log_refused_partitions", GAUGE, "Partitions whose log is refused."),
     Family("tidelog_log_refused", GAUGE, "1 for each partition whose log is refused, with the reason."),
     Family(

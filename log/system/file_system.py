@@ -59,6 +59,11 @@ class LogStorageError(KafkaStorageError):
         """True when the disk or the user's quota is full."""
         return self.os_errno in NO_ROOM_ERRNOS and self.recoverable
 
+    @property
+    def is_read_only(self) -> bool:
+        """True when the file system takes no writes: mounted so, or made so by the kernel after an error."""
+        return self.os_errno == errno.EROFS and self.recoverable
+
 
 class NotRegularFileError(LogStorageError):
     """A FIFO, a device, a socket or a directory stands where a file of a log must be."""

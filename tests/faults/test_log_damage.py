@@ -345,8 +345,32 @@ def test_read_only_directory_behaves_as_a_full_one(tmp_path: Path) -> None:
     with pytest.raises(KafkaStorageError):
         append(log, batch(1))
     assert values(log) == {0: value_of(0)}
+    for _ in range(2):
+        assert "Read-only file system" in str(bench.state.shortage), "what /readyz and the metrics tell"
+        bench.state.check_room(disk)
     disk.fail_operation.clear()
-    assert bench.state.failure is None
+    bench.state.check_room(disk)
+    assert (bench.state.shortage, bench.state.failure) == (None, None)
+    append(log, batch(1, value=value_of(1)))
+    assert values(log) == {0: value_of(0), 1: value_of(1)}
+
+
+def test_files_that_may_not_grow_are_told_and_the_log_goes_on_once_they_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit on the size of the process's files (RLIMIT_FSIZE) is no failed disk, nor a full one."""
+    disk = FaultyFileSystem(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk, **SMALL)
+    log = bench.open()
+    disk.fail_operation["write"] = errno.EFBIG
+    for _ in range(3):
+        with pytest.raises(KafkaStorageError, match="File too large"):
+            append(log, batch(1))
+    assert [line for line in caplog.messages if "File too large" in line] == caplog.messages[:1]
+    disk.fail_operation.clear()
+    append(log, batch(1, value=value_of(0)))
+    assert values(log) == {0: value_of(0)}
+    assert (bench.state.shortage, bench.state.failure) == (None, None)
 
 
 def test_failed_sync_takes_the_directory_offline_without_a_second_try(tmp_path: Path) -> None:
