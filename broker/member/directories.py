@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.metadata.metadata_image import MetadataImage
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage
 from tidelog.broker.replica.strays import STRAY_SUFFIX
 from tidelog.broker.startup import ClaimedDirectories, claim_directory
 from tidelog.log.directories.names import METADATA_DIRECTORY, name_aside, partition_of_name
@@ -82,6 +82,18 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
     known = {one: identity.directory_id for one, identity in identities.items() if identity.directory_id is not None}
     claimed = ClaimedDirectories(first.cluster_id, locks, {}, directory_ids=known)
     return MemberDirectories(claimed, tuple(ids), NO_EPOCH if epoch is None else epoch)
+
+
+def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:
+    """Return the broker epoch of a clean stop that lost nothing; -1 where this broker had a directory, when it
+    registered last, that it has no more.
+
+    The logs that lay there are made again, empty. By a clean stop they would stay eligible (KIP-966): the controller
+    could elect one that has only begun to copy.
+    """
+    if registered is not None and not set(registered.directories) <= set(directories.ids):
+        return NO_EPOCH
+    return directories.previous_epoch
 
 
 def formatted_identity(file_system: FileSystem, directory: str) -> MetaProperties:

@@ -39,6 +39,7 @@ from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     MemberDirectories,
     claim_member_directories,
+    clean_stop_of,
     keep_position,
     move_strays,
     read_position,
@@ -150,7 +151,7 @@ class Member:
             features=offered_levels(),
             rack=settings.rack,
             directories=directories.ids,
-            previous_epoch=directories.previous_epoch,
+            previous_epoch=clean_stop_of(directories, self._view.image.brokers.get(node_id)),
         )
         self._lifecycle = BrokerLifecycle(registration, settings.heartbeat_interval_ms)
         self._lifecycle.take_image(self._view.image)

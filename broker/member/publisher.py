@@ -121,7 +121,8 @@ class MetadataPublisher:
         replicas, shown = self._broker.replica_manager, change.after
         new = change.replicas_after(self._broker.node_id) - change.replicas_before(self._broker.node_id)
         if new:
-            await self._in_thread(replicas.make_logs(shown, sorted(new)), f"logs of {shown.name} cannot be made")
+            make = replicas.make_logs(shown, sorted(new), is_coming=True)
+            await self._in_thread(make, f"logs of {shown.name} cannot be made")
         self._broker.metadata.put(shown)
         replicas.take_roles(shown)
         self._replication.take_topic(shown)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.metadata.image import MetadataCache, TopicImage
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache, TopicImage
 from tidelog.broker.replica.group_flush import InThread
 from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
@@ -22,6 +22,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.replica.replication.roles import Roles
     from tidelog.log.config import LogConfig
     from tidelog.log.manager import LogManager
@@ -194,17 +195,34 @@ class ReplicaManager:
 
     # What a member of a cluster is told by images
 
-    def make_logs(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:
-        """Return the step that makes the logs of these partitions, which may exist, for any thread. Raises
-        KafkaStorageError."""
+    def make_logs(self, image: TopicImage, indexes: Iterable[int], *, is_coming: bool = False) -> Callable[[], None]:
+        """Return the step that makes the logs of these partitions, which may exist, for any thread. ``is_coming``: this
+        broker has got the replicas just now. Raises KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
-        partitions = [TopicPartition(image.name, index) for index in indexes]
+        works = [
+            partial(
+                manager.get_or_create_log,
+                TopicPartition(image.name, index),
+                image.topic_id,
+                config,
+                is_new=is_coming and self._cannot_lie_offline(image.partitions[index]),
+            )
+            for index in indexes
+        ]
 
         def make() -> None:
-            for partition in partitions:
-                manager.get_or_create_log(partition, image.topic_id, config)
+            for work in works:
+                work()
 
         return make
+
+    def _cannot_lie_offline(self, state: PartitionState) -> bool:
+        """Return whether a replica here has no log in a directory that failed: the metadata give it none yet, or one
+        that works."""
+        places = dict(zip(state.replicas, state.directories, strict=False))
+        place = places.get(self._node_id)
+        working = (one.directory_id for one in self._log_manager.directories if one.is_online)
+        return place is not None and (place == UNASSIGNED_DIRECTORY or place in working)
 
     def empty_logs(self) -> list[TopicPartition]:
         """Return the partitions whose open logs end at offset 0."""

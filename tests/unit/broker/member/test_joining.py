@@ -15,12 +15,20 @@ from tidelog.broker.member.config import member_config
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     claim_member_directories,
+    clean_stop_of,
     keep_position,
     move_strays,
     read_position,
 )
 from tidelog.broker.member.producer_ids import ProducerIdBlocks
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, Endpoint, MetadataImage, PartitionState, TopicState
+from tidelog.broker.metadata.metadata_image import (
+    EMPTY_IMAGE,
+    BrokerRegistration,
+    Endpoint,
+    MetadataImage,
+    PartitionState,
+    TopicState,
+)
 from tidelog.log.files.checkpoints import (
     MetaProperties,
     write_clean_shutdown,
@@ -105,6 +113,23 @@ def test_a_clean_stop_counts_where_all_directories_agree(
         if epoch is not None:
             write_clean_shutdown(FILE_SYSTEM, str(tmp_path / name), epoch)
     assert claim_member_directories(FILE_SYSTEM, config(tmp_path)).previous_epoch == previous
+
+
+@pytest.mark.parametrize(
+    ("registered", "epoch"),
+    [((b"a" * 16, b"b" * 16), 5), ((b"a" * 16,), 5), ((), 5), ((b"a" * 16, b"c" * 16), -1), ((b"c" * 16,), -1)],
+)
+def test_a_stop_was_not_clean_where_a_directory_is_gone(
+    tmp_path: Path, registered: tuple[bytes, ...], epoch: int
+) -> None:
+    """Its copies are gone as well, and the controller may elect this broker by them (ELR)."""
+    for name in "ab":
+        formatted(tmp_path / name, uuid=name.encode() * 16)
+        write_clean_shutdown(FILE_SYSTEM, str(tmp_path / name), 5)
+    found = claim_member_directories(FILE_SYSTEM, config(tmp_path))
+    known = BrokerRegistration(NODE, 5, b"i" * 16, (), {}, None, True, False, registered)
+    assert clean_stop_of(found, known) == epoch
+    assert clean_stop_of(found, None) == 5
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Parts:
         self.brokers_told = 0
         self.metadata = MetadataCache()
         replicas = SimpleNamespace(
-            make_logs=lambda topic, _: self.work("make_logs", topic),
+            make_logs=lambda topic, _, is_coming: self.work("make_logs", topic),
             remove_logs=lambda topic: self.work("remove_logs", topic),
             **{name: self.step(name) for name in STEPS},
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, TopicImage
+from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.replica_manager import EAGER_LOGS, EAGER_WINDOW_MS
-from tidelog.protocol.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import KafkaStorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
 
 
 @pytest.fixture
@@ -90,4 +93,31 @@ def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> No
     data.time.advance(14 * 86_400_000)
     assert data.log_manager.run_retention(data.time.milliseconds()) == 0
     assert data.replica_manager.partition("t", 0).local_log.log_start_offset == 0
+    data.close()
+
+
+@pytest.mark.parametrize(
+    ("directory_id", "is_coming", "is_made"),
+    [
+        (UNASSIGNED_DIRECTORY, True, True),
+        (b"a" * 16, True, True),
+        (b"b" * 16, True, False),
+        (b"c" * 16, True, False),
+        (UNASSIGNED_DIRECTORY, False, False),
+    ],
+)
+def test_a_member_with_a_failed_directory_makes_the_logs_that_cannot_lie_there(
+    tmp_path: Path, directory_id: bytes, is_coming: bool, is_made: bool
+) -> None:
+    """A topic is made after the disk failed: its partitions here would have no leader until a restart."""
+    data = DataBroker(tmp_path / "a", directories=[str(tmp_path / "a"), str(tmp_path / "b")])
+    for directory, one in zip(data.log_manager.directories, (b"a" * 16, b"b" * 16), strict=True):
+        directory.directory_id = one
+    data.log_manager.directories[1].state.mark_offline(KafkaStorageError("the disk is gone"))
+    state = PartitionState((2, 1), (2, 1), 1, directories=(UNASSIGNED_DIRECTORY, directory_id))
+    topic = TopicImage("new", b"n" * 16, (state,), {}, is_internal=False)
+    make = data.replica_manager.make_logs(topic, [0], is_coming=is_coming)
+    with contextlib.nullcontext() if is_made else pytest.raises(KafkaStorageError, match="offline log directory"):
+        make()
+    assert (tmp_path / "a" / "new-0").exists() is is_made
     data.close()
