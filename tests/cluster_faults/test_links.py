@@ -7,13 +7,14 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.faulty_cluster import links
 from tests.support.faulty_cluster.links import Links
+from tests.support.kraft_node import wait_until
 
 LIMIT_S = 60.0
 
@@ -62,20 +63,39 @@ def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch
         assert len(proxies.failures) == 2
 
 
-def test_the_owner_of_a_connection_is_told_from_others_with_its_port(
-    echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_owner_of_a_connection_is_told_from_others_with_its_port(echo_port: int) -> None:
     """The kernel gives one local port to connections to several targets: cuts had reached other brokers' instead."""
-    with socket.create_connection(("127.0.0.1", echo_port), LIMIT_S) as client:
-        local = client.getsockname()[1]
-        header, *lines = Path("/proc/net/tcp").read_text().splitlines()
-        own = next(line for line in lines if line.split()[1].endswith(f":{local:04X}"))
-        other = own.replace(f":{echo_port:04X}", ":0001").replace(own.split()[9], "1")
-        table = tmp_path / "tcp"
-        table.write_text("\n".join((header, other, own)) + "\n")
-        monkeypatch.setattr(links, "TABLES", (str(table),))
-        assert links.owner(local, echo_port, {os.getpid(): "client"}) == "client"
+    here = {os.getpid(): "client"}
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.connect(("127.0.0.1", echo_port))
+            local = client.getsockname()[1]
+            assert links.owner(local, elsewhere.getsockname()[1], here) == ""
+            other.bind(("127.0.0.1", local))
+            other.connect(elsewhere.getsockname())
+            found = [links.inode_of(local, port) for port in (echo_port, elsewhere.getsockname()[1])]
+            assert found == [os.fstat(client.fileno()).st_ino, os.fstat(other.fileno()).st_ino]
+            assert links.owner(local, echo_port, here) == "client"
+            client.sendall(b"question")
+
+
+def test_the_owner_of_a_javas_connection_is_found(echo_port: int) -> None:
+    """A socket of both families that is connected to an IPv4 address, as the JVM opens them."""
+    with socket.socket(socket.AF_INET6) as client:
+        client.connect(("::ffff:127.0.0.1", echo_port))
+        assert links.owner(client.getsockname()[1], echo_port, {os.getpid(): "client"}) == "client"
         client.sendall(b"question")
+
+
+def test_proxies_that_stood_still_say_so(echo_port: int) -> None:
+    with Links(dict) as proxies:
+        port = proxies.add("1", echo_port)
+        proxies._call(lambda: time.sleep(3 * links.TICK_S))
+        assert asked(port) == b"question"
+        wait_until(lambda: bool(proxies.failures), "the delay is noted", LIMIT_S)
+    assert "the proxies stood still for" in proxies.failures[0]
 
 
 def test_bytes_of_a_cut_direction_wait(echo_port: int) -> None:

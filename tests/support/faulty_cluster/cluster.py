@@ -153,9 +153,16 @@ class FaultyCluster:
         return leader(self.others(*without), topic)
 
     def wait_leader(self, topic: str, *without: int) -> int:
-        """Wait for a leader that is none of these; return it."""
-        wait_until(lambda: self.leader(topic, *without) not in (*without, -1), f"{topic}: a leader", WAIT_S)
-        return self.leader(topic, *without)
+        """Wait for a leader that is none of these; return it. Asked again, another broker may still show the last one."""
+        found = -1
+
+        def is_found() -> bool:
+            nonlocal found
+            found = self.leader(topic, *without)
+            return found not in (*without, -1)
+
+        wait_until(is_found, f"{topic}: a leader", WAIT_S)
+        return found
 
     def wait_isr(self, topic: str, members: Iterable[int] = IDS, asked: Iterable[int] = IDS) -> None:
         """Wait until these are the in-sync replicas of partition 0, as brokers tell it."""
