@@ -168,8 +168,8 @@ simulation: $(VENV)/.test $(EXTENSIONS) ## a simulated cluster under SEEDS sched
 CYCLES ?= 20
 MIXES ?= TTT,TTJ,TJJ
 FAULTS ?=
-cluster-faults: $(VENV)/.test $(EXTENSIONS) ## clusters of real brokers under faults, R1 to R7: make cluster-faults CYCLES=100 MIXES=TTJ MINUTES=5 FAULTS=leaders
-	TIDELOG_CLUSTER_CYCLES=$(CYCLES) TIDELOG_CLUSTER_MIXES=$(MIXES) TIDELOG_CLUSTER_MINUTES=$(MINUTES) \
+cluster-faults: $(VENV)/.test $(EXTENSIONS) ## clusters of real brokers under faults, R1 to R7: make cluster-faults CYCLES=100 MIXES=TTJ MINUTES=5 FAULTS=leaders; CUTS=controller,flapping
+	TIDELOG_CLUSTER_CYCLES=$(CYCLES) TIDELOG_CLUSTER_MIXES=$(MIXES) TIDELOG_CLUSTER_MINUTES=$(MINUTES) TIDELOG_CLUSTER_CUTS='$(CUTS)' \
 	  $(BIN)/pytest tests/cluster_faults -k '$(FAULTS)' -s -p no:randomly --timeout=7200 $(PYTEST_OPTIONS)
 
 KAFKAS ?= 3.9.2,4.0.0,4.1.1,4.2.0

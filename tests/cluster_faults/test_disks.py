@@ -45,7 +45,7 @@ def p99_ms(writer: Writer, since: float, until: float) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
-@pytest.mark.parametrize("mix", ["TTT", "JTJ"])
+@pytest.mark.parametrize("mix", ["TTT", "TTJ", "JTJ"])
 def test_a_follower_with_a_slow_disk_leaves(mix: str, tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path / "disk")
     history, beside = History(), History()

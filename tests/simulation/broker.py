@@ -106,6 +106,13 @@ class SimulatedBroker:
         else:
             self.disk.kill()
 
+    def lose_disk(self) -> None:
+        """Have an empty disk in place of the one there is; a process that runs ends."""
+        if self.is_alive:
+            self.kill(power=True)
+        self._place.on_unclean_stop(self.node_id)
+        self.disk.replace()
+
     def end_with_the_simulation(self) -> None:
         """Release files and tasks; nothing happens any more."""
         self.parts.loop.forget()

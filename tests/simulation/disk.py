@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Mapping
 
 from tests.simulation.clock import Clock
@@ -39,6 +40,7 @@ class Disk:
         self._root = root
         self._config = LogConfig({**CONFIG, **configs})
         self._random = chance
+        self._clock = clock
         self._files = FaultyFileSystem(root, chance.randrange(1 << 30))
         self._environment = LogEnvironment(self._files, clock)
         self._state = DirectoryState(root)
@@ -116,3 +118,11 @@ class Disk:
         """End the process, and forget what was not synced: all of it, or some sectors."""
         self.kill()
         self._files.crash(torn=self._random.random() < 0.3, keep_names=True)
+
+    def replace(self) -> None:
+        """Put an empty disk in place of this one, between two processes."""
+        shutil.rmtree(self._root)
+        os.makedirs(self._root)
+        self._files = FaultyFileSystem(self._root, self._random.randrange(1 << 30))
+        self._environment = LogEnvironment(self._files, self._clock)
+        self._watermarks.clear()

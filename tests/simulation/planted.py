@@ -15,6 +15,7 @@ from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication import following
+from tidelog.broker.replica.replication.resting import Rests
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
@@ -96,11 +97,61 @@ def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderState, "_epoch_of", lambda self, replica_id: UNKNOWN)
 
 
+def claim_clean_stops(patch: pytest.MonkeyPatch) -> None:
+    """Have each process tell the controller that the one before it stopped cleanly, however it ended (KIP-966)."""
+    start = SimulatedBroker.start
+
+    def start_and_claim(self: SimulatedBroker) -> None:
+        epoch = self.broker_epoch if self.incarnation else UNKNOWN
+        start(self)
+        self._previous_epoch = epoch
+
+    patch.setattr(SimulatedBroker, "start", start_and_claim)
+
+
+def commit_below_min_isr(patch: pytest.MonkeyPatch) -> None:
+    """Have a leader take writes, and move its high watermark, with fewer in-sync replicas than were asked for."""
+    patch.setattr(LeaderState, "least_isr", 1)
+
+
+def rest_before_the_watermark_is_told(patch: pytest.MonkeyPatch) -> None:
+    """Have fetches pass a partition over once the follower has all records, told up to where they are committed or
+    not."""
+
+    def may_rest(self: Rests, replica: tuple[int, int], fetch_offset: int) -> bool:
+        follower = self._core.follower(replica[0])
+        return follower is not None and replica[0] in self._core.isr and fetch_offset == self._core.log_end_offset
+
+    patch.setattr(Rests, "may_rest", may_rest)
+
+
+def tell_no_divergence(patch: pytest.MonkeyPatch) -> None:
+    """Have leaders read at a follower's offset without a look at the epoch before it, as before KIP-595."""
+    patch.setattr(Partition, "divergence", lambda *_: None)
+
+
+def count_syncs_under_another_leader(patch: pytest.MonkeyPatch) -> None:
+    """Have a sync that ends after leadership went move the high watermark all the same."""
+
+    def note_synced(self: Partition, offset: int) -> None:
+        if self.leading is not None:
+            self.leading.note_synced(offset)
+        else:
+            self.advance(offset)
+
+    patch.setattr(Partition, "_note_synced", note_synced)
+
+
 BUGS = {
     "high watermark over the shrunk ISR before its commit": Bug(count_shrunk_isr_at_once, 14),
     "no epoch entry on election": Bug(note_no_epoch_on_election, 42),
     "roles before the own registration": Bug(take_roles_of_old_images, 0),
     "truncation by high watermark": Bug(truncate_to_high_watermark, 1),
-    "append after a leader change": Bug(append_after_leader_change, 114),
+    "append after a leader change": Bug(append_after_leader_change, 258),
     "ISR join without broker epoch": Bug(join_without_broker_epoch, None),
+    "a clean stop is claimed after a kill": Bug(claim_clean_stops, 1),
+    "writes below the min ISR": Bug(commit_below_min_isr, 0),
+    "rest before the high watermark is told": Bug(rest_before_the_watermark_is_told, 1),
+    "divergence that is not told": Bug(tell_no_divergence, 6),
+    "a sync counts under another leader": Bug(count_syncs_under_another_leader, 56),
 }

@@ -26,6 +26,8 @@ START_MS = 1500.0
 HEALING_MS = 30_000.0
 MEMORY = "/dev/shm"
 SWING_MS = 200
+REPLACED_DISKS = 0.2
+"""Part of the schedules in which a broker returns with an empty disk."""
 RUNS_OF_GARBAGE = 8
 _RUNS = count(1)
 LAGS_MS = (600.0, 3000.0, 3000.0)
@@ -74,6 +76,8 @@ def draw(seed: int) -> Schedule:
         acks = chance.choice((-1, -1, 1))
         actions.append(Action(chance.uniform(START_MS, last_write_ms), "produce", (number, acks)))
     settings = settings._replace(lag_ms=chance.choice(LAGS_MS), flush_messages=chance.choice((NEVER, NEVER, NEVER, 1)))
+    if chance.random() < REPLACED_DISKS:
+        actions.append(_draw_fault(chance, "replace_disk"))
     return Schedule(seed, settings, tuple(sorted(actions)))
 
 
@@ -220,6 +224,12 @@ class Simulation:
 
     def _bounce(self, node_id: int, _: int, duration: int) -> None:
         self._power(node_id, _, duration % 30)
+
+    def _replace_disk(self, node_id: int, _: int, duration: int) -> None:
+        broker = self.brokers[node_id]
+        if self.truth.may_lose_power(node_id):
+            broker.lose_disk()
+        self._restart_later(node_id, duration)
 
     def _freeze(self, node_id: int, _: int, duration: int) -> None:
         process = self.brokers[node_id].process

@@ -194,3 +194,36 @@ def test_kip903_finds_an_isr_join_without_broker_epoch(monkeypatch: pytest.Monke
     BUGS["ISR join without broker epoch"].plant(monkeypatch)
     with pytest.raises(ViolationError, match="LeaderCandidateCompleteness"):
         return_empty_before_it_is_missed()
+
+
+# ---- KIP-966: a broker that may be elected comes back with an empty disk
+
+
+def return_with_an_empty_disk() -> None:
+    with scenario(min_isr=2) as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        cluster.settle()
+        for node in (1, 2, 3):
+            cluster.brokers[node].begin_stop()
+            cluster.until(lambda node=node: not cluster.brokers[node].is_alive)  # type: ignore[misc]
+        assert (cluster.state.isr, set(cluster.state.elr)) == ((), {2, 3})
+        cluster.brokers[2].lose_disk()
+        cluster.brokers[2].start()
+        cluster.until(lambda: 2 in cluster._live())
+        cluster.pause(500)
+        assert (cluster.state.leader, cluster.state.elr) == (NO_LEADER, (3,))
+        cluster.brokers[3].start()
+        cluster.until(lambda: cluster.state.leader == 3)
+        cluster.heal()
+        assert [cluster.values(node)[0] for node in (1, 2, 3)] == [write.value] * 3
+
+
+def test_kip966_a_broker_with_an_empty_disk_is_not_elected() -> None:
+    return_with_an_empty_disk()
+
+
+def test_kip966_finds_a_clean_stop_that_is_claimed_after_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS["a clean stop is claimed after a kill"].plant(monkeypatch)
+    with pytest.raises(ViolationError, match="Complete"):
+        return_with_an_empty_disk()

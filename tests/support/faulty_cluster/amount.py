@@ -10,6 +10,8 @@ _CYCLES = os.environ.get("TIDELOG_CLUSTER_CYCLES", "")
 MIXES = os.environ.get("TIDELOG_CLUSTER_MIXES", "TTJ").split(",")
 MINUTES = float(os.environ.get("TIDELOG_CLUSTER_MINUTES", "0.3"))
 """How long the controllers are away."""
+CUTS = os.environ.get("TIDELOG_CLUSTER_CUTS", "")
+"""Names of the cuts to make, with commas; empty for all."""
 
 at_length = pytest.mark.skipif(not _CYCLES, reason="make cluster-faults runs it")
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.rivals.process import BrokerProcess, free_port
@@ -153,7 +154,7 @@ class FaultyCluster:
         return leader(self.others(*without), topic)
 
     def wait_leader(self, topic: str, *without: int) -> int:
-        """Wait for a leader that is none of these; return it. Asked again, another broker may still show the last one."""
+        """Wait for a leader that is none of these; return it. Asked again, another broker may show the one before."""
         found = -1
 
         def is_found() -> bool:
@@ -195,10 +196,13 @@ class FaultyCluster:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = {"min.insync.replicas": "2", **{key.replace("_", "."): value for key, value in configs.items()}}
         assignment = [list(replicas)] * partitions
-        for future in admin.create_topics(
-            [NewTopic(topic, partitions, replica_assignment=assignment, config=wanted)]
-        ).values():
-            future.result()
+        new = NewTopic(topic, partitions, replica_assignment=assignment, config=wanted)
+        for future in admin.create_topics([new]).values():
+            try:
+                future.result()
+            except KafkaException as error:  # the client asks again where an answer was late
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self.wait_isr(topic, replicas)
 
     def start(self, *nodes: int) -> None:
