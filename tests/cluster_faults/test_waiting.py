@@ -1,4 +1,4 @@
-"""What tests of clusters under faults wait for."""
+"""Waits of tests for states of a cluster under faults."""
 
 from __future__ import annotations
 
