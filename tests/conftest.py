@@ -21,6 +21,7 @@ from tests.support.extensions import stale_modules
 from tests.support.last_words import brokers_of
 from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.memory_directory import pytest_configure_node, tmp_path  # noqa: F401
+from tests.support.property_tests import pytest_collection_finish  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of
 from tests.support.socket_origins import note_socket_origins
 from tidelog.broker.loop.thread_rule import install

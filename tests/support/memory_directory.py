@@ -41,8 +41,10 @@ IN_MEMORY = (
     "tests/faults/test_topic_crashes.py",
     "tests/faults/test_transaction_index_damage.py",
     "tests/fuzz/test_log_model.py",
+    "tests/fuzz/test_other_writers.py",
     "tests/unit/broker/controller/",
     "tests/unit/broker/coordinator/",
+    "tests/unit/broker/requests/",
     "tests/unit/broker/share/",
     "tests/unit/cleaner/",
     "tests/unit/log/",
@@ -82,6 +84,11 @@ def basetemp_of(config: pytest.Config) -> str | None:
 def is_in_memory(nodeid: str) -> bool:
     """Return whether the directories of a test lie in memory, where there is such a file system."""
     return nodeid.startswith(IN_MEMORY) and not nodeid.startswith(ON_DISK) and has_room()
+
+
+def memory_place() -> str | None:
+    """Return where an example of a property test has its directory: in memory, or None for the system's own place."""
+    return MEMORY if has_room() else None
 
 
 def has_room() -> bool:

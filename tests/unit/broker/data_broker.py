@@ -112,6 +112,14 @@ class DataBroker:
         self.broker.controller.sync()
         self.topics.unsynced.clear()
 
+    def stop_threads(self) -> None:
+        """Stop the cleaner and the indexer, where they were built, and wait for their threads."""
+        indexing, cleaner = self.broker.services.indexing.made, self.broker.services.cleaner.made
+        if indexing is not None:
+            indexing.stop()
+        if cleaner is not None:
+            cleaner.shutdown()
+
     def close(self) -> None:
         """Stop cleanly."""
         self.log_manager.shutdown()

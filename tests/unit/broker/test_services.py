@@ -22,11 +22,7 @@ QUIET = {"admin.listener": "", "log.cleaner.enable": "false", "offsets.topic.num
 def data(tmp_path: Path) -> Iterator[DataBroker]:
     data = DataBroker(tmp_path, QUIET)
     yield data
-    indexing, cleaner = data.broker.services.indexing.made, data.broker.services.cleaner.made
-    if indexing is not None:
-        indexing.stop()
-    if cleaner is not None:
-        cleaner.shutdown()
+    data.stop_threads()
     data.close()
 
 

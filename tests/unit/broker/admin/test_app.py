@@ -78,9 +78,7 @@ async def admin(directory: Path, **settings: str) -> AsyncIterator[Pages]:
         async with serving(serve, parts.broker, directory / "admin") as session:
             yield Pages(parts, session)
     finally:
-        cleaner = parts.broker.services.cleaner.made
-        if cleaner is not None:
-            await asyncio.to_thread(cleaner.shutdown)
+        await asyncio.to_thread(parts.stop_threads)
         parts.close()
 
 

@@ -92,9 +92,7 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
         yield Site(parts, listener.getsockname()[1])
     finally:
         await runner.cleanup()
-        cleaner = parts.broker.services.cleaner.made
-        if cleaner is not None:
-            await asyncio.to_thread(cleaner.shutdown)
+        await asyncio.to_thread(parts.stop_threads)
         parts.close()
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import re
+import string
 from pathlib import Path
 
 import pytest
@@ -279,15 +280,19 @@ CONSTANTS = {
 OF_TOPICS = {synonym.server_key for synonyms in SYNONYMS.values() for synonym in synonyms}
 
 
+NAME_CHARACTERS = string.ascii_letters + string.digits + "_.-"
+
+
 class Names:
     """Names in source text: identifiers, quoted names, and the ends of quoted names after each dot."""
 
     def __init__(self, source: str) -> None:
         self.identifiers = set(re.findall(r"\w+", source))
         self.quoted: set[str] = set()
-        for before, token in re.findall(r'([^\w.-]?)([\w.-]+)"', source):
+        for text in set(source.split('"')[:-1]):
+            token = text[len(text.rstrip(NAME_CHARACTERS)) :]
             parts = token.split(".")
-            self.quoted.update(".".join(parts[at:]) for at in range(0 if before == '"' else 1, len(parts)))
+            self.quoted.update(".".join(parts[at:]) for at in range(0 if token == text else 1, len(parts)))
 
 
 def is_read(key: str, source: Names) -> bool:

@@ -28,8 +28,7 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
     create_topic(data, "t", 1, configs={"index.keys": "true"})
     append(data, range(10))
     yield data
-    if data.broker.services.indexing.made is not None:
-        data.broker.services.indexing.made.stop()
+    data.stop_threads()
     data.close()
 
 

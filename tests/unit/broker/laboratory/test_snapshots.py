@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.memory_directory import memory_place
 from tidelog.broker.laboratory import snapshots
 from tidelog.broker.laboratory.snapshots import COMING, Kept, keep
 
@@ -37,7 +38,7 @@ def read(directory: Path) -> Content:
 @given(before=DIRECTORIES, after=DIRECTORIES, chunk=st.sampled_from([3, 1 << 20]))
 def test_any_directory_becomes_again_what_it_was(before: Content, after: Content, chunk: int) -> None:
     """Twice: a snapshot is not used up. In chunks shorter than a file, and in one."""
-    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=memory_place()) as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshots, "CHUNK_BYTES", chunk)
         data = Path(place) / "data"
         write(data, before)

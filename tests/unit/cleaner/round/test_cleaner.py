@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
 from tests.support.depth import DEPTH
+from tests.support.memory_directory import memory_place
 from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
@@ -116,7 +117,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @settings(max_examples=60 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_random_log_keeps_what_the_model_keeps(engine: Engine, steps: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=memory_place()) as directory:
         log = open_log(Path(directory), compacted(segment_bytes=600))
         play(log, steps, engine, SMALL)
         log.close()
@@ -125,7 +126,7 @@ def test_random_log_keeps_what_the_model_keeps(engine: Engine, steps: list[Any])
 @settings(max_examples=40 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_map_of_few_keys_gives_the_same_through_hash_ranges(engine: Engine, steps: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=memory_place()) as directory:
         log = open_log(Path(directory), compacted(segment_bytes=600))
         play(log, steps, engine, CleanerOptions(map_bytes=64, io_buffer_bytes=1024))
         log.close()
@@ -137,7 +138,7 @@ def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
     contents = []
     as_built = [(ENGINE, replace(SMALL, reads_ahead=rule)) for rule in READS_AHEAD]
     for engine, options in ((REFERENCE, SMALL), *as_built):
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=memory_place()) as directory:
             log = open_log(Path(directory), compacted(segment_bytes=600))
             play(log, steps, engine, options)
             indices = [

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.memory_directory import memory_place
 from tidelog.log.producer.snapshot import SnapshotEntry, decode_snapshot
 from tidelog.log.producer.state import (
     DEFAULT_PRODUCER_ID_EXPIRATION_MS,
@@ -228,7 +229,7 @@ def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(SAVED, max_size=5, unique_by=lambda item: item.producer_id))
 def test_a_snapshot_says_what_each_producer_was_read_from(saved: list[SnapshotEntry]) -> None:
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory(dir=memory_place()) as directory:
         manager = ProducerStateManager(OsFileSystem(), directory, ManualTime())
         manager.producers = {item.producer_id: ProducerEntry.from_snapshot(item) for item in saved}
         manager.end_offset = 1

@@ -102,14 +102,15 @@ def test_columns_say_what_the_batch_says(decoder: ModuleType, records: list[Reco
     assert set(run.table[layout.TIMESTAMP_TYPE, : run.rows].tolist()) <= {int(append_time is not None)}
 
 
-@settings(deadline=None)
+@pytest.mark.parametrize("committed_alone", [False, True])
+@settings(deadline=None, max_examples=50 * DEPTH)
 @given(logs(), st.data())
-def test_decoders_agree_on_any_log(data: bytes, draw: st.DataObject) -> None:
+def test_decoders_agree_on_any_log(committed_alone: bool, data: bytes, draw: st.DataObject) -> None:
     first = int.from_bytes(data[:8], "big")
     offsets = st.integers(max(0, first - 10), first + 3000)
     limits = (
         draw.draw(offsets), draw.draw(offsets | st.just(1 << 62)), draw.draw(st.sampled_from([-(1 << 63), 0, 1 << 40])),
-        draw.draw(st.sampled_from([(1 << 63) - 1, 1 << 47])), int(draw.draw(st.booleans())),
+        draw.draw(st.sampled_from([(1 << 63) - 1, 1 << 47])), int(committed_alone),
         draw.draw(offsets | st.just(0) | st.just(1 << 62)),
     )  # fmt: skip
     key = draw.draw(st.binary(max_size=2))
@@ -120,11 +121,12 @@ def test_decoders_agree_on_any_log(data: bytes, draw: st.DataObject) -> None:
     assert states[2] == states[0]
 
 
-@settings(deadline=None, max_examples=300 * DEPTH)
+@pytest.mark.parametrize("places", [1, 2, 3])
+@settings(deadline=None, max_examples=100 * DEPTH)
 @given(record_lists(), st.data())
-def test_decoders_refuse_the_same_damage(records: list[Record], draw: st.DataObject) -> None:
+def test_decoders_refuse_the_same_damage(places: int, records: list[Record], draw: st.DataObject) -> None:
     data = bytearray(build_batch(records))
-    for _ in range(draw.draw(st.integers(1, 3))):
+    for _ in range(places):
         data[draw.draw(st.integers(61, len(data) - 1))] = draw.draw(st.integers(0, 255))
     context = np.array([3, 4, 0, 0, len(records), 61, len(data)], np.int64)
     states = []
@@ -137,14 +139,18 @@ def test_decoders_refuse_the_same_damage(records: list[Record], draw: st.DataObj
     assert states[2] == states[0]
 
 
-@settings(deadline=None, max_examples=200 * DEPTH)
+@pytest.mark.parametrize("places", [1, 3])
+@pytest.mark.parametrize("checksum_holds", [False, True])
+@settings(deadline=None, max_examples=50 * DEPTH)
 @given(logs(), st.data())
-def test_decoders_agree_on_damaged_headers_too(data: bytes, draw: st.DataObject) -> None:
-    """Half of the time the checksum is made to hold again: then nothing but the decoder stands before the damage."""
+def test_decoders_agree_on_damaged_headers_too(
+    checksum_holds: bool, places: int, data: bytes, draw: st.DataObject
+) -> None:
+    """Where the checksum is made to hold again, nothing but the decoder stands before the damage."""
     damaged = bytearray(data)
-    for _ in range(draw.draw(st.integers(1, 3))):
+    for _ in range(places):
         damaged[draw.draw(st.integers(0, 60) | st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    if draw.draw(st.booleans()):
+    if checksum_holds:
         size = min(len(data), 12 + int.from_bytes(damaged[8:12], "big"))
         damaged[17:21] = crc32c(bytes(damaged[21:size])).to_bytes(4, "big")
     verified = (draw.draw(st.sampled_from([0, 1, len(data)])), draw.draw(st.sampled_from([0, 1, len(data)])))

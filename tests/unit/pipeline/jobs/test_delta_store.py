@@ -88,6 +88,13 @@ def test_runs_add_each_record_once_and_the_audit_agrees(data: DataDirectory, tab
     assert offsets(table) == list(range(110))
     assert left_over(store, table) == set()
     assert not audit(None, AuditRequest(data.source(), table)).is_wrong
+
+
+def test_a_row_that_others_delete_is_told_and_not_brought_back(
+    data: DataDirectory, table: str, store: MotoStore
+) -> None:
+    fill(data.log("orders"), 22)
+    run(data, table, file_bytes=1000, commit_files=4)
     opened = DeltaAddress.of(table).open()
     opened.delete("offset = 3")
     opened.optimize.compact()

@@ -46,7 +46,7 @@ def fill_at_random(data: DataDirectory, chance: random.Random) -> list[Row]:
     rows: list[Row] = []
     for topic, partition in (("orders", 0), ("orders", 1), ("payments", 0)):
         for _ in range(chance.randint(1, 12)):
-            times = [BEGIN_MS + chance.randrange(-HOUR_MS, DAY_MS // 2) for _ in range(chance.randint(1, 6))]
+            times = [BEGIN_MS + chance.randrange(-HOUR_MS, 3 * HOUR_MS) for _ in range(chance.randint(1, 6))]
             records = [Record(n, time, b"k", b"v%d" % time) for n, time in enumerate(times)]
             first = write(data.log(topic, partition), records)
             rows += [(topic, partition, first + n, time) for n, time in enumerate(times)]

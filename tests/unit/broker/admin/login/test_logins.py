@@ -24,6 +24,7 @@ from tests.support.issuer import AUDIENCE, ISSUER, Issuer, unsecured, write_keys
 from tests.support.topics import create_topic
 from tests.unit.broker.admin.test_guard import Answer, Site
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.admin import app
 from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.login import logins as admin_login
 from tidelog.broker.admin.login.access import check_access, methods_of
@@ -56,6 +57,12 @@ LET_IN = [200, 200, 202, 400, 200, 404]
 """Answers to those who may do everything; a look-up of no record is a bad question."""
 
 
+@pytest.fixture(autouse=True)
+def no_wait_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the interface end at once, though answers to wrong passwords still wait."""
+    monkeypatch.setattr(app, "STOP_TIMEOUT_S", 0.001)  # 0 would mean for ever
+
+
 def basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
@@ -76,9 +83,7 @@ async def site(directory: Path, texts: Mapping[str, str]) -> AsyncIterator[Site]
         yield Site(parts, listener.getsockname()[1])
     finally:
         await runner.cleanup()
-        cleaner = parts.broker.services.cleaner.made
-        if cleaner is not None:
-            await asyncio.to_thread(cleaner.shutdown)
+        await asyncio.to_thread(parts.stop_threads)
         parts.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import random
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.find.lookup import Query
 from tidelog.log.find.rows import Rows
+from tidelog.log.records import section_walk
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError
 from tidelog.protocol.record.record_batch import (
@@ -83,6 +85,13 @@ def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.Walk]:
             assert routines.walk_chunk(fast, form, WANTED, 1000) == expected
             assert columns(fast) == columns(plain)
     return plain, expected
+
+
+@pytest.mark.parametrize("name", ["_read_long_varint", "_read_raw", "_zigzag", "_read_deltas"])
+def test_readers_of_fields_are_those_of_the_check_of_sections(name: str) -> None:
+    """They stand twice: called in another compiled module, through a pointer, the walk takes a quarter longer."""
+    sources = [inspect.getsource(getattr(module, name)) for module in (WALKS[1], uncompiled(section_walk))]
+    assert sources[0] == sources[1]
 
 
 @given(batches(), st.integers(0, 400))

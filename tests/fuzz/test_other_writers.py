@@ -30,6 +30,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, precondition, rul
 from pyiceberg.types import StringType
 
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.memory_directory import memory_place
 from tests.support.pipelines import NOW_MS, DataDirectory, write
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -194,7 +195,7 @@ class Writers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._directory = tempfile.TemporaryDirectory()
+        self._directory = tempfile.TemporaryDirectory(dir=memory_place())
         self._patch = pytest.MonkeyPatch()
         self._catalogs = closed_catalogs(self._patch)
         self._catalogs.__enter__()

@@ -1,0 +1,23 @@
+"""What property tests of a process share: Hypothesis reads constants of the project and Unicode's categories.
+
+It gives both to tests as likely values. The first property test of a process would pay for it: 2.6 s of CPU time for
+the constants of 670 modules, 0.3 s once ``.hypothesis`` has them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have Hypothesis read them, if a property test was collected."""
+    if any(item.get_closest_marker("hypothesis") for item in session.items):
+        _draw()
+
+
+@settings(database=None)
+@given(st.lists(st.integers() | st.text()))
+def _draw(values: list[int | str]) -> None:
+    """Draw so many values that constants are among them."""
