@@ -19,7 +19,7 @@ from tests.support.collected import pytest_collection  # noqa: F401
 from tests.support.depth import DEPTH
 from tests.support.extensions import stale_modules
 from tests.support.last_words import brokers_of
-from tests.support.left_behind import pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
+from tests.support.left_behind import pytest_runtest_setup, pytest_runtest_teardown, pytest_sessionstart  # noqa: F401
 from tests.support.memory_directory import pytest_configure_node, tmp_path  # noqa: F401
 from tests.support.property_tests import pytest_collection_finish  # noqa: F401
 from tests.support.scheduling import FamilyScheduling, place_of

@@ -1,14 +1,16 @@
-"""Checks of the process that runs tests: its priority, its open descriptors. The next test would pay for a change.
+"""Checks of the process that runs tests: its priority, its open descriptors, and what unit tests may set in it.
 
-A worker runs a thousand tests, and every broker and JVM that they start inherits the priority of its main thread: one
-test that lowered it made all later ones of its worker wait for those of the others. Descriptors from 1,024 on are more
-than ``select`` takes, which clients under test use.
+The next test would pay for a change. A worker runs a thousand tests, and every broker and JVM that they start inherits
+the priority of its main thread: one test that lowered it made all later ones of its worker wait for others.
+Descriptors from 1,024 on are more than ``select`` takes, which clients under test use.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -23,6 +25,10 @@ MOST_DESCRIPTORS = 512
 """Open descriptors after a module; the parts of Spark, librdkafka and duckdb that stay are about a hundred."""
 _OPEN = "/proc/self/fd"
 _NICENESS = pytest.StashKey[int]()
+_STATE = pytest.StashKey[dict[str, object]]()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+_SET_ON_THE_WAY = {"PYTEST_CURRENT_TEST", "OPENBLAS_NUM_THREADS"}
+"""Environment variables that pytest sets, and a broker for the rest of its process when it first imports NumPy."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -30,17 +36,48 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_NICENESS] = main_thread_niceness()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note the state of the process before a unit test and its fixtures."""
+    if item.nodeid.startswith("tests/unit/"):
+        item.stash[_STATE] = process_state()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Fail a test that lowered the priority of its process, and a module that left too many descriptors open."""
+    """Fail a test that lowered its process's priority or left other state, and a module that left descriptors open."""
     result = yield
     kill_all()
+    check_state(item.stash.get(_STATE, {}))
     before, now = item.config.stash[_NICENESS], main_thread_niceness()
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
     if nextitem is None or nextitem.path != item.path:
         check_descriptors(MOST_DESCRIPTORS)
     return result
+
+
+def process_state() -> dict[str, object]:
+    """Collect what tests may set in their process and have to set back."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(("tests", "tidelog"))]
+    return {
+        "working directory": os.getcwd(),
+        "umask": mask,
+        "environment": {name: text for name, text in os.environ.items() if name not in _SET_ON_THE_WAY},
+        "garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "signal handlers": {number.name: signal.getsignal(number) for number in _SIGNALS},
+        "import path": list(sys.path),
+        "log levels": {name: level for name in ("root", *names) if (level := logging.getLogger(name).level)},
+    }
+
+
+def check_state(before: dict[str, object]) -> None:
+    """Raise AssertionError, which names each part of the state that is not as it was before."""
+    now = process_state()
+    left = [f"{name}: {then} became {now[name]}" for name, then in before.items() if now[name] != then]
+    assert not left, f"a test leaves its process as it found it, but {'; '.join(left)}"
 
 
 def main_thread_niceness() -> int:

@@ -1,6 +1,6 @@
-"""What property tests of a process share: Hypothesis reads constants of the project and Unicode's categories.
+"""Constants of the project and Unicode's categories, which Hypothesis reads once for all property tests of a process.
 
-It gives both to tests as likely values. The first property test of a process would pay for it: 2.6 s of CPU time for
+Tests get both as likely values. The first property test of a process would pay for it: 2.6 s of CPU time for
 the constants of 670 modules, 0.3 s once ``.hypothesis`` has them.
 """
 

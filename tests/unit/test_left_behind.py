@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +16,9 @@ import pytest
 
 from tests.support.left_behind import (
     check_descriptors,
+    check_state,
     main_thread_niceness,
+    process_state,
     pytest_runtest_teardown,
     pytest_sessionstart,
 )
@@ -45,7 +50,7 @@ def test_niceness_is_that_of_the_main_thread() -> None:
 
 
 def test_a_test_that_lowered_the_priority_fails_and_the_next_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    item: Any = SimpleNamespace(path=Path(), config=SimpleNamespace(stash=pytest.Stash()))
+    item: Any = SimpleNamespace(path=Path(), stash=pytest.Stash(), config=SimpleNamespace(stash=pytest.Stash()))
     pytest_sessionstart(item)
     first, second = pytest_runtest_teardown(item, item), pytest_runtest_teardown(item, item)
     next(first)
@@ -55,3 +60,43 @@ def test_a_test_that_lowered_the_priority_fails_and_the_next_one_does_not(monkey
     next(second)
     with pytest.raises(StopIteration):
         next(second)
+
+
+def set_umask() -> None:
+    os.umask(0o027)
+
+
+def set_handler() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda: os.environ.update(LEFT="1"), "environment: .* became .*'LEFT': '1'"),
+        (lambda: os.chdir("/"), "working directory: .* became /"),
+        (set_umask, "umask: .* became 23"),
+        (lambda: gc.set_threshold(50_000), "garbage collector: .* became .*50000"),
+        (set_handler, "signal handlers: .* became .*SIG_IGN"),
+        (lambda: sys.path.append("/left"), "import path: .* became .*/left"),
+        (lambda: logging.getLogger("tests.left").setLevel(7), "log levels: .* became .*'tests.left': 7"),
+    ],
+)
+def test_state_that_is_left_is_named(change: Callable[[], object], named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = process_state()
+    check_state(before)
+    mask, thresholds, handler = os.umask(0o022), gc.get_threshold(), signal.getsignal(signal.SIGUSR2)
+    os.umask(mask)
+    monkeypatch.chdir(os.getcwd())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("LEFT", raising=False)
+    try:
+        change()
+        with pytest.raises(AssertionError, match=named):
+            check_state(before)
+    finally:
+        os.umask(mask)
+        gc.set_threshold(*thresholds)
+        signal.signal(signal.SIGUSR2, handler)
+        os.environ.pop("LEFT", None)
+        logging.getLogger("tests.left").setLevel(logging.NOTSET)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,14 @@ def source(tmp_path: Path) -> KafkaDirectory:
     directory = KafkaDirectory(tmp_path / "kafka", zookeeper=True)
     directory.add_partition("orders", 0, bytes(15) + b"\1")
     return directory
+
+
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """The command sets its process's umask; a test's has it back."""
+    mask = os.umask(0o022)
+    yield
+    os.umask(mask)
 
 
 def test_tells_what_it_does_and_how_to_go_on(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -152,11 +153,13 @@ def test_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
-    """Handlers that ``serve`` installs, noted instead of installed."""
+def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Any]]:
+    """Handlers that ``serve`` installs, noted instead of installed; the collector's thresholds are set back."""
     installed: dict[int, Any] = {}
+    thresholds = gc.get_threshold()
     monkeypatch.setattr(signal, "signal", installed.__setitem__)
-    return installed
+    yield installed
+    gc.set_threshold(*thresholds)
 
 
 @pytest.mark.parametrize(

@@ -226,9 +226,9 @@ def test_another_broker_cannot_be_described(admin: AdminBroker) -> None:
 # Loggers
 
 
-def test_log_levels_are_described_and_set(admin: AdminBroker) -> None:
+def test_log_levels_are_described_and_set(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("tests.admin.levels")
-    logger.setLevel(logging.WARNING)
+    caplog.set_level(logging.WARNING, logger.name)
     entry = one(admin, LOGGER, "1", "tests.admin.levels")
     assert (entry.value, entry.source) == ("WARN", ConfigSource.DYNAMIC_BROKER_LOGGER)
     admin.configs.alter(LOGGER, "1", [change("tests.admin.levels", "DEBUG")], True)

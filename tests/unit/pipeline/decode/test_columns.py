@@ -146,7 +146,7 @@ def test_decoders_refuse_the_same_damage(places: int, records: list[Record], dra
 def test_decoders_agree_on_damaged_headers_too(
     checksum_holds: bool, places: int, data: bytes, draw: st.DataObject
 ) -> None:
-    """Where the checksum is made to hold again, nothing but the decoder stands before the damage."""
+    """A checksum that is made to hold again leaves nothing but the decoder to find the damage."""
     damaged = bytearray(data)
     for _ in range(places):
         damaged[draw.draw(st.integers(0, 60) | st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))

@@ -60,7 +60,7 @@ LET_IN = [200, 200, 202, 400, 200, 404]
 @pytest.fixture(autouse=True)
 def no_wait_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the interface end at once, though answers to wrong passwords still wait."""
-    monkeypatch.setattr(app, "STOP_TIMEOUT_S", 0.001)  # 0 would mean for ever
+    monkeypatch.setattr(app, "STOP_TIMEOUT_S", 0.001)  # 0 would have no limit
 
 
 def basic(user: str, password: str) -> dict[str, str]:
