@@ -15,6 +15,8 @@ from setuptools.command.build_ext import build_ext
 HEADERS = "src/tidelog/protocol/compiled"
 DIRECTIVES = {
     "annotation_typing": False,  # types for C stand in .pxd files
+    "auto_pickle": False,  # nothing pickles them: a sixth of the code of a class
+    "binding": False,  # no object of its own for each function
     "boundscheck": False,
     "cdivision": True,
     "initializedcheck": False,

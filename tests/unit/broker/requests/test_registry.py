@@ -20,7 +20,8 @@ def test_table_and_module_agree(api_key: int) -> None:
     assert issubclass(module.Request, Message)
     assert api_key == module.Request.API_KEY
     assert (entry.min_version, entry.max_version) == module.Request.VERSIONS
-    assert len(inspect.signature(module.handle).parameters) == 3
+    if not inspect.isbuiltin(module.handle):  # a compiled one has no signature: where it is not compiled, it has
+        assert len(inspect.signature(module.handle).parameters) == 3
 
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)
