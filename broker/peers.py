@@ -40,13 +40,13 @@ class Peers(Protocol):
     def asked(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator, where that is another broker, whether the producer may write into the partition, or to
+        """Ask the coordinator whether the producer may write into the partition, where that is another broker, or to
         add it; settles with its answer, which ``check_batch`` tells. None where there is nothing to ask."""
         ...
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
         """Raise the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
-        while that is not known.
+        while that is not known, NotLeaderOrFollowerError where another broker leads.
         """
         ...
 

@@ -18,11 +18,12 @@ MAX_GUARDS = 100_000
 
 
 class GuardKey(NamedTuple):
-    """A producer in a partition."""
+    """A producer in a partition, in one leader epoch: while another broker led it, markers came to that one."""
 
     topic: str
     partition: int
     producer_id: int
+    leader_epoch: int
 
 
 class Guard:

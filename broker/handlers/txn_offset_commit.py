@@ -21,6 +21,8 @@ from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     KafkaError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
     ProducerFencedError,
     TransactionAbortableError,
 )
@@ -102,6 +104,8 @@ def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitReq
         return coordinators.transactions.verify_partition(request.transactional_id, producer, partition)
     except ProducerFencedError as error:
         raise InvalidProducerEpochError from error
+    except NotLeaderOrFollowerError as error:
+        raise NotCoordinatorError from error
     except TransactionAbortableError as error:
         raise error if version >= _FIRST_VERSION_WITH_ABORTABLE else InvalidTxnStateError() from error
 

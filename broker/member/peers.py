@@ -17,7 +17,8 @@ from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verificatio
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.errors import NotReadyError
+from tidelog.broker.loop.deferred import Deferred, error_of, failed
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.latest_offsets import PeerOffsets
@@ -32,7 +33,10 @@ from tidelog.protocol.errors import (
     NONE,
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
+    InvalidProducerEpochError,
     KafkaError,
+    NotLeaderOrFollowerError,
+    TransactionCoordinatorFencedError,
     error_for_code,
 )
 from tidelog.protocol.messages.add_partitions_to_txn import (
@@ -96,24 +100,63 @@ class MemberPeers:
     # ---- leave to write
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raise the KafkaError of the producer's coordinator unless it may write into the partition."""
-        self._verifications.check(GuardKey(*partition, producer[0]), producer[1])
+        """Raise the KafkaError of the producer's coordinator unless it may write into the partition, which this broker
+        leads."""
+        key = self._key_of(partition, producer[0])
+        if key is None:
+            raise NotLeaderOrFollowerError
+        self._verifications.check(key, producer[1])
 
     def asked(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator, where that is another broker and it was not asked yet; settles with its answer, which
-        ``check_batch`` tells. None where there is nothing to ask."""
-        key = GuardKey(*partition, producer[0])
-        if not self._verifications.is_wanted(key, producer[1]):
+        """Ask the coordinator, where it was not asked yet; settles with its answer, which ``check_batch`` tells. One on
+        this broker is asked to add a partition: that is to be committed before records are appended, or a transaction
+        whose coordinator fails over would lack a partition that it never ends. None where there is nothing to ask."""
+        key = self._key_of(partition, producer[0])
+        if key is None or not self._verifications.is_wanted(key, producer[1]):
             return None
         coordinator = self._coordinator(transactional_id)
-        if coordinator in (None, self._controller.node_id):
+        is_here = coordinator == self._controller.node_id
+        if coordinator is None or (is_here and not is_adding):
             return None
         guard = self._verifications.ask(key, producer[1])
         done: Deferred[None] = Deferred()
+        if is_here:
+            self._add_here(transactional_id, key, guard, done)
+            return None if done.done else done
         self._start(self._verify(transactional_id, key, guard, is_adding, done))
         return done
+
+    def _key_of(self, partition: tuple[str, int], producer_id: int) -> GuardKey | None:
+        """Return the key of a producer in a partition, None where this broker does not lead it."""
+        try:
+            found = self._broker().replica_manager.partition(*partition)
+        except KafkaError:
+            return None
+        return GuardKey(*partition, producer_id, found.leader_epoch) if found.is_leader else None
+
+    def _add_here(
+        self, transactional_id: str, key: GuardKey, guard: Guard, done: Deferred[None], *, is_again: bool = False
+    ) -> None:
+        """Add a partition to a transaction of this broker's coordinator. A refusal is told by the check before the
+        append, which asks it again."""
+        transactions = coordinators_of(self._broker()).transactions
+        producer = key.producer_id, guard.epoch
+
+        def settle(added: Deferred[None]) -> None:
+            self._verifications.settle(guard, error_of(added))
+            done.complete(None)
+
+        try:
+            transactions.add_partitions(transactional_id, producer, ((key.topic, key.partition),), 2).on_done(settle)
+        except NotReadyError as error:
+            if is_again:
+                settle(failed(error))
+                return
+            error.ready.on_done(lambda _: self._add_here(transactional_id, key, guard, done, is_again=True))
+        except KafkaError as error:
+            settle(failed(error))
 
     def _coordinator(self, transactional_id: str) -> int | None:
         topic = self._controller.image.topic_named(TRANSACTION_STATE_TOPIC)
@@ -162,7 +205,9 @@ class MemberPeers:
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
         """Verify the producer's next transaction again: a marker was written here."""
-        self._verifications.note_marker(GuardKey(*partition, producer_id))
+        key = self._key_of(partition, producer_id)
+        if key is not None:
+            self._verifications.note_marker(key)
 
     def write_marker(self, marker: Marker) -> Deferred[None]:
         """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
@@ -199,6 +244,8 @@ class MemberPeers:
                 coordinator_epoch=marker.coordinator_epoch,
                 transaction_version=marker.transaction_version,
             )
+        except (InvalidProducerEpochError, TransactionCoordinatorFencedError):
+            done.complete(None)  # the producer or its coordinator has moved on, as answers of other leaders say
         except KafkaError:
             self._start(self._deliver_later({marker: done}))
         else:

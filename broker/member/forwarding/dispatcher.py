@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.forwarding import FORWARDED
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.description import ResourceType as ConfigType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
@@ -25,6 +25,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.dispatch import Dispatcher, served
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Route, elements_of, wait_for, wait_for_frame
+from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
 from tidelog.protocol.header import decode_request_header
@@ -90,7 +91,7 @@ class MemberDispatcher(Dispatcher):
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer a transactional produce request once the coordinators of its producers were asked."""
         own = memoryview(bytearray(frame))
-        waits = self._verifications(own)
+        waits = self._verifications(context, own)
         if not waits:
             return super().dispatch(context, frame)
 
@@ -101,26 +102,31 @@ class MemberDispatcher(Dispatcher):
         answer = self.runner.run(steps())
         return InSteps(ApiKey.PRODUCE, answer) if isinstance(answer, Job) else answer
 
-    def _verifications(self, frame: memoryview) -> list[Deferred[None]]:
-        """Begin to ask for what is not known about the batches of a request."""
+    def _verifications(self, context: RequestContext, frame: memoryview) -> list[Deferred[None]]:
+        """Begin to ask for what is not known about the batches of a request; of what the client may not write nothing
+        is asked: coordinators take this broker's word, and the request is refused after that."""
         version = decode_request_header(frame)[0].api_version
         request: ProduceRequest = decode(frame)
+        transactional_id = request.transactional_id or ""
+        if not self._may_write(context, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return []
         waits = []
         for topic in request.topic_data:
             image = self._broker.metadata.topic_by_id(topic.topic_id) if version >= FIRST_VERSION_BY_ID else None
             name = topic.name if image is None else image.name
+            if not self._may_write(context, ResourceType.TOPIC, name):
+                continue
             for partition in topic.partition_data:
                 producer = producer_of(partition.records)
                 if producer is not None:
-                    waits.append(
-                        self._peers.asked(
-                            request.transactional_id or "",
-                            (name, partition.index),
-                            producer,
-                            is_adding=version >= FIRST_VERSION_THAT_ADDS,
-                        )
-                    )
+                    place, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
+                    waits.append(self._peers.asked(transactional_id, place, producer, is_adding=is_adding))
         return [wait for wait in waits if wait is not None]
+
+    def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
+        """Return whether a client may write; a refusal is noted where the request is refused."""
+        authorizer = self._broker.authorizer
+        return authorizer is None or authorizer.authorize(context, AclOperation.WRITE, kind, name, is_filter=True)
 
     def _refuse(self, frame: memoryview, error: KafkaError) -> FrameSteps:
         """Build the API's response for an error, as its handler does. Raises InvalidRequestError."""
@@ -177,4 +183,4 @@ def changes_loggers(frame: memoryview) -> Steps[bool]:
 def is_about_loggers(request: Any) -> bool:
     """Return whether a change of configs is about loggers of a broker alone."""
     kinds = {resource.resource_type for resource in request.resources}
-    return kinds == {ResourceType.BROKER_LOGGER}
+    return kinds == {ConfigType.BROKER_LOGGER}

@@ -20,7 +20,7 @@ from tidelog.protocol.messages.write_txn_markers import (
 )
 
 SEEDS = int(os.environ.get("TIDELOG_VERIFICATION_SEEDS", "200"))
-KEY = GuardKey("orders", 2, 7)
+KEY = GuardKey("orders", 2, 7, 4)
 
 
 def is_allowed(known: Verifications, epoch: int = 1, key: GuardKey = KEY) -> bool:

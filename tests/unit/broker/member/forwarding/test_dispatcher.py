@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.forwarding.dispatcher import (
@@ -18,14 +19,18 @@ from tidelog.broker.member.forwarding.dispatcher import (
     is_about_loggers,
     producer_of,
 )
+from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.route import Pending
+from tidelog.protocol.acl import AclOperation
+from tidelog.protocol.acl import ResourceType as AclResource
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, NotControllerError
 from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
-from tidelog.protocol.messages.produce import ProduceRequest
+from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 from tidelog.protocol.schema.fields import Message
 
@@ -114,3 +119,44 @@ def test_what_is_forwarded_is_bounded(tmp_path: Path) -> None:
         dispatcher.dispatch(data.context(0), request)
     assert len(controller.answers) == 1
     data.close()
+
+
+@pytest.mark.parametrize(
+    ("rights", "asked"),
+    [
+        ({"id", "mine"}, ["mine"]),
+        ({"id", "mine", "other"}, ["mine", "other"]),
+        ({"mine", "other"}, []),
+        ({"id"}, []),
+        (None, ["mine", "other"]),
+    ],
+)
+def test_coordinators_are_asked_only_for_what_the_client_may_write(
+    tmp_path: Path, rights: set[str] | None, asked: list[str]
+) -> None:
+    """They take a broker's word: else a stranger could add partitions to a transaction of others."""
+    data = DataBroker(tmp_path, {} if rights is None else {"authorizer.class.name": STANDARD_AUTHORIZER})
+    if rights is not None:
+        data.broker.controller.commit(VersionedRecord(right_to_write(name)) for name in rights)
+    found: list[str] = []
+    peers = SimpleNamespace(asked=lambda _, partition, *__, **___: found.append(partition[0]))
+    dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, peers))
+    options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=0, is_transactional=True)
+    records = memoryview(build_batch([Record(0, 1, None, b"value", [])], options))
+    topics = [
+        TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=records)])
+        for name in ("mine", "other")
+    ]
+    request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1, topic_data=topics)
+    dispatcher.dispatch(data.context(12), frame(ApiKey.PRODUCE, 12, request))
+    assert found == asked
+    data.close()
+
+
+def right_to_write(name: str) -> AccessControlEntryRecord:
+    """Return the ACL by which all clients may write a topic, or the transactional id."""
+    kind = AclResource.TRANSACTIONAL_ID if name == "id" else AclResource.TOPIC
+    return AccessControlEntryRecord(
+        id=name.encode().ljust(16), resource_type=kind, resource_name=name, pattern_type=3, principal="User:*",
+        host="*", operation=AclOperation.WRITE, permission_type=3,
+    )  # fmt: skip
