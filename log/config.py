@@ -398,7 +398,7 @@ def _codec_number(name: str) -> int:
 
 def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
     """Build the topic's side of validating what producers send."""
-    from tidelog.log.validation.validator import ValidationParams  # who only names keys needs no validator
+    from tidelog.log.validation.validator import ValidationParams  # code that only names keys needs no validator
 
     return ValidationParams(
         topic_partition=topic_partition,

@@ -1,4 +1,4 @@
-"""The floor: a C program that only receives, checks the CRC-32C, writes, and sends files."""
+"""The C program that is the floor of benchmarks: it only receives, checks the CRC-32C, writes, and sends files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.rivals.process import BrokerProcess, free_port
 
 
 class Floor(BrokerProcess):
-    """``loadgen/floor.c``: no broker can do the same work with less."""
+    """A process of ``loadgen/floor.c``. No broker can do the same work with less."""
 
     name = "floor"
 

@@ -113,7 +113,7 @@ class EmbeddedController:
         self.publishers.publish(delta, self.image)
 
     def when_synced(self) -> Deferred[None]:
-        """Return what settles once all is durable that was committed before the call; it may fail with a KafkaError."""
+        """Return a Deferred that settles, or fails, once all is durable that was committed before the call."""
         return self._syncs.when_synced()
 
     def _append(self, listed: list[VersionedRecord], now: int) -> None:

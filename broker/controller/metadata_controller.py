@@ -104,7 +104,7 @@ class MetadataController(Protocol):
         ...
 
     def when_synced(self) -> Deferred[None]:
-        """Return what settles once all is durable that was committed before the call; it may fail with a KafkaError."""
+        """Return a Deferred that settles, or fails, once all is durable that was committed before the call."""
         ...
 
     def sync(self) -> None:

@@ -40,7 +40,7 @@ class ProducerIdManager:
         self._waiting: list[Deferred[None]] = []
 
     def when_available(self) -> Deferred[None]:
-        """Return what settles once there is an id to take; it may fail with a KafkaError."""
+        """Return a Deferred that settles once there is an id to take; it may fail with a KafkaError."""
         if self._ids:
             return completed(None)
         waiting: Deferred[None] = Deferred()

@@ -108,7 +108,7 @@ def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartiti
 
 
 def log_bytes(path: str) -> int:
-    """Count bytes in a partition's segments. Raises OSError; a file that went meanwhile counts nothing."""
+    """Count bytes in a partition's segments. Raises OSError; a file that was deleted meanwhile counts nothing."""
     size = 0
     with os.scandir(path) as entries:
         for entry in entries:

@@ -79,7 +79,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
 
 
 def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
-    """Open the logs that the session's partitions need and that are not open: records, and the group's places."""
+    """Open the logs that the session's partitions need and that are not open: of records, and of the group's states."""
     found = [
         opening
         for topic_id, index in session.partitions
@@ -229,7 +229,7 @@ def find_known_partitions(
 
 
 class _Answer:
-    """Puts a response together."""
+    """Builder of a response: fetched records, and results of acknowledgements."""
 
     __slots__ = ("_outcomes", "_results", "groups", "key", "session")
 
@@ -270,7 +270,7 @@ class _Answer:
         return self.response({})
 
     def _select_news(self, results: Results) -> Results:
-        """Select results with news in them; and who has an error now must be told when it is over."""
+        """Select the results with news; a partition that has an error now is reported again when it is over."""
         told: Results = {}
         partitions = self.session.partitions
         for partition, data in results.items():

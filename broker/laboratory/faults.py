@@ -97,7 +97,7 @@ class Faults:
         return None
 
     def hold(self, timers: TimerQueue, delay_ms: float) -> Deferred[None]:
-        """Return what settles after a delay, or when the faults are cleared."""
+        """Return a Deferred that settles after a delay, or when the faults are cleared."""
         wait: Deferred[None] = Deferred()
         self._set += 1
         number = self._set

@@ -2,9 +2,9 @@
 
     commit -> when_synced() -> settled on the loop, SETTLED_PER_TURN in a turn
 
-One sync runs at a time. Who commits meanwhile waits for the next one, which begins when this one ends and covers them
-all. Whatever a sync ends with, each Deferred is settled: with None, or with a KafkaError for clients. Loop thread only,
-but for the sync itself.
+One sync runs at a time. Commits that come meanwhile wait for the next one, which begins when this one ends and covers
+them all. Whatever a sync ends with, each Deferred is settled: with None, or with a KafkaError for clients. Loop thread
+only, but for the sync itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GroupSync:
         self._is_settling = False
 
     def when_synced(self) -> Deferred[None]:
-        """Return what settles once all is durable that was appended before the call; it may fail with a KafkaError."""
+        """Return a Deferred that settles, or fails, once all is durable that was appended before the call."""
         if self._is_synced():
             return completed(None)
         deferred: Deferred[None] = Deferred()
@@ -59,7 +59,7 @@ class GroupSync:
         try:
             if self._waiting:
                 self._begin()
-        finally:  # those whose sync is over wait for no mistake of the next one
+        finally:  # a next sync that cannot begin does not hold up those that this one covered
             if not self._is_settling:
                 self._settle()
 

@@ -1,14 +1,14 @@
 """Clock of the event loop's turns: the longest one, and a line in the log about each that is too long.
 
 A turn is one callback of the loop: a connection that handles what it received, a timer, an answer that comes back from
-a thread. While it runs no other client is served. The clock tells two times of it: wall time, which is what the others
+a thread. While it runs no other client is served. The clock measures two times of it: wall time, for which the others
 wait, and CPU time of the loop's thread, which does not depend on what else the machine does.
 
     begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS
     end   -> shorter than ``notable_ms``: nothing. Else the CPU clock is read again, and the turn is counted
 
 ``notable_ms`` is NOTABLE_MS, or what the longest turn since the last reading took of the CPU: a turn of less wall time
-cannot have taken more, so a broker that receives megabytes, each a turn of a millisecond, need not count them.
+cannot have taken more. So a broker that receives megabytes, each in a turn of a millisecond, need not count them.
 
 Reading the CPU clock is a system call of 0.3 µs, the wall clock costs 0.05: so a single small request pays for two
 readings of the wall clock alone. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never too short;
@@ -59,7 +59,7 @@ class TurnClock:
         self.longest_cpu_s = 0.0
         self._longest_since_read_s = 0.0
         self.notable_ms = NOTABLE_MS
-        """From this wall time on a turn is to be told of, to ``end``."""
+        """Least wall time of a turn that has to be passed to ``end``."""
         self._long_turns: dict[str, int] = {}
         self._log_after_ms = float("-inf")
         self._unlogged = 0

@@ -1,4 +1,4 @@
-"""The active controller of a cluster as a member's parts see it: its newest published image, and nothing to write."""
+"""The active controller of a cluster as a member's parts see it: its newest published image; it takes no changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RemoteController:
         raise NotControllerError
 
     def when_synced(self) -> Deferred[None]:
-        """Return what is settled: what is in the image is committed."""
+        """Return a settled Deferred: what is in the image is committed."""
         return completed(None)
 
     def sync(self) -> None:

@@ -33,7 +33,7 @@ class ProducerIdBlocks(ProducerIdManager):
         self.wanted.set()
 
     def when_available(self) -> Deferred[None]:
-        """Return what is settled: the controllers may be away for long, and ``take`` says so."""
+        """Return a settled Deferred: the controllers may be away for long, and ``take`` says so."""
         return completed(None)
 
     def fetch(self) -> None:

@@ -285,8 +285,8 @@ class Partition:
         return info
 
     def when_committed(self, offset: int) -> Deferred[None]:
-        """Return what settles once the high watermark has passed ``offset``: then the record may be acknowledged and
-        shown.
+        """Return a Deferred that settles once the high watermark has passed ``offset``: then the record may be
+        acknowledged and shown.
 
         Fails with KafkaStorageError when its sync fails, with NotLeaderOrFollowerError when leadership goes elsewhere.
         """
@@ -299,8 +299,9 @@ class Partition:
         return wait
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Return what settles when a produce request may be answered whose last record is at ``offset``, at or above
-        the high watermark; None when it may be now. Fails as ``when_committed``, and for want of replicas or time.
+        """Return a Deferred that settles when a produce request may be answered whose last record is at ``offset``,
+        at or above the high watermark; None when it may be now. Fails as ``when_committed``, and for want of
+        replicas or time.
         """
         if self.leading is None:
             return self.when_committed(offset)

@@ -1,12 +1,12 @@
 """LogValidator's way for message sets of magic 0 and 1, in the same three passes as
 ``tidelog.log.validation.validator``.
 
-    validate   each entry's CRC is checked before; here: wrappers' inner messages (CRC, magic, no nesting), keys,
-    timestamps assign     uncompressed and the topic's format: every entry's offset, in place
+    validate   each entry's CRC was checked before; here: wrappers' inner messages (CRC, magic, no nesting), keys
+               and timestamps
+    assign     uncompressed and the topic's format: every entry's offset, in place
                a magic 1 wrapper with inner offsets 0..n-1 and the topic's codec: the wrapper's offset, in place
                else: decoded and rebuilt in the topic's format and codec
-    restamp    magic 1: append time (every entry, or the wrapper alone) with new CRCs, or the wrapper's largest
-    timestamp
+    restamp    magic 1: append time (every entry, or the wrapper alone), or a wrapper's largest timestamp; new CRCs
 
 Magic 0 wrappers hold absolute inner offsets, so they are always rebuilt.
 """

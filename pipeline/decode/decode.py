@@ -99,7 +99,7 @@ def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iter
         except ObjectGoneError:
             continue  # only in an object store: plan the rest again, in the files there are now
         return
-    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+    raise PipelineError(f"{piece.path}: its segments were deleted faster than they could be read")
 
 
 def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> Iterator[Block]:
@@ -139,7 +139,7 @@ def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSl
             start = current.end_offset
         else:
             return
-    raise PipelineError(f"{piece.path}: its segments went faster than they could be read")
+    raise PipelineError(f"{piece.path}: its segments were deleted faster than they could be read")
 
 
 def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:

@@ -182,7 +182,7 @@ def _audit_logs(
         again = {_place(partition): partition for partition in _bound_partitions(request.source)}
         partitions = [again.get(place, partition) for partition in partitions for place in (_place(partition),)]
     names = ", ".join(f"{topic}-{number}" for topic, number in sorted(moved))
-    raise JobError(f"{names}: segments went faster than they could be audited; run the audit again")
+    raise JobError(f"{names}: segments were deleted faster than they could be audited; run the audit again")
 
 
 def _place(partition: Partition) -> tuple[str, int]:

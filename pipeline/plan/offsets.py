@@ -67,20 +67,20 @@ def log_bounds(
 
 
 def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
-    """Return the value of ``look``, repeated when a file went meanwhile. Raises PipelineError when they keep going."""
+    """Return the value of ``look``, called again if a file was deleted. Raises PipelineError after ATTEMPTS."""
     for _ in range(ATTEMPTS):
         try:
             return look()
         except FileNotFoundError:
             if not is_directory(directory.path):
                 raise PipelineError(f"{directory.path} was deleted: its topic is gone") from None
-    raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
+    raise PipelineError(f"{directory.path}: its segments were deleted faster than they could be read")
 
 
 def bounds_of(
     segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
 ) -> LogBounds:
-    """Compute the bounds of a log of these segments. Raises FileNotFoundError when one goes meanwhile,
+    """Compute the bounds of a log of these segments. Raises FileNotFoundError when one is deleted meanwhile,
     CorruptBatchError.
     """
     if not segments:

@@ -85,7 +85,9 @@ def plan_range(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
         else:
             request.lost.extend(attempt.lost)
             return slices
-    raise PipelineError(f"{wanted.directory.path} was deleted, or its segments went faster than they could be listed")
+    raise PipelineError(
+        f"{wanted.directory.path} was deleted, or its segments were deleted faster than they could be listed"
+    )
 
 
 def _ensure_same_topic(wanted: OffsetRange) -> None:

@@ -43,7 +43,7 @@ def first_offset_at_or_after(
         except FileNotFoundError:
             continue
         return None
-    raise PipelineError(f"{directory.path}: its segments went faster than they could be read")
+    raise PipelineError(f"{directory.path}: its segments were deleted faster than they could be read")
 
 
 def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> int | None:

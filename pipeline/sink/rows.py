@@ -44,7 +44,7 @@ _TYPES = {
     "timestamp": ("timestamp",),
 }
 _OF_SOURCES = ("offset", "timestamptype")
-#: What a record takes beside key and value, about; only to tell when a keyless batch is full.
+#: Approximate bytes of a record beside key and value; only tells when a batch of rows without keys is full.
 _RECORD_OVERHEAD = 12
 
 

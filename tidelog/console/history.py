@@ -58,7 +58,7 @@ class Latency(NamedTuple):
 
 
 class History:
-    """The samples."""
+    """Samples of the counters and of the groups' lags, the latest KEPT of each."""
 
     def __init__(self) -> None:
         self._totals: deque[Totals] = deque(maxlen=KEPT)
@@ -104,7 +104,7 @@ def rate_between(before: Totals, after: Totals) -> Rates:
 
 
 def latency_of(api: str, histogram: Histogram) -> Latency:
-    """Compute the bounds of an API's times, by its buckets: each is below twice the time meant."""
+    """Compute the bounds of an API's times, by its buckets: each is less than twice the time."""
     return Latency(api, histogram.count, quantile_ms(histogram, 0.5), quantile_ms(histogram, 0.99))
 
 
@@ -150,7 +150,7 @@ class Sampler:
             self._task = self._broker.loop.create_task(self._run())
 
     async def close(self) -> None:
-        """Take no more."""
+        """Stop taking samples."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -86,7 +86,7 @@ def take_signals() -> dict[signal.Signals, Any]:
 
 
 def ignore_signals() -> None:
-    """Let no second signal leave half of the nodes running."""
+    """Ignore further signals, so that none leaves half of the nodes running."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 

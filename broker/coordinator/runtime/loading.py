@@ -8,13 +8,13 @@ from tidelog.broker.coordinator.runtime.replay import Shard
 from tidelog.broker.coordinator.runtime.result import Parts
 
 LOAD_CHUNK_BYTES = 128 * 1024
-"""Read per turn of the loop: about 1,500 offset commits, 15 ms of work."""
+"""Bytes that are read in a turn of the loop: about 1,500 offset commits, 15 ms of work."""
 RETRY_MS = 1_000
 """A partition whose log is refused, or that was given up, is tried again after this time."""
 MAX_RETRY_MS = 60_000
 """The longest pause between two loads that end with an unexpected error; each is twice the one before."""
 FIRST_TURN_CHUNKS = 4
-"""What the first request of a partition waits for before it is told to come again."""
+"""Chunks that are read while the first request of a partition waits; after them it is told to try again."""
 
 S = TypeVar("S", bound=Shard)
 

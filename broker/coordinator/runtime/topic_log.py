@@ -80,8 +80,8 @@ class InternalTopicLog:
             raise NotCoordinatorError from error
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Return what settles once all that was appended so far is committed, and its topic durable; None where it
-        is.
+        """Return a Deferred that settles once all that was appended so far is committed, and its topic
+        durable; None where it is.
         """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:

@@ -7,7 +7,7 @@ Calls about one share partition go one after the other, in their order; changes 
 moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused
 those that wait behind it are refused with it: they were worked out upon it. A state that several members have made at
 once is made once: the second time would take away what the first one's member has done. One who waits may ask from
-within its answer, so answers are given when the queues say what is so. Sans-io; loop thread only.
+within its answer, so answers are given when the queues hold the present state. Sans-io; loop thread only.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class Leading:
         self._syncs.fail(error)
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Return what settles when a produce request may be answered whose last record is at ``offset``; None when it
-        may be now.
+        """Return a Deferred that settles when a produce request may be answered whose last record is at ``offset``;
+        None when it may be now.
 
         Fails with NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError,
         KafkaStorageError.
@@ -146,8 +146,9 @@ class Leading:
         self._settle_deletions()
 
     def when_deleted(self, offset: int, timeout_ms: float) -> Deferred[int]:
-        """Return what settles with the low watermark once it is at ``offset``. Fails with NotLeaderOrFollowerError,
-        RequestTimedOutError.
+        """Return a Deferred that settles with the low watermark once it is at ``offset``.
+
+        Fails with NotLeaderOrFollowerError, RequestTimedOutError.
         """
         if self.low_watermark >= offset:
             return completed(self.low_watermark)
@@ -231,7 +232,7 @@ def config_values(log: UnifiedLog) -> Mapping[str, Any]:
 
 
 def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Deferred[None]:
-    """Return what settles as ``work`` does; after ``timeout_ms`` it fails with RequestTimedOutError."""
+    """Return a Deferred that settles as ``work`` does; after ``timeout_ms`` it fails with RequestTimedOutError."""
     if work.done:
         return work
     limited: Deferred[None] = Deferred()

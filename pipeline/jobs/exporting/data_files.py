@@ -1,7 +1,7 @@
 """The data files of an Iceberg table as manifests name them, read from the footers of Parquet files.
 
-Like pyiceberg's own ``add_files``, for any time: that takes bounds of times through Python's calendar, which ends with
-the year 9999, and one producer that counts microseconds is beyond it. Here they stay numbers.
+As pyiceberg's own ``add_files``, but for any time. That one converts the bounds of times to Python's ``datetime``,
+which ends with the year 9999: timestamps that a producer counts in microseconds lie beyond it. Here they stay numbers.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
 
     One thread.
 
-    Raises FileNotFoundError when a segment goes meanwhile, CorruptBatchError.
+    Raises FileNotFoundError when a segment is deleted meanwhile, CorruptBatchError.
     """
     walk = _continue_walk(segments[-1], end, count)
     if walk is None:

@@ -221,7 +221,9 @@ class MarkerWalk:
             if following.base_offset > max(self._next_offset, self._cleaned_below()):
                 self._doubt(f"{following.path}: nothing holds offset {self._next_offset}, which comes before it")
             return True
-        raise PipelineError(f"{os.path.dirname(here.file.path)}: its segments went faster than they could be read")
+        raise PipelineError(
+            f"{os.path.dirname(here.file.path)}: its segments were deleted faster than they could be read"
+        )
 
     def _next_segment(self, here: _Bytes) -> SegmentFile | None:
         """Find the segment that follows: swapped files may hold what was read and what comes after it; a file that was

@@ -1,4 +1,4 @@
-"""Share groups as handlers see them: members, and where the groups are (KIP-932).
+"""Members and offsets of share groups, as handlers see them (KIP-932).
 
 Two coordinators have a part in it: the group coordinator keeps members and says which share partitions have a state,
 the share coordinator keeps the states. What is assigned has a state: it is committed before the group's records
@@ -126,7 +126,7 @@ class ShareMembers:
         """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
         return (yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish)))
 
-    # -- where groups are ---------------------------------------------------------------------------------------
+    # -- offsets of groups ---------------------------------------------------------------------------------------
 
     def describe_offsets(
         self, request: offsets.DescribeShareGroupOffsetsRequestGroup
@@ -159,7 +159,7 @@ class ShareMembers:
         return [] if image is None else [StateKey(group_id, image.topic_id, partition) for partition in partitions]
 
     def _with_lag(self, states: Mapping[StateKey, ShareState | None]) -> list[tuple[str, int]]:
-        """Return the partitions whose lag is told: those with a place in a topic that is there."""
+        """Return the partitions that have a lag: those with a start offset, in topics that exist."""
         found = []
         for key, state in states.items():
             image = self._metadata.topic_by_id(key.topic_id)
@@ -299,14 +299,14 @@ class ShareMembers:
 
 
 def has_lag(state: ShareState) -> bool:
-    """Return whether a state says how many records its group has done with."""
+    """Return whether a state says how many records its group has finished."""
     return state.start_offset != UNINITIALIZED_OFFSET and state.delivery_complete_count >= 0
 
 
 def describe_partition(
     index: int, state: ShareState | None, latest: int | KafkaError | None
 ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
-    """Return the place of a group in a partition; ``latest`` is None where the lag is not to be told."""
+    """Return a group's start offset, its epoch and lag in a partition; no lag if ``latest`` is None."""
     described = offsets.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index, start_offset=UNINITIALIZED_OFFSET
     )

@@ -274,7 +274,7 @@ def test_segments_that_never_hold_still_end_the_audit(data: DataDirectory, monke
         return [replace(plan, inode=1) for plan in planned(partition, records=records)]
 
     monkeypatch.setattr(audit_job, "segment_plans", of_another_file)
-    with pytest.raises(JobError, match="orders-0: segments went faster than they could be audited"):
+    with pytest.raises(JobError, match="orders-0: segments were deleted faster than they could be audited"):
         run(data)
 
 

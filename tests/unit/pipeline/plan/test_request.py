@@ -147,11 +147,11 @@ class TestBounds:
         fill(data.log("t"), 1)
         directory = request_directory(data)
         (data.path / "t-0" / f"{5:020d}.log").symlink_to("nowhere")
-        with pytest.raises(PipelineError, match="its segments went faster than they could be read"):
+        with pytest.raises(PipelineError, match="its segments were deleted faster than they could be read"):
             log_bounds(directory)
-        with pytest.raises(PipelineError, match="its segments went faster than they could be listed"):
+        with pytest.raises(PipelineError, match="its segments were deleted faster than they could be listed"):
             plan(ReadRequest((OffsetRange(directory, 0, 200),)))
-        with pytest.raises(PipelineError, match="its segments went faster than they could be read"):
+        with pytest.raises(PipelineError, match="its segments were deleted faster than they could be read"):
             first_offset_at_or_after(directory, NOW_MS * 2, 0, 200)
         data.close()
         shutil.rmtree(directory.path)
