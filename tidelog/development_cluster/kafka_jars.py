@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 KAFKA_VERSION = "4.3.1"
+OLDER = ("0.", "1.", "2.", "3.")
+"""Versions whose controllers register no broker of Kafka 4."""
 DOWNLOADS = 8
 TIMEOUT_S = 60.0
 """For a connection that is silent."""
@@ -102,7 +104,10 @@ ARTIFACTS = tuple(map(_parse, _TABLE.split("\n")[1:-1]))
 def class_path_of(directory: Path) -> str:
     """Return the class path of the jars in a directory, or in ``libs`` of an unpacked Kafka. Raises JarsError."""
     for place in (directory, directory / "libs"):
-        if any(place.glob("kafka-clients-*.jar")):
+        for jar in place.glob("kafka-clients-*.jar"):
+            version = jar.stem.removeprefix("kafka-clients-")
+            if version.startswith(OLDER):
+                raise JarsError(f"{place} has Apache Kafka {version}: the controller is to be of Apache Kafka 4")
             return f"{place}/*"
     raise JarsError(
         f"{directory} has no kafka-clients-*.jar, neither itself nor in libs: expected an unpacked release of Apache "

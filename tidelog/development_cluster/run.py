@@ -101,10 +101,8 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
     if java is None:
-        raise NodeError(
-            f"the controller needs Java {JAVA_LEAST} or later, and there is no java on the path"
-            f"{' nor in JAVA_HOME' if home else ''}: apt-get install default-jre-headless"
-        )
+        place = f"in JAVA_HOME, {home}" if home else "on the path: apt-get install default-jre-headless"
+        raise NodeError(f"the controller needs Java {JAVA_LEAST} or later, and there is no java {place}")
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = java_version(done.stderr)
     if version < JAVA_LEAST:

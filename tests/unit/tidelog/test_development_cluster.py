@@ -132,6 +132,15 @@ def test_without_java_there_is_one_line(
     assert error.count("\n") == 1
 
 
+def test_without_java_in_java_home_the_line_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A java on the path is not looked for, as Kafka's own scripts do."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert start(tmp_path) == 1
+    assert capfd.readouterr().err.endswith(f"there is no java in JAVA_HOME, {tmp_path}\n")
+
+
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that says it is Java 17."""
@@ -165,6 +174,16 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, capfd: pytest.CaptureFixt
 def test_a_directory_without_jars_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert start(tmp_path, "--port", "0", "--kafka", str(tmp_path / "nothing")) == 1
     assert f"{tmp_path}/nothing has no kafka-clients" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("version", ["3.9.2", "2.8.0"])
+def test_an_older_kafka_is_named(tmp_path: Path, version: str, capfd: pytest.CaptureFixture[str]) -> None:
+    libs = tmp_path / "kafka/libs"
+    libs.mkdir(parents=True)
+    (libs / f"kafka-clients-{version}.jar").touch()
+    assert start(tmp_path, "--port", "0", "--kafka", str(tmp_path / "kafka")) == 1
+    assert f"{libs} has Apache Kafka {version}" in capfd.readouterr().err
 
 
 def test_a_node_that_ends_before_it_is_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
