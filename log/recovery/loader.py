@@ -35,6 +35,7 @@ from tidelog.log.producer.state import ProducerStateManager
 from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.recovery.segment_recovery import (
     LogLoadError,
+    has_sparse_end,
     index_fault,
     rebuild_indices,
     rebuild_transaction_index,
@@ -313,12 +314,13 @@ class LogLoader:
                 self._file_system.exists(segment.offset_index.path)
                 and self._file_system.exists(segment.time_index.path)
             )
-            fault = "missing index" if missing else index_fault(segment, self._interval_bytes, every_entry=every_entry)
+            fault = "missing index" if missing else index_fault(segment, every_entry=every_entry)
             if fault is not None:
                 if segment.size == 0 and segment is not segments.active:
                     raise LogLoadError(f"{segment.records.path} is empty, but its index is not: {fault}")
                 logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
                 self._request.environment.damage.indices += 1
+            if fault is not None or has_sparse_end(segment, self._interval_bytes):
                 rebuild_indices(segment, self._interval_bytes)
                 flush_rebuilt(segment)
             self._check_transaction_index(segments, segment)

@@ -18,7 +18,7 @@ Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where 
 walks elsewhere, and from a damaged batch or one of an old format on.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
-``rebuild_indices`` makes them from batch headers.
+``has_sparse_end`` whether only entries are missing at the end; ``rebuild_indices`` makes them from batch headers.
 """
 
 from __future__ import annotations
@@ -291,13 +291,11 @@ def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) 
     write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
 
 
-def index_fault(segment: LogSegment, interval_bytes: int, *, every_entry: bool) -> str | None:
+def index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
     """Return the fault of the offset or time index, None for sound ones; only what recovery looks at is checked."""
     try:
-        return (
-            _offset_index_fault(segment, every_entry=every_entry)
-            or _stale_fault(segment, interval_bytes)
-            or _time_index_fault(segment, every_entry=every_entry)
+        return _offset_index_fault(segment, every_entry=every_entry) or _time_index_fault(
+            segment, every_entry=every_entry
         )
     except CorruptMessageError as error:
         return str(error)
@@ -325,18 +323,19 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
     return None
 
 
-def _stale_fault(segment: LogSegment, interval_bytes: int) -> str | None:
-    """Say that entries are missing at the end: a rebuild would make another one between the last and the end of the
-    log.
+def has_sparse_end(segment: LogSegment, interval_bytes: int) -> bool:
+    """Return whether a rebuild would make another offset index entry between the last one and the end of the log, or
+    meet a damaged batch there, which it names.
 
-    Kafka leaves such a place at a restart (it counts from there again); rebuilding then costs once and harms nothing.
+    Apache Kafka leaves such an end at a restart, clean or not: it counts bytes from there again. Nothing is wrong with
+    the entries, and look-ups only read on for longer; rebuilding costs once.
     """
     index = segment.offset_index
     start = index.entry(index.entries - 1).position if index.entries else 0
-    for header in segment.headers(start):
-        if header.position - start > interval_bytes:
-            return f"{index.path} has no entry for the batches after byte {start}"
-    return None
+    try:
+        return any(header.position - start > interval_bytes for header in segment.headers(start))
+    except CorruptMessageError:
+        return True
 
 
 def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.logs import LogBench, append, batch, values
+from tidelog.log.config import LogConfig
 from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.unified_log import UnifiedLog
 
@@ -81,3 +82,53 @@ def test_a_gap_of_synced_records_above_the_start_is_refused(tmp_path: Path, miss
             bench.open(clean=True, recovery_point=3 * END)
         with pytest.raises(LogLoadError, match="missing"):
             bench.open(recovery_point=3 * END)
+
+
+INTERVAL = 300
+
+
+def restarted(tmp_path: Path) -> tuple[LogBench, str]:
+    """Return a stopped log whose offset index is as Apache Kafka leaves it after a restart in between, and its path.
+
+    Kafka counts the bytes to the next entry from a restart on: of two parts without an entry each, both together are
+    longer than ``index.interval.bytes``.
+    """
+    bench = LogBench(str(tmp_path), index_interval_bytes=str(INTERVAL))
+    log = bench.open()
+    append(log, batch(value=b"v" * INTERVAL))
+    log.flush()
+    log.close()
+    bench.config = LogConfig({"index.interval.bytes": "100000"})
+    log = bench.open(clean=True, recovery_point=1)
+    for _ in range(3):
+        append(log, batch(value=b"v" * (INTERVAL // 2)))
+    log.flush()
+    path = log.segments[0].offset_index.path
+    log.close()
+    bench.config = LogConfig({"index.interval.bytes": str(INTERVAL)})
+    return bench, path
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+def test_entries_that_a_restart_of_kafka_leaves_out_are_no_damage(
+    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, path = restarted(tmp_path)
+    before = Path(path).read_bytes()
+    log = bench.open(clean=clean, recovery_point=4)
+    assert caplog.messages == []
+    assert bench.environment.damage.indices == 0
+    assert list(values(log)) == [0, 1, 2, 3]
+    log.close()
+    assert len(Path(path).read_bytes()) > len(before), "the entries are there now"
+
+
+def test_entries_that_contradict_the_records_are_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, path = restarted(tmp_path)
+    Path(path).write_bytes(bytes([0, 0, 0, 2, 0, 0, 0, 7]))
+    log = bench.open(clean=True, recovery_point=4)
+    assert "rebuilding indices of segment 0" in caplog.text
+    assert bench.environment.damage.indices == 1
+    assert list(values(log)) == [0, 1, 2, 3]
