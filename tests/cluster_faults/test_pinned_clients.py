@@ -40,6 +40,7 @@ SETTINGS = {
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 TOPICS = {"c": 1, "java": 1, "python": 1}
 """A topic for the producer of each library."""
+READERS = ("librdkafka", "librdkafka's group", "kafka-python", "Java's group")
 STEP = 100
 """Records of each producer between two moves."""
 
@@ -154,10 +155,9 @@ def java_writer(bootstrap: str, history: History, directory: Path) -> JavaClient
     return JavaClient(history.acknowledge, "producer_send_success", VERIFIABLE_PRODUCER, *words, *more)
 
 
-def java_reader(bootstrap: str, history: History, topic: str) -> JavaClient:
+def java_reader(bootstrap: str, history: History, name: str) -> JavaClient:
     """Return Kafka's verifiable consumer, a member of a group that commits what it has read."""
-    name = f"Java's group of {topic}"
-    words = ("--bootstrap-server", bootstrap, "--topic", topic, "--group-id", topic, "--reset-policy", "earliest")
+    words = ("--bootstrap-server", bootstrap, "--topic", "java", "--group-id", "java", "--reset-policy", "earliest")
     return JavaClient(
         lambda position: history.read(name, position), "record_data", VERIFIABLE_CONSUMER, *words, "--verbose"
     )
@@ -213,23 +213,28 @@ def test_clients_go_on_that_know_this_broker_alone(tmp_path: Path) -> None:
         server = java.bootstrap
         create_topics(server)
         writer = Writer(server, "c", history)
-        java_clients = [java_writer(server, history, tmp_path), java_reader(server, history, "java")]
-        readers = [
-            Reader(server, TOPICS, history, "librdkafka"),
-            GroupReader(server, list(TOPICS), history, "librdkafka's group"),
-            PythonReader(server, list(TOPICS), history, "kafka-python"),
+        java_clients = [java_writer(server, history, tmp_path), java_reader(server, history, READERS[3])]
+        workers: list[Worker] = [
+            Reader(server, TOPICS, history, READERS[0]),
+            GroupReader(server, list(TOPICS), history, READERS[1]),
+            PythonReader(server, list(TOPICS), history, READERS[2]),
+            PythonWriter(server, "python", history),
+            writer,
         ]
-        for reader in readers:
-            clients.enter_context(reader)
-        for one in (writer, PythonWriter(server, "python", history), *java_clients):
-            clients.enter_context(one)
-        wait_until(lambda: len(history.reads) == 4, "all readers read", WAIT_S)
+        for worker in workers:
+            clients.enter_context(worker)
+        for java_client in java_clients:
+            clients.enter_context(java_client)
+        for name in READERS:
+            wait_until(lambda name=name: name in history.reads, f"{name} begins to read")  # type: ignore[misc]
         wait_for_all(history)
         for before, node in ((java, member), (member, java), (java, member)):
             before.terminate()
             node.start()
             wait_for_all(history)
         clients.close()
+        for worker in workers:
+            worker.check()
         final = read_all(server, TOPICS)
         told = member.log_path.read_text()
     assert writer.errors == [failure for one in java_clients for failure in one.failures] == []
