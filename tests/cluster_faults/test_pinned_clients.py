@@ -201,7 +201,7 @@ def again(history: History) -> list[str]:
 
 
 def test_clients_go_on_that_know_this_broker_alone(tmp_path: Path) -> None:
-    """What Apache Kafka leaves after a clean stop is no damage, and each reader gets each record once, in order."""
+    """Each reader gets each record once, in order; nothing that Apache Kafka leaves after a clean stop is damage."""
     ports = ports_of_controllers(1)
     history = History()
     java = KraftNode(tmp_path, BROKER, ports, is_broker=True, overrides=SETTINGS)
