@@ -324,8 +324,8 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
 
 
 def has_sparse_end(segment: LogSegment, interval_bytes: int) -> bool:
-    """Return whether a rebuild would make another offset index entry between the last one and the end of the log, or
-    meet a damaged batch there, which it names.
+    """Return whether a rebuild would make another offset index entry after the last one. A damaged batch there makes it
+    True, too: the rebuild names it.
 
     Apache Kafka leaves such an end at a restart, clean or not: it counts bytes from there again. Nothing is wrong with
     the entries, and look-ups only read on for longer; rebuilding costs once.
