@@ -207,6 +207,8 @@ class Member:
 
     async def serve(self) -> None:
         """Ask to be unfenced, and wait for it. Raises StartError."""
+        if self._replication is not None:
+            self._start(self._replication.keep_whole(self._settings.replica_lag_time_max_ms / 2000))
         self._life.become_ready(self._time.monotonic_ms())
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + self._settings.registration_timeout_ms

@@ -88,6 +88,11 @@ class ReplicaFetcher:
         """Fetch no others than these from now on, when what the last answer brought is done."""
         await self.take({key: one for key, one in self._partitions.items() if partitions.get(key) == one})
 
+    async def follow_again(self) -> None:
+        """Try again to follow what could not be opened: a disk may have room by now, or the process descriptors."""
+        if len(self._followed) < len(self._partitions):
+            await self.take(self._partitions)
+
     def _following_of(self, key: FetchKey) -> Following | None:
         """Return the follower's side of a partition; None, with a line about it, where its log cannot be opened."""
         known = self._followed.get(key)
@@ -98,7 +103,9 @@ class ReplicaFetcher:
             return following_of(partition, partial(write_checkpoints, self._broker.log_manager))
         except KafkaError as error:
             logger.error("partition %d of topic %s is not followed: %s", key.partition, key.topic_id.hex(), error)
-            return None
+        except Exception:
+            logger.exception("partition %d of topic %s is not followed", key.partition, key.topic_id.hex())
+        return None
 
     # ---- the task
 
@@ -290,6 +297,14 @@ class Replication:
                     await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
             for fetcher_id in changed:
                 await self._hand(fetcher_id, self._fetchers.of(fetcher_id))
+
+    async def keep_whole(self, interval_s: float) -> None:
+        """Have the tasks try again what could not be opened, now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            async with self._sharing:
+                for fetcher, _ in list(self._tasks.values()):
+                    await fetcher.follow_again()
 
     async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
         """Have a task fetch these partitions; it begins with its first one and ends with its last."""

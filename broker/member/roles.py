@@ -26,7 +26,7 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.leading import LeaderParts, Leading, begin_leading
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollowerError
 from tidelog.protocol.messages.alter_partition import AlterPartitionResponse
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,8 @@ class MemberRoles:
         self._lag_time_max_ms = lag_time_max_ms
         self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later, quota)
         self._led: dict[PartitionKey, Leading] = {}
+        self._unopened: dict[Partition, PartitionState] = {}
+        """Partitions that this broker is to lead, and whose logs could not be opened."""
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()
         self._shrinks = self._expands = 0
@@ -63,6 +65,7 @@ class MemberRoles:
     def take(self, partition: Partition, state: PartitionState) -> None:
         """Lead or stop to lead a partition, as a newer image says."""
         leading = partition.leading
+        self._unopened.pop(partition, None)
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
             self._resign(partition, leading)
             if partition.is_leader:
@@ -74,6 +77,7 @@ class MemberRoles:
 
     def drop(self, partition: Partition) -> None:
         """Give up the partition's roles, as its log goes."""
+        self._unopened.pop(partition, None)
         self._resign(partition, partition.leading)
 
     def take_brokers(self) -> None:
@@ -87,6 +91,7 @@ class MemberRoles:
         except KafkaStorageError as error:
             logger.error("%s cannot be led: %s", partition.topic_partition, error)
             partition.is_leader = False
+            self._unopened[partition] = state
             self._resign(partition, partition.leading)
             return
         if partition.leading is not None:
@@ -95,6 +100,14 @@ class MemberRoles:
         leading.note_append(partition.log_end_offset)  # alone in the ISR it needs no fetch
         if leading.core.is_recovering:
             self._propose(leading)
+
+    def lead_again(self) -> None:
+        """Try again to lead what could not be opened: a disk may have room by now, or the process descriptors."""
+        for partition, state in list(self._unopened.items()):
+            try:
+                partition.take_over(state)
+            except KafkaError as error:
+                logger.error("%s cannot be led: %s", partition.topic_partition, error)
 
     def _save_later(self, log: UnifiedLog) -> None:
         """Have a thread write the epochs of this log, with those that come meanwhile. A start that finds them missing
@@ -134,9 +147,10 @@ class MemberRoles:
             self._wanted.set()
 
     async def check_isr(self) -> None:
-        """Propose that followers leave which are not caught up, until cancelled."""
+        """Propose that followers leave which are not caught up, and lead what can be opened by now, until cancelled."""
         while True:
             await asyncio.sleep(self._lag_time_max_ms / 2000)
+            self.lead_again()
             self.propose_changes()
 
     def propose_changes(self) -> None:

@@ -67,12 +67,19 @@ class World:
         self.threads: set[str] = set()
         self.quota: ReplicationQuota | None = None
         self.isr: tuple[int, ...] = (LEADER,)
+        self.unopened: list[Exception] = []
+        """Errors of the next openings of the follower's log."""
 
     def topic(self, *states: PartitionState) -> TopicImage:
         return TopicImage("t", TOPIC_ID, states, {}, False)
 
     def topic_by_id(self, _topic_id: bytes) -> TopicImage:
         return self.topic(FOLLOWED._replace(isr=self.isr))
+
+    def partition_by_id(self, *_: object) -> SimpleNamespace:
+        if self.unopened:
+            raise self.unopened.pop()
+        return SimpleNamespace(local_log=self.log, offsets_moved=bool)
 
     async def ask(self, address: Address, request: FetchRequest) -> FetchResponse:
         """Answer as the leader: all of the log from the offset on, in a session for each request."""
@@ -89,7 +96,7 @@ class World:
 
     async def follow(self, until: Callable[[], bool], then: Callable[[Replication], Any] | None = None) -> Replication:
         """Follow the leader until a state is reached."""
-        manager = SimpleNamespace(partition_by_id=lambda *_: SimpleNamespace(local_log=self.log, offsets_moved=bool))
+        manager = SimpleNamespace(partition_by_id=self.partition_by_id)
         with ThreadPoolExecutor(2, "worker") as executor:
             broker = SimpleNamespace(
                 node_id=NODE, time=SystemTime(), executor=executor, loop=asyncio.get_running_loop(),
@@ -98,11 +105,13 @@ class World:
             loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
             loops.take_topic(self.topic(FOLLOWED))
             await loops.share_out()
+            whole = asyncio.ensure_future(loops.keep_whole(0.001))
             async with asyncio.timeout(60):
                 while not until():  # noqa: ASYNC110 - a state of a log in threads
                     await asyncio.sleep(0)
             if then is not None:
                 await then(loops)
+            whole.cancel()
             await loops.close()
         return loops
 
@@ -355,3 +364,13 @@ def test_a_loop_that_a_defect_ends_begins_again(
     asyncio.run(world.follow(is_past_all))
     assert values(world.log) == values(world.leader)
     assert caplog.text.count("the fetch loop of leader 2 failed, and begins again") == len(defects)
+
+
+def test_a_log_that_could_not_be_opened_is_followed_once_it_can_be(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No image may come for hours: the partition would lack a copy all the while."""
+    append(world.leader, batch(1))
+    world.unopened = [KafkaStorageError("no room"), MemoryError(), KafkaStorageError("no room")]
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
+    assert caplog.text.count("is not followed") == 3

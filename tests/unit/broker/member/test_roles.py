@@ -17,6 +17,7 @@ from tidelog.broker.member import roles
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metrics.registry import Metrics
+from tidelog.broker.replica.replication.leading import begin_leading
 from tidelog.protocol import errors
 from tidelog.protocol.messages.alter_partition import (
     RECOVERED,
@@ -135,6 +136,41 @@ def test_a_log_that_cannot_be_opened_is_not_led(node: ReplicatedBroker, monkeypa
     node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
     assert not node.partition.is_leader
     assert node.partition.leading is None
+
+
+def test_a_log_that_could_not_be_opened_is_led_once_it_can_be(
+    node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller has elected this broker and knows of no fault: the partition would take no records."""
+    begin, errors_left = begin_leading, [errors.KafkaStorageError("no room"), errors.KafkaStorageError("no room")]
+
+    def open_and_begin(*arguments: Any) -> Any:
+        if errors_left:
+            raise errors_left.pop()
+        return begin(*arguments)
+
+    monkeypatch.setattr(roles, "begin_leading", open_and_begin)
+    node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+    found = []
+    for _ in range(3):
+        node.roles.lead_again()
+        found.append(node.partition.leading)
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1] is found[2], "once"
+    assert node.partition.is_leader
+
+
+def test_another_leader_ends_the_wait_for_a_log(node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Any:
+        raise errors.KafkaStorageError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(roles, "begin_leading", fail)
+        node.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=9))
+        node.partition.take_over(LED._replace(leader=2, leader_epoch=7, partition_epoch=10))
+    node.roles.lead_again()
+    assert not node.partition.is_leader
 
 
 def test_metrics_are_kafkas_and_outlive_leadership(node: ReplicatedBroker) -> None:
