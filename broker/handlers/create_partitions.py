@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_replicas
+from tidelog.broker.handlers.repeated_names import RepeatedNames
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, without_traceback
 from tidelog.broker.metadata.image import TopicImage
@@ -15,7 +14,6 @@ from tidelog.broker.security.changes import Notes, note_line
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     InvalidReplicaAssignmentError,
-    InvalidRequestError,
     KafkaError,
     UnknownTopicOrPartitionError,
 )
@@ -52,16 +50,14 @@ def widen_each(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest, notes: Notes
 ) -> Steps[list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]]]:
     """Begin to widen each topic, one in a step."""
-    names = Counter(topic.name for topic in request.topics)
+    names = RepeatedNames(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]] = []
     for topic in request.topics:
-        if names[topic.name] == 0:
-            continue  # a name given twice was answered already
+        if names.is_answered(topic.name):
+            continue
         try:
-            if names[topic.name] > 1:
-                names[topic.name] = 0
-                raise InvalidRequestError("Duplicate topic name.")
+            names.check(topic.name)
             quota.check()
             image = broker.metadata.topics.get(topic.name)
             change = widen(broker, topic, request.validate_only)

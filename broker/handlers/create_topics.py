@@ -8,7 +8,6 @@ Versions
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_topic_assignment
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopic
 from tidelog.broker.controller.topics import check_partition_limit
+from tidelog.broker.handlers.repeated_names import RepeatedNames
 from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
@@ -59,16 +59,14 @@ def create_each(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest, notes: Notes
 ) -> Steps[list[tuple[CreatableTopic, Change | KafkaError]]]:
     """Begin to create each topic, one in a step."""
-    names = Counter(topic.name for topic in request.topics)
+    names = RepeatedNames(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatableTopic, Change | KafkaError]] = []
     for topic in request.topics:
-        if names[topic.name] == 0:
-            continue  # a name given twice was answered already
+        if names.is_answered(topic.name):
+            continue
         try:
-            if names[topic.name] > 1:
-                names[topic.name] = 0
-                raise InvalidRequestError("Duplicate topic name.")
+            names.check(topic.name)
             quota.check()
             change = create(broker, topic, request.validate_only)
             quota.record(change.image.partition_count)

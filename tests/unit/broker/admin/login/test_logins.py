@@ -311,12 +311,9 @@ async def test_guesses_of_one_address_wait_and_known_users_do_not(
             writer.transport.abort()
 
 
-@pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
-async def test_guesses_beside_one_another_are_checked_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
-) -> None:
-    """A right guess is told from a wrong one only when its turn comes, however many connections guess at once."""
-    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)  # the first refusal never ends
+def note_first_refusal(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have refusals never end; the event is set when the first one begins."""
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)
     failed = asyncio.Event()
     refuse = admin_login.Logins._refuse
 
@@ -325,6 +322,15 @@ async def test_guesses_beside_one_another_are_checked_one_after_the_other(
         await refuse(logins, request, error)  # type: ignore[arg-type]
 
     monkeypatch.setattr(admin_login.Logins, "_refuse", seen)
+    return failed
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
+async def test_guesses_beside_one_another_are_checked_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
+) -> None:
+    """A right guess is told from a wrong one only when its turn comes, however many connections guess at once."""
+    failed = note_first_refusal(monkeypatch)
     async with site(tmp_path, SASL) as asked:
         wrong = asyncio.create_task(asked.ask("GET", "/metrics", basic(user, "wrong")))
         await asyncio.wait_for(failed.wait(), 60)
@@ -336,15 +342,7 @@ async def test_guesses_beside_one_another_are_checked_one_after_the_other(
 
 
 async def test_a_token_does_not_wait_for_guesses_of_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 60_000)  # the first refusal never ends
-    failed = asyncio.Event()
-    refuse = admin_login.Logins._refuse
-
-    async def seen(logins: object, request: object, error: admin_login.LoginError) -> None:
-        failed.set()
-        await refuse(logins, request, error)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(admin_login.Logins, "_refuse", seen)
+    failed = note_first_refusal(monkeypatch)
     tokens = tmp_path / "tokens"
     token, line = make_token("ann", may_write=True, expires_s=10**12)
     tokens.write_text(line)
