@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from benchmarks.rivals.kafka_jars import JAVA_INSTALL, KAFKA_4
-from tests.support.jvm import QUICK, SMALL_HEAP
+from benchmarks.rivals.kafka_jars import KAFKA_4
+from tests.support.jvm import java_command
 from tests.support.kafka_jars import broker_classpath
-from tests.support.requirements import require_tool
 
 _TOOLS = "org.apache.kafka.tools"
 CLASSES = {
@@ -28,10 +27,10 @@ CLASSES = {
 
 def write_scripts(directory: Path) -> Path:
     """Write a script for each tool; returns the directory. Skips the test without Java or Maven."""
-    java = [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *QUICK, "-Dlog4j2.level=OFF"]
+    java = java_command(KAFKA_4, broker_classpath(KAFKA_4), "-Dlog4j2.level=OFF")
     directory.mkdir(parents=True, exist_ok=True)
     for name, main in CLASSES.items():
         script = directory / f"{name}.sh"
-        script.write_text(f'#!/bin/sh\nexec {shlex.join([*java, "-cp", broker_classpath(KAFKA_4), main])} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {shlex.join([*java, main])} "$@"\n')
         script.chmod(0o755)
     return directory
