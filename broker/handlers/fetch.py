@@ -423,19 +423,22 @@ def converted_response(
     """Convert the response to the format of clients from before 0.11; in a thread when there is much to convert."""
     from tidelog.broker.replica.fetching.down_conversion import Conversion, convert_all, fits_turn
 
-    converting = [data for _, data in read.results if data.records]
-    conversions = [
-        Conversion(
-            broker.replica_manager.partition(target.topic, target.index),
-            cast(TransferableRecords, data.records),
-            params.version,
-            target.fetch_offset,
-            params.isolation,
-            target.max_bytes,
+    converting: list[PartitionData] = []
+    conversions: list[Conversion] = []
+    for target, data in read.results:
+        if not data.records:
+            continue
+        records = cast(TransferableRecords, data.records)
+        try:
+            partition = broker.replica_manager.partition(target.topic, target.index)
+        except KafkaError as error:  # the topic was deleted since the read
+            release_records(records)
+            data.error_code, data.records = error.code, b""
+            continue
+        converting.append(data)
+        conversions.append(
+            Conversion(partition, records, params.version, target.fetch_offset, params.isolation, target.max_bytes)
         )
-        for target, data in read.results
-        if data.records
-    ]
 
     def fill(converted: list[tuple[int, bytes]]) -> FetchResponse:
         for data, (code, records) in zip(converting, converted, strict=True):

@@ -106,17 +106,19 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
 
     A client with five requests in flight retries the first of them first. It must be known as a duplicate: to
     librdkafka OUT_OF_ORDER_SEQUENCE_NUMBER is fatal there, and a Java client would write the batch again.
-    Stretches are read from the end backwards, until no producer has batches in those before.
+    Stretches are read from the end backwards, until no producer has batches in those before. A producer whose first
+    batch was found, by its sequence of 0, is looked for a little further: sequences wrap around.
     Raises KafkaStorageError.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     wanted = dict(state.producers)
+    left_of_first: dict[int, int] = {}
     for stretch in _stretches(segments, state.end_offset, max_bytes):
         if not any(number in found or entry.last_offset >= stretch.first_offset for number, entry in wanted.items()):
             continue
         here = _batches_of(wanted, stretch, state.end_offset)
         for number in wanted.keys() & found.keys() - here.keys():
-            if found[number][0].first_sequence == 0:  # its first batch, or the first after sequences wrapped around
+            if found[number][0].first_sequence == 0 and _is_far(left_of_first, number, stretch):
                 del wanted[number]
         for number, batches in here.items():
             batches.extend(found.get(number, ()))
@@ -129,6 +131,13 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
         entry = state.producers[number]
         if batches[-1].last_offset == entry.last_offset:
             entry.batches = batches
+
+
+def _is_far(left: dict[int, int], number: int, stretch: Stretch) -> bool:
+    """Return whether a producer's batch of sequence 0, its first or the first after sequences wrapped around, lies far
+    behind this stretch. ``left`` are the bytes for which it is looked for yet, by producer."""
+    left[number] = left.get(number, RECALLED_BYTES_FLUSHED) - (stretch.end - stretch.start)
+    return left[number] <= 0
 
 
 class Stretch(NamedTuple):

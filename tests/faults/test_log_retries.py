@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.logs import LogBench, append, batch, producer_batch
-from tidelog.log.producer.state import BATCHES_TO_RETAIN
+from tidelog.log.producer.state import BATCHES_TO_RETAIN, MAX_SEQUENCE
 from tidelog.log.unified_log import UnifiedLog
 
 PRODUCERS = (7, 8, 9)
@@ -27,7 +27,8 @@ class Producers:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._next = dict.fromkeys(PRODUCERS, 0)
+        near_the_end = chance.random() < 0.5
+        self._next = {number: MAX_SEQUENCE - chance.randint(0, 40) if near_the_end else 0 for number in PRODUCERS}
         self._epochs = dict.fromkeys(PRODUCERS, 0)
         self.sent: Sent = {producer: deque(maxlen=BATCHES_TO_RETAIN) for producer in PRODUCERS}
 
@@ -44,7 +45,7 @@ class Producers:
             self.sent[producer].clear()
         sequence = self._next[producer]
         info = append(log, producer_batch(sequence, count, producer_id=producer, epoch=self._epochs[producer]))
-        self._next[producer] += count
+        self._next[producer] = (sequence + count) & MAX_SEQUENCE
         self.sent[producer].append((sequence, count, info.first_offset))
 
     def forget_from(self, offset: int) -> None:
@@ -97,3 +98,23 @@ def test_what_a_truncation_left_of_them_is_known(tmp_path: Path, seed: int) -> N
     for _ in range(10):
         producers.send(log)
     producers.retry(log)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_batches_before_and_after_sequences_wrap_are_known_over_segments_and_restarts(
+    tmp_path: Path, clean: bool
+) -> None:
+    """The first sequence of all, 0, follows the largest one: the batches before it count, too."""
+    bench = LogBench(str(tmp_path), segment_bytes=100)
+    log = bench.open()
+    sent: deque[tuple[int, int]] = deque(maxlen=BATCHES_TO_RETAIN)
+    for number in range(12):
+        sequence = (MAX_SEQUENCE - 5 + number) & MAX_SEQUENCE
+        sent.append((sequence, append(log, producer_batch(sequence)).first_offset))
+        append(log, batch(2))
+        if clean:
+            log.close()
+        log = bench.open(clean=clean, recovery_point=0)
+        for again, offset in sent:
+            info = append(log, producer_batch(again))
+            assert (info.duplicate, info.first_offset) == (True, offset), again
