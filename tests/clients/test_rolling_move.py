@@ -11,14 +11,21 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.support.cluster_clients import WAIT_S, Writer, digests, isr, leader, repeat_until_answered, values
+from tests.support.cluster_clients import WAIT_S, Writer, digests, leader, repeat_until_answered, values
 from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import TakenOver
+from tidelog.broker.metadata.metadata_image import NO_LEADER
+from tidelog.protocol.metadata_records.frames import decode_metadata_record
+from tidelog.protocol.metadata_records.records import PartitionChangeRecord
+from tidelog.protocol.record.record_batch import iter_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPIC, PAIRS = "moved", "pairs"
 NODES = [2, 3, 4]
+MOST_WITHOUT_LEADER_S = 3.0
+UNCHANGED = -2
+"""The leader in a record that changes other things."""
 SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "offsets.topic.num.partitions": "1",
@@ -34,13 +41,14 @@ Node = KraftNode | TakenOver
 
 
 class Reader:
-    """A member of a group that reads and commits until it is told to end."""
+    """A member of a group of one protocol that reads and commits until it is told to end."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, protocol: str) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "readers",
+                "group.id": f"readers-{protocol}",
+                "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 500,
             }
@@ -114,19 +122,26 @@ class Pairs:
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KraftNode]]:
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftNode]:
+    """The only controller, which runs all the time."""
+    with KraftNode(
+        tmp_path_factory.mktemp("rolling"), 1, ports_of_controllers(1), overrides={"broker.session.timeout.ms": "3000"}
+    ) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def brokers(controller: KraftNode) -> Iterator[list[KraftNode]]:
     """Three Java brokers, which the test starts and stops itself."""
-    directory = tmp_path_factory.mktemp("rolling")
-    ports = ports_of_controllers(1)
-    with KraftNode(directory, 1, ports, overrides={"broker.session.timeout.ms": "3000"}):
-        nodes = [KraftNode(directory, number, ports, is_broker=True, overrides=SETTINGS) for number in NODES]
-        try:
-            for node in nodes:
-                node.start()
-            yield nodes
-        finally:
-            for node in nodes:
-                node.kill()
+    directory, ports = controller.directory.parent, controller.controllers
+    nodes = [KraftNode(directory, number, ports, is_broker=True, overrides=SETTINGS) for number in NODES]
+    try:
+        for node in nodes:
+            node.start()
+        yield nodes
+    finally:
+        for node in nodes:
+            node.kill()
 
 
 def move(running: list[Node], targets: Sequence[Node], writer: Writer, pairs: Pairs) -> None:
@@ -152,11 +167,45 @@ def lose_leader(running: list[Node], writer: Writer, pairs: Pairs) -> None:
 
 
 def go_on(running: list[Node], writer: Writer, pairs: Pairs) -> None:
-    """Wait until all replicas are in sync, and both producers have got on."""
+    """Wait until nothing is under-replicated, the topics of groups and transactions as well, and both producers have
+    got on."""
     for node in running:
-        wait_until(lambda node=node: isr(node, TOPIC) == NODES, f"{node.name} {node.port}", WAIT_S)  # type: ignore[misc]
+        wait_until(lambda node=node: not under_replicated(node), f"{node.name} {node.port}", WAIT_S)  # type: ignore[misc]
     writer.wait_for(100)
     pairs.wait_for(10)
+
+
+def under_replicated(node: Node) -> list[str]:
+    """Return the partitions that a broker shows with fewer in-sync replicas than replicas; topics that it lacks."""
+    topics = AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=WAIT_S).topics
+    partitions = [(topic, *one) for topic, found in topics.items() for one in found.partitions.items()]
+    under = [f"{topic}-{number}" for topic, number, state in partitions if len(state.isrs) < len(state.replicas)]
+    return under + [topic for topic in (TOPIC, PAIRS) if topic not in topics]
+
+
+def longest_without_leader_s(controller: KraftNode) -> float:
+    """Return the longest time that a partition had no leader, by the controller's records."""
+    since: dict[tuple[bytes, int], float] = {}
+    gaps: list[float] = []
+    for now, change in leader_changes(controller):
+        key = (change.topic_id, change.partition_id)
+        if change.leader == NO_LEADER:
+            since.setdefault(key, now)
+        else:
+            gaps.append(now - since.pop(key, now))
+    assert gaps, "no leader was elected"
+    assert not since, "a partition has no leader"
+    return max(gaps)
+
+
+def leader_changes(controller: KraftNode) -> Iterator[tuple[float, PartitionChangeRecord]]:
+    """Yield the changes of leaders that a controller has decided, each with its time."""
+    for path in sorted(controller.metadata_directory.glob("*.log")):
+        batches = [one for one in iter_batches(memoryview(path.read_bytes())) if not one.is_control]
+        for record in (record for batch in batches for record in batch.records()):
+            change = decode_metadata_record(record.value or b"")
+            if isinstance(change, PartitionChangeRecord) and change.leader != UNCHANGED:
+                yield record.timestamp / 1000, change
 
 
 def create_topics(bootstrap: str) -> None:
@@ -171,25 +220,35 @@ def create_topics(bootstrap: str) -> None:
         created.result()
 
 
-def test_broker_by_broker_and_back(brokers: list[KraftNode]) -> None:
+def test_broker_by_broker_and_back(controller: KraftNode, brokers: list[KraftNode]) -> None:
     bootstrap = ",".join(node.bootstrap for node in brokers)
     create_topics(bootstrap)
     members = [TakenOver(node, SETTINGS) for node in brokers]
     running: list[Node] = list(brokers)
     try:
-        with Reader(bootstrap) as reader, Writer(bootstrap, TOPIC) as writer, Pairs(bootstrap) as pairs:
+        with (
+            Reader(bootstrap, "classic") as old,
+            Reader(bootstrap, "consumer") as new,
+            Writer(bootstrap, TOPIC) as writer,
+            Pairs(bootstrap) as pairs,
+        ):
             writer.wait_for(100)
             move(running, members, writer, pairs)
             lose_leader(running, writer, pairs)
             move(running, brokers, writer, pairs)
             assert writer.errors == []
             wanted = list(writer.acknowledged)
-            wait_until(lambda: len(set(reader.values)) >= len(wanted), "all is read", WAIT_S)
+            for reader in (old, new):
+                wait_until(lambda reader=reader: len(set(reader.values)) >= len(wanted), "all is read", WAIT_S)  # type: ignore[misc]
         assert values(bootstrap, TOPIC) == writer.acknowledged
         both = read_to_end(bootstrap, PAIRS)
         for partition in (0, 1):
             assert [record.value for record in both if record.partition == partition] == pairs.committed
-        assert list(dict.fromkeys(reader.values))[: len(wanted)] == wanted
+        for reader in (old, new):
+            assert list(dict.fromkeys(reader.values))[: len(wanted)] == wanted
+        gap = longest_without_leader_s(controller)
+        print(f"\n{len(wanted)} acknowledged, {len(pairs.committed)} transactions, {gap:.2f} s without a leader")
+        assert gap < MOST_WITHOUT_LEADER_S
     finally:
         for node in members:
             node.kill()

@@ -29,7 +29,7 @@ function secured(security) {
 function connect(asked, settings = {}) {
   return new Kafka({
     clientId: 'kafkajs',
-    brokers: [asked.bootstrap],
+    brokers: asked.bootstrap.split(','),
     logLevel: logLevel.ERROR,
     ...secured(asked.security),
     ...settings,

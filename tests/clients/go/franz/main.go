@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func main() {
 }
 
 func client(asked question, more ...kgo.Opt) *kgo.Client {
-	options := append(asked.Security.options(), kgo.SeedBrokers(asked.Bootstrap))
+	options := append(asked.Security.options(), kgo.SeedBrokers(strings.Split(asked.Bootstrap, ",")...))
 	if asked.Version != "" {
 		versions := kversion.FromString(asked.Version)
 		if versions == nil {
@@ -253,7 +254,7 @@ func admin(ctx context.Context, asked question) answer {
 // Passes the source on in one transaction together with its offsets, then aborts a second one.
 func transactions(ctx context.Context, asked question) answer {
 	session, err := kgo.NewGroupTransactSession(append(asked.Security.options(),
-		kgo.SeedBrokers(asked.Bootstrap), kgo.TransactionalID(asked.Group), kgo.ConsumerGroup(asked.Group),
+		kgo.SeedBrokers(strings.Split(asked.Bootstrap, ",")...), kgo.TransactionalID(asked.Group), kgo.ConsumerGroup(asked.Group),
 		kgo.ConsumeTopics(asked.Source), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), isolation(asked),
 		kgo.RequireStableFetchOffsets(), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	)...)

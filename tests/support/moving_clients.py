@@ -1,0 +1,105 @@
+"""Clients of several languages that work without a pause while the brokers of their cluster change.
+
+JavaTool   one of Kafka's verifiable tools, which prints what it did as JSON, until it is ended
+Program    a Go or Node client, run again and again: it writes, and reads all of its topic as a group
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.rivals.apache_kafka import java_command
+from tests.support.jvm import SMALL_HEAP, broker_options
+from tests.support.kafka_jars import KAFKA_4
+from tests.support.kraft_node import wait_until
+from tests.support.readers import Seen
+from tests.support.toolchains import answer_records, ask, question_record
+
+END_LIMIT_S = 120
+RECORDS, PARTITIONS = 10, 2
+
+
+class JavaTool:
+    """A verifiable tool that runs until the end of the context."""
+
+    def __init__(self, directory: Path, tool: str, *words: str) -> None:
+        self._command = [*java_command(KAFKA_4, (*SMALL_HEAP, *broker_options(KAFKA_4))), tool, *words]
+        self._path = directory / f"{tool.rpartition('.')[2]}.out"
+
+    def __enter__(self) -> Self:
+        with self._path.open("w") as out:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(END_LIMIT_S)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return what was printed under a name so far."""
+        lines = [line for line in self._path.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
+        return [event for event in map(json.loads, lines) if event["name"] == name]
+
+    def wait_for(self, name: str, count: int) -> None:
+        """Wait for so many more events of a name."""
+        wanted = len(self.events(name)) + count
+        wait_until(lambda: len(self.events(name)) >= wanted or self._has_ended, f"{wanted} {name}", END_LIMIT_S)
+        assert not self._has_ended, self._path.read_text()[-3000:]
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+
+class Program:
+    """A client's program in a loop, in a thread; ``written`` are the values whose write it was told to be done."""
+
+    def __init__(self, name: str, command: list[str], bootstrap: str, protocol: str) -> None:
+        self.name = name
+        self._command = command
+        self._question = {"bootstrap": bootstrap, "topic": name, "partitions": PARTITIONS, "codec": "none"}
+        self._protocol = protocol
+        self._is_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.rounds = 0
+        self.written: list[bytes] = []
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended.set()
+        self._thread.join()
+
+    def wait_for(self, count: int) -> None:
+        """Wait for so many more rounds."""
+        wanted = self.rounds + count
+        wait_until(lambda: self.rounds >= wanted or self.failure is not None, f"{self.name}: {wanted}", END_LIMIT_S)
+        assert self.failure is None, self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self._is_ended.is_set():
+                self._write()
+                self._read()
+                self.rounds += 1
+        except (AssertionError, subprocess.SubprocessError) as error:
+            self.failure = error
+
+    def _write(self) -> None:
+        values = [f"{self.rounds}-{number}".encode() for number in range(RECORDS)]
+        records = [question_record(at % PARTITIONS, Seen(None, value, ())) for at, value in enumerate(values)]
+        ask(self._command, {**self._question, "mode": "produce", "records": records})
+        self.written += values
+
+    def _read(self) -> None:
+        group = {"group": f"{self.name}-{self.rounds}", "protocol": self._protocol, "count": len(self.written)}
+        answer = ask(self._command, {**self._question, "mode": "group", **group})
+        found = {record.seen.value for record in answer_records(answer)}
+        assert found == set(self.written), f"{self.name} was not given {set(self.written) - found}"
