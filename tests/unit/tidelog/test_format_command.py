@@ -10,6 +10,7 @@ import pytest
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.startup import claim_directories
 from tidelog.cli import main
+from tidelog.commands.files.format import FirstRecords, format_directories
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.types import uuid_to_str
@@ -51,6 +52,26 @@ def test_each_directory_gets_an_id_of_its_own(tmp_path: Path, capsys: pytest.Cap
         assert {line for line in lines if "=" in line} == {
             "version=1", "node.id=4", f"cluster.id={CLUSTER}", f"directory.id={uuid_to_str(one.directory_id)}",
         }  # fmt: skip
+
+
+class Noting(OsFileSystem):
+    """A file system that notes which directories' names are safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.synced.append(path)
+
+
+def test_names_of_new_directories_outlive_a_loss_of_power(tmp_path: Path) -> None:
+    """A broker had lost its whole log directory so: synced records were in it."""
+    disk, deep = Noting(), tmp_path / "new" / "data"
+    config = BrokerConfig.load(config_file(tmp_path, log_dirs=f"{deep},{tmp_path / 'b'}"))
+    format_directories(disk, config, CLUSTER, FirstRecords(), ignore_formatted=False)
+    assert {str(tmp_path), str(tmp_path / "new"), str(deep), str(tmp_path / "b")} <= set(disk.synced)
 
 
 def test_as_json_it_names_what_was_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

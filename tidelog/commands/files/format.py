@@ -189,7 +189,7 @@ def format_directories(
     if records.option and reason:
         raise FormatError(f"{records.option}: {reason}")
     for directory in missing:
-        make_directory(directory, config)
+        make_directory(file_system, directory, config)
         if directory == first and reason is None:
             write_first_records(file_system, directory, records)
         identity = MetaProperties(cluster_id, config.node_id, random_uuid(SystemRandom()))
@@ -245,9 +245,16 @@ def check_formatted(directory: str, found: MetaProperties, wanted: MetaPropertie
         )
 
 
-def make_directory(directory: str, config: BrokerConfig) -> None:
-    """Make a log directory with the mode that a broker gives it. Raises FormatError."""
+def make_directory(file_system: FileSystem, directory: str, config: BrokerConfig) -> None:
+    """Make a log directory with the mode that a broker gives it, so that its name outlives a loss of power. Raises
+    FormatError, KafkaStorageError."""
+    made, parent = [], os.path.abspath(directory)
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+        made.append(parent)
     try:
         os.makedirs(directory, mode=int(config.get_str("log.dirs.mode"), 8), exist_ok=True)
     except OSError as error:
         raise FormatError(f"{directory} cannot be made: {error.strerror}") from error
+    for parent in made:
+        file_system.sync_directory(parent)
