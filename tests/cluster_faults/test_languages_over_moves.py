@@ -1,5 +1,7 @@
-"""M1: clients in C, Java, Go and JavaScript, groups of both protocols, a share group and transactions work on while
-three Java brokers become Tidelog in place, and Java again."""
+"""M1 with more clients, while three Java brokers become Tidelog in place, and Java again.
+
+Clients in C, Java, Go and JavaScript write meanwhile, in transactions, too. Groups of both protocols and a share group
+read."""
 
 from __future__ import annotations
 

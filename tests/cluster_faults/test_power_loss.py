@@ -78,7 +78,7 @@ class Recorded(MemberNode):
 
 
 def lose_unsynced(directory: Path, chance: random.Random, *, is_flushed: bool) -> None:
-    """Leave of a Java broker's partition what a power loss may: no index, and of a log that was never synced any part.
+    """Remove from a Java broker's partition what a power loss may: its indexes, and any end of a log never synced.
 
     What it has written is not recorded: a JVM maps its indexes into memory.
     """
