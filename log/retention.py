@@ -190,7 +190,7 @@ def swap_segments(
     log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None]
 ) -> None:
     """Do steps 2 to 6 of the module's table, which are ``UnifiedLog.replace_segments``. The log's lock is held for the
-    renames alone. Takes the log's lock for the renames alone.
+    renames alone.
 
     Raises KafkaStorageError and what ``check`` raises.
     """

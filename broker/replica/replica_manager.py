@@ -176,7 +176,7 @@ class ReplicaManager:
 
     def topic_deleted(self, image: TopicImage) -> bool:
         """Answer fetches parked on the logs of a deleted topic with the error. Returns false when a directory is
-        offline, which may hold some. False when a directory is offline, which may hold some.
+        offline, which may hold some.
         """
         for index in range(image.partition_count):
             self._on_log_deleted(TopicPartition(image.name, index))
