@@ -22,7 +22,7 @@ UNDEFINED_EPOCH_OFFSET = -1
 class LeaderEpochCache:
     """Leader epochs in memory and in their file. Changes under the log's lock; look-ups by any thread."""
 
-    __slots__ = ("_dirty", "_entries", "_file_system", "_path", "_write_lock", "latest_epoch")
+    __slots__ = ("_dirty", "_entries", "_file_system", "_path", "_write_lock", "is_unsaved", "latest_epoch")
 
     def __init__(self, file_system: FileSystem, directory: str) -> None:
         self._file_system = file_system
@@ -30,6 +30,8 @@ class LeaderEpochCache:
         self._entries: tuple[EpochEntry, ...] = ()
         self._write_lock = threading.Lock()
         self._dirty = False
+        self.is_unsaved = False
+        """True while the file has other entries than these."""
         self.latest_epoch = UNDEFINED_EPOCH
 
     def load(self) -> None:
@@ -47,7 +49,7 @@ class LeaderEpochCache:
 
     def _change(self, entries: Iterable[EpochEntry], *, write: bool = True) -> None:
         self._publish(entries)
-        self._dirty = True
+        self._dirty = self.is_unsaved = True
         if write:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
@@ -56,12 +58,13 @@ class LeaderEpochCache:
         with self._write_lock:
             if sync and not self._dirty:
                 return
-            self._dirty = not sync  # before the entries are read: another thread may change them from here on
+            # Before the entries are read: another thread may change them from here on.
+            self._dirty, self.is_unsaved = not sync, False
             lines = encode_lines(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
             try:
                 self._file_system.replace_file(self._path, lines, sync=sync)
             except BaseException:
-                self._dirty = True
+                self._dirty = self.is_unsaved = True
                 raise
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
@@ -72,8 +75,8 @@ class LeaderEpochCache:
             self._change([*kept, EpochEntry(epoch, start_offset)], write=write)
 
     def save(self) -> None:
-        """Write the file if it changed and there is room. Raises KafkaStorageError."""
-        if self._dirty:
+        """Write the file if it has other entries and there is room. Raises KafkaStorageError."""
+        if self.is_unsaved:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def flush(self) -> None:
@@ -81,17 +84,17 @@ class LeaderEpochCache:
         if self._dirty or self._write_lock.locked():  # another thread may not have synced it yet
             self._write(sync=True)
 
-    def truncate_from_end(self, end_offset: int) -> None:
+    def truncate_from_end(self, end_offset: int, *, write: bool = True) -> None:
         """Drop the epochs that begin at or after ``end_offset``."""
         if self._entries and self._entries[-1].start_offset >= end_offset:
-            self._change(entry for entry in self._entries if entry.start_offset < end_offset)
+            self._change((entry for entry in self._entries if entry.start_offset < end_offset), write=write)
 
-    def truncate_from_start(self, start_offset: int) -> None:
+    def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
         """Drop the epochs that end before ``start_offset``; the one that holds it now begins there."""
         before = [entry for entry in self._entries if entry.start_offset <= start_offset]
         if before and (before[-1].start_offset < start_offset or len(before) > 1):
             after = self._entries[len(before) :]
-            self._change([EpochEntry(before[-1].epoch, start_offset), *after])
+            self._change([EpochEntry(before[-1].epoch, start_offset), *after], write=write)
 
     def clear(self, *, write: bool = True) -> None:
         """Drop all entries."""

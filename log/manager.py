@@ -83,6 +83,18 @@ class DirectoryDescription(NamedTuple):
     usable_bytes: int
 
 
+class Opening(NamedTuple):
+    """Facts of a log that is to be opened, and whether its leader epochs are written then (``LoadRequest``)."""
+
+    topic_id: bytes | None = None
+    config: LogConfig | None = None
+    progress: RecoveryProgress | None = None
+    saves_epochs: bool = True
+
+
+UNKNOWN = Opening()
+
+
 class LogManager:
     """The logs of a broker: opens, creates, deletes and looks after them over all log directories."""
 
@@ -168,7 +180,11 @@ class LogManager:
             return
         threads = self._recovery_threads * len(self.directories)
         recover(
-            pending, lambda p, e, progress: self._load(p, e, progress=progress), self._file_system, self._time, threads
+            pending,
+            lambda partition, entry, progress: self._load(partition, entry, Opening(progress=progress)),
+            self._file_system,
+            self._time,
+            threads,
         )
         try:
             self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
@@ -231,13 +247,16 @@ class LogManager:
         *,
         is_new: bool = False,
         is_wanted: Callable[[], bool] = lambda: True,
+        saves_epochs: bool = True,
     ) -> UnifiedLog:
         """Return the log of a partition, made in the emptiest online directory when there is none.
 
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
-        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then none is made. Raises
+        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then none is made. Without
+        ``saves_epochs`` the caller writes leader epochs that are unsaved before anybody appends. Raises
         KafkaStorageError, InconsistentTopicIdError, UnknownTopicOrPartitionError.
         """
+        opening = Opening(topic_id, config, saves_epochs=saves_epochs)
         while True:
             entry = self._entries.get(partition)
             if entry is None:
@@ -253,7 +272,7 @@ class LogManager:
             with entry.lock:
                 if entry.is_gone or entry.is_doomed:
                     continue
-                log = self._load(partition, entry, topic_id, config).log or refuse(entry)
+                log = self._load(partition, entry, opening).log or refuse(entry)
                 if log.config is not config:
                     log.update_config(config)
                 return log
@@ -274,33 +293,18 @@ class LogManager:
             self.placed.append(partition)  # after its entry: who takes the name asks for the directory at once
         return entry
 
-    def _load(
-        self,
-        partition: TopicPartition,
-        entry: Entry,
-        topic_id: bytes | None = None,
-        config: LogConfig | None = None,
-        *,
-        progress: RecoveryProgress | None = None,
-    ) -> Entry:
+    def _load(self, partition: TopicPartition, entry: Entry, opening: Opening = UNKNOWN) -> Entry:
         """Open the log into ``entry``, or note there why not (asking again tells the same without trying). Under the
         entry's lock."""
         if entry.log is None and entry.error is None and entry.directory.is_online:
             try:
-                entry.log = self._open(partition, entry, topic_id, config, progress)
+                entry.log = self._open(partition, entry, opening)
             except KafkaError as error:
                 entry.error = error
                 logger.error("%s is refused: %s", entry.path, error)
         return entry
 
-    def _open(
-        self,
-        partition: TopicPartition,
-        entry: Entry,
-        topic_id: bytes | None = None,
-        config: LogConfig | None = None,
-        progress: RecoveryProgress | None = None,
-    ) -> UnifiedLog:
+    def _open(self, partition: TopicPartition, entry: Entry, opening: Opening = UNKNOWN) -> UnifiedLog:
         directory = entry.directory
         if entry.is_new:
             directory.erase(partition, self._file_system)
@@ -309,14 +313,15 @@ class LogManager:
             LoadRequest(
                 partition,
                 entry.path,
-                config or self._configs(partition.topic) or self.default_config,
+                opening.config or self._configs(partition.topic) or self.default_config,
                 self.environment,
                 directory.state,
-                topic_id=entry.topic_id if topic_id is None else topic_id,
+                topic_id=entry.topic_id if opening.topic_id is None else opening.topic_id,
                 log_start_offset=directory.start_offsets.get(partition, 0),
                 recovery_point=directory.recovery_points.get(partition, 0),
                 clean=entry.clean,
-                progress=progress,
+                progress=opening.progress,
+                saves_epochs=opening.saves_epochs,
                 index_digests=directory.index_digests.of(partition),
             )
         )

@@ -6,7 +6,7 @@
     fetch loops               follow what all of these topics changed, each told once an image: it looks at all it has
     internal topics           coordinators load what this broker leads now, and forget what it does not
 
-Before the first one, at a start, the logs of all topics are opened in several threads.
+Before the first one, at a start, the logs of all topics are opened.
 
 Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
 """
@@ -32,10 +32,9 @@ from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
-OPENING_THREADS = 4
-"""Threads that open logs at a start: most of an opening is waiting for the file system."""
-LOGS_AT_A_TIME = 32
-"""Partitions of one topic that a thread opens in a row."""
+SAVING_THREADS = 4
+"""Threads that write leader epochs at a start: nearly all of that is waiting for the disk. Opening a log is work: four
+threads would take each other's turns at the interpreter, and three times as long as one."""
 
 TOPICS_PER_TURN = 100
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
@@ -196,14 +195,19 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
-    """Open these partitions' logs in several threads. Raises KafkaStorageError, when no thread works any more."""
-    steps = [
-        broker.replica_manager.make_logs(shown, indexes[first : first + LOGS_AT_A_TIME])
-        for shown, indexes in own
-        for first in range(0, len(indexes), LOGS_AT_A_TIME)
-    ]
-    parts = [partial(take_steps, steps[number::OPENING_THREADS]) for number in range(OPENING_THREADS)]
-    threads = [broker.loop.run_in_executor(broker.executor, part) for part in parts]
+    """Open these partitions' logs in one thread, then write what that cut of leader epochs in several. Raises
+    KafkaStorageError, when no thread works any more.
+    """
+    replicas = broker.replica_manager
+    opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]
+    await in_threads(broker, [opening])
+    saving = [one.save for one in replicas.unsaved_epochs()]
+    await in_threads(broker, [saving[number::SAVING_THREADS] for number in range(SAVING_THREADS)])
+
+
+async def in_threads(broker: Broker, parts: Iterable[Sequence[Callable[[], None]]]) -> None:
+    """Take the steps of each part in a thread. Raises what one of them raised, when no thread works any more."""
+    threads = [broker.loop.run_in_executor(broker.executor, partial(take_steps, part)) for part in parts if part]
     for ended in await asyncio.gather(*threads, return_exceptions=True):
         if ended is not None:
             raise ended

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.replica.replication.roles import Roles
     from tidelog.log.config import LogConfig
+    from tidelog.log.leader_epochs import LeaderEpochCache
     from tidelog.log.manager import LogManager
 
 EAGER_LOGS = 64
@@ -195,9 +196,12 @@ class ReplicaManager:
 
     # What a member of a cluster is told by images
 
-    def make_logs(self, image: TopicImage, indexes: Iterable[int], *, is_coming: bool = False) -> Callable[[], None]:
+    def make_logs(
+        self, image: TopicImage, indexes: Iterable[int], *, is_coming: bool = False, saves_epochs: bool = True
+    ) -> Callable[[], None]:
         """Return the step that makes the logs of these partitions, which may exist, for any thread. ``is_coming``: this
-        broker has got the replicas just now. Raises KafkaStorageError."""
+        broker has got the replicas just now. Without ``saves_epochs`` those in ``unsaved_epochs`` are to be saved
+        before roles are taken. Raises KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
         works = [
             partial(
@@ -206,6 +210,7 @@ class ReplicaManager:
                 image.topic_id,
                 config,
                 is_new=is_coming and self._cannot_lie_offline(image.partitions[index]),
+                saves_epochs=saves_epochs,
             )
             for index in indexes
         ]
@@ -223,6 +228,10 @@ class ReplicaManager:
         place = places.get(self._node_id)
         working = (one.directory_id for one in self._log_manager.directories if one.is_online)
         return place is not None and (place == UNASSIGNED_DIRECTORY or place in working)
+
+    def unsaved_epochs(self) -> list[LeaderEpochCache]:
+        """Return the leader epochs of open logs that their files lack."""
+        return [log.leader_epochs for log in self._log_manager.open_logs() if log.leader_epochs.is_unsaved]
 
     def empty_logs(self) -> list[TopicPartition]:
         """Return the partitions whose open logs end at offset 0."""

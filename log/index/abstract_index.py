@@ -332,6 +332,12 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
     return file
 
 
+def rest_index(index: AbstractIndex) -> None:
+    """Close the file until the next look-up, if it has all entries and no more. Not while readers look."""
+    if index._memory is None and not index._is_rebuilt and index._capacity == index.size_bytes:
+        index.release()
+
+
 def seal_index(index: AbstractIndex) -> None:
     """Forbid opening an index's file, if it is not open. Any thread."""
     with index._load_lock:

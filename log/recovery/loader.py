@@ -28,6 +28,7 @@ from tidelog.log.files.checkpoints import (
     write_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.index.abstract_index import rest_index
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
@@ -77,6 +78,9 @@ class LoadRequest(NamedTuple):
     progress: RecoveryProgress | None = None
     index_digests: frozenset[str] = frozenset()
     """Digests of the transaction indices as they were when the log was closed."""
+    saves_epochs: bool = True
+    """Whether leader epochs that were cut to the log are written at once. If not, the caller writes them before anybody
+    appends."""
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
@@ -132,7 +136,11 @@ class LogLoader:
             base = request.log_start_offset
             segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
         self._check_layout(segments)
-        return self._assemble(segments, topic_id, epochs_known=epochs_known)
+        log = self._assemble(segments, topic_id, epochs_known=epochs_known)
+        for segment in segments:  # ten thousand logs at rest hold a descriptor each, for their records
+            rest_index(segment.offset_index)
+            rest_index(segment.time_index)
+        return log
 
     def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
         """Return no segments for a log that ends before its log start offset.
@@ -404,9 +412,11 @@ class LogLoader:
         start = max(request.log_start_offset, segments.first.base_offset)
         if not epochs_known or (not self._epochs.entries and _has_epochs(segments)):
             self._rebuild_epochs(segments)
-        self._epochs.truncate_from_end(end)
+        self._epochs.truncate_from_end(end, write=False)
         if self._epochs.entries and self._epochs.entries[0].start_offset < start:
-            self._epochs.truncate_from_start(start)
+            self._epochs.truncate_from_start(start, write=False)
+        if request.saves_epochs:
+            self._epochs.save()
         self._producer_state.remove_snapshots_outside(bases_and(segments, end))
         try:
             needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
@@ -441,7 +451,6 @@ class LogLoader:
             for header in segment.headers():
                 if header.leader_epoch > self._epochs.latest_epoch:
                     self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
-        self._epochs.save()
 
 
 def _has_epochs(segments: LogSegments) -> bool:

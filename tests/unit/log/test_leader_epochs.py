@@ -58,6 +58,30 @@ def test_truncation_at_the_start(cache: LeaderEpochCache) -> None:
     assert cache.entries == (EpochEntry(2, 15), EpochEntry(5, 30))
 
 
+def test_a_cut_that_is_written_later_is_unsaved_until_then(cache: LeaderEpochCache, tmp_path: Path) -> None:
+    before = (tmp_path / "leader-epoch-checkpoint").read_bytes()
+    seen = [cache.is_unsaved]
+    cache.truncate_from_end(30, write=False)
+    cache.truncate_from_start(5, write=False)
+    seen.append(cache.is_unsaved)
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == before
+    cache.save()
+    assert [*seen, cache.is_unsaved] == [False, True, False]
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 5\n2 10\n"
+
+
+def test_epochs_that_could_not_be_written_stay_unsaved(
+    cache: LeaderEpochCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, sync: bool) -> None:
+        raise KafkaStorageError(f"sync: {sync}")
+
+    monkeypatch.setattr(OsFileSystem, "replace_file", fail)
+    with pytest.raises(KafkaStorageError, match="False"):
+        cache.assign(7, 40)
+    assert cache.is_unsaved
+
+
 def test_entries_that_go_back_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n3 20\n2 25\n")
     cache = LeaderEpochCache(OsFileSystem(), str(tmp_path))

@@ -55,6 +55,39 @@ def test_clean_restart_opens_lazily_and_serves(tmp_path: Path) -> None:
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
+    """With three, 10,000 logs did not open below a limit of 20,000."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
+    for _ in range(10):
+        append(log, batch(3))
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    log = again.get_or_create_log(T0, ID, CONFIG)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert log.segments.active.offset_index.entries == 9
+    assert len(values(log)) == 30
+
+
+@pytest.mark.parametrize("saves_epochs", [True, False])
+def test_an_epoch_without_records_goes_at_an_opening_and_from_its_file_at_once_or_later(
+    tmp_path: Path, saves_epochs: bool
+) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    append(log, batch(3))
+    log.leader_epochs.assign(0, 0)
+    log.leader_epochs.assign(7, 3)
+    manager.shutdown()
+    epochs = manager_of(tmp_path).get_or_create_log(T0, ID, CONFIG, saves_epochs=saves_epochs).leader_epochs
+    file = tmp_path / T0.directory_name / "leader-epoch-checkpoint"
+    assert (epochs.latest_epoch, epochs.is_unsaved) == (0, not saves_epochs)
+    assert file.read_bytes() == (b"0\n1\n0 0\n" if saves_epochs else b"0\n2\n0 0\n7 3\n")
+    epochs.save()
+    assert file.read_bytes() == b"0\n1\n0 0\n"
+
+
 def test_a_new_log_is_named_when_its_directory_is_known(tmp_path: Path) -> None:
     """The loop's thread may take the name at once, and take none again: the metadata never said where the log lies."""
     manager = LogManager([str(tmp_path / "a"), str(tmp_path / "b")], OsFileSystem(), ManualTime(NOW_MS), CONFIG)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import pytest
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.publisher import LOGS_AT_A_TIME, OPENING_THREADS, MetadataPublisher, make_own_logs
+from tidelog.broker.member.publisher import SAVING_THREADS, MetadataPublisher, make_own_logs
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
@@ -180,7 +182,18 @@ class Opening:
         self.shared: list[list[str]] = []
         """Topics that were noted when the fetch loops were told, each time."""
         self.empty = {("big1", 3), ("two2", 1)}
-        replicas = SimpleNamespace(make_logs=self.make_logs, take_roles=self.take_roles, empty_logs=self.empty_logs)
+        self.saved, self.attempts = 0, itertools.count()
+        self.threads: set[str] = set()
+        """Threads that opened logs."""
+        self.saving: set[str] = set()
+        """Threads that wrote leader epochs: the steps wait until all of them are at work."""
+        self.all_save = threading.Barrier(SAVING_THREADS)
+        replicas = SimpleNamespace(
+            make_logs=self.make_logs,
+            take_roles=self.take_roles,
+            empty_logs=self.empty_logs,
+            unsaved_epochs=lambda: [self] * SAVING_THREADS,
+        )
         broker = SimpleNamespace(
             node_id=NODE, replica_manager=replicas, executor=executor, loop=asyncio.get_running_loop()
         )
@@ -189,7 +202,7 @@ class Opening:
 
     @staticmethod
     def topic(name: str) -> TopicState:
-        count = {"big1": 4 * OPENING_THREADS * LOGS_AT_A_TIME + 7, "two2": 4, "one3": 1}[name]
+        count = {"big1": 107, "two2": 4, "one3": 1}[name]
         others = PartitionState((NODE + 1,), (NODE + 1,), leader=NODE + 1)
         ours = PartitionState((NODE + 1, NODE), (NODE + 1, NODE), leader=NODE + 1)
         states = tuple(ours if number % 2 == 1 else others for number in range(count))
@@ -200,8 +213,11 @@ class Opening:
         topics = self.image.topics.values()
         return {(one.name, number) for one in topics for number in range(1, len(one.partitions), 2)}
 
-    def make_logs(self, topic: TopicImage, indexes: list[int]) -> Callable[[], None]:
+    def make_logs(self, topic: TopicImage, indexes: list[int], *, saves_epochs: bool) -> Callable[[], None]:
+        assert not saves_epochs
+
         def make() -> None:
+            self.threads.add(threading.current_thread().name)
             for index in indexes:
                 if self.broken == (topic.name, index):
                     raise KafkaStorageError("broken")
@@ -209,7 +225,18 @@ class Opening:
 
         return make
 
+    def save(self) -> None:
+        """Write the leader epochs of one log."""
+        assert len(self.opened) == len(self.own)
+        if self.broken == ("epochs", next(self.attempts)):
+            raise KafkaStorageError("broken")
+        self.saved += 1
+        self.saving.add(threading.current_thread().name)
+        if self.broken is None:
+            self.all_save.wait(60)
+
     def take_roles(self, topic: TopicImage) -> None:
+        assert self.saved == SAVING_THREADS, "an append after a crash stands in an epoch that begins there"
         self.roles.append((topic.name, len(self.opened)))
 
     def empty_logs(self) -> list[TopicPartition]:
@@ -226,7 +253,7 @@ class Opening:
 
 async def open_all(broken: tuple[str, int] | None = None) -> tuple[Opening, int]:
     """Open the logs of a start; return how many were open when it ended, too."""
-    with ThreadPoolExecutor(OPENING_THREADS) as executor:
+    with ThreadPoolExecutor(SAVING_THREADS) as executor:
         opening = Opening(executor)
         opening.broken = broken
         with pytest.raises(KafkaStorageError, match="broken") if broken else contextlib.nullcontext():
@@ -243,8 +270,18 @@ def test_a_start_opens_each_of_its_logs_once_before_any_role_is_taken() -> None:
     assert opening.shared == [["big1", "two2"]]
 
 
-def test_a_log_that_cannot_be_opened_refuses_the_start_when_no_thread_works_any_more() -> None:
-    opening, opened = asyncio.run(open_all(broken=("big1", 1)))
+def test_one_thread_opens_the_logs_and_several_wait_for_the_disk() -> None:
+    """Opening is work of the interpreter: four threads took three times as long as one."""
+    opening, _ = asyncio.run(open_all())
+    assert len(opening.threads) == 1
+    assert len(opening.saving) == SAVING_THREADS
+
+
+@pytest.mark.parametrize("broken", [("big1", 1), ("epochs", 1)])
+def test_a_log_that_cannot_be_opened_refuses_the_start_when_no_thread_works_any_more(broken: tuple[str, int]) -> None:
+    opening, opened = asyncio.run(open_all(broken=broken))
     assert len(opening.opened) == opened
-    assert opened >= (OPENING_THREADS - 1) * LOGS_AT_A_TIME, "the other threads ended what they had"
+    assert opening.saved == (SAVING_THREADS - 1 if broken[0] == "epochs" else 0), (
+        "the other threads ended what they had"
+    )
     assert opening.roles == []
