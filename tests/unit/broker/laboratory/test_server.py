@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Iterator
 from errno import ENOSPC
 from pathlib import Path
 
@@ -11,6 +13,14 @@ from tidelog.broker.laboratory import snapshots
 from tidelog.broker.laboratory.server import LaboratoryServer
 from tidelog.broker.laboratory.snapshots import Kept
 from tidelog.protocol.config_def import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """A start sets its process's umask; a test's has it back."""
+    mask = os.umask(0o022)
+    yield
+    os.umask(mask)
 
 
 def test_a_member_of_a_cluster_has_no_laboratory(tmp_path: Path) -> None:

@@ -111,13 +111,15 @@ def test_what_is_forwarded_is_bounded(tmp_path: Path) -> None:
     dispatcher = MemberDispatcher(data.broker, cast(Any, controller), cast(Any, SimpleNamespace()))
     request = frame(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]))
     longest = bytes(request) + bytes(max_bytes(ApiKey.DELETE_TOPICS, data.broker.config) - len(request))
-    assert isinstance(dispatcher.dispatch(data.context(0), memoryview(longest)), Pending)
+    waiting = dispatcher.dispatch(data.context(0), memoryview(longest))
+    assert isinstance(waiting, Pending)
     with pytest.raises(InvalidRequestError):
         dispatcher.dispatch(data.context(0), memoryview(longest + b"x"))
     controller.is_full = True
     with pytest.raises(CloseConnectionError):
         dispatcher.dispatch(data.context(0), request)
     assert len(controller.answers) == 1
+    waiting.abandon()
     data.close()
 
 
