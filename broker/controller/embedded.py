@@ -23,7 +23,7 @@ from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRec
 from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, read_metadata_log
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace, open_metadata_log
-from tidelog.log.system.reserve import lacks_room
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
@@ -138,8 +138,8 @@ class EmbeddedController:
                 end  # not less than it: another thread may have synced more, and then one sync is too many
             )
         except KafkaStorageError as error:
-            if lacks_room(error):  # nothing is lost: the next sync may find room
-                raise
+            if isinstance(error, LogStorageError) and error.recoverable:
+                raise  # nothing is lost: the next sync may find room, or descriptors
             self._failure = error
             self._refuse_after_failure()
 

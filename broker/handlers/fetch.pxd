@@ -12,7 +12,7 @@ cdef class ReadParams:
     cdef readonly object isolation, guard, find_nearer
 
 cdef class ReadResult:
-    cdef readonly list results
+    cdef readonly list results, partitions
     cdef readonly long long total_bytes
     cdef readonly bint must_answer
     cdef readonly object proof
@@ -31,15 +31,15 @@ cpdef ReadParams read_params(broker, context, request, FetchContext fetch_contex
 cdef class PartitionRead:
     cdef object _replica_manager, _proof
     cdef ReadParams _params
-    cdef list _results
+    cdef list _results, _partitions
     cdef long long _limit, _total
     cdef bint _must_answer, _in_turn
     cdef readonly bint is_unopened
 
     cpdef ReadResult result(self)
 
-    @cython.locals(params=ReadParams, results=list, target=FetchTarget, limit=longlong, total=longlong, size=longlong,
-                   must_answer=bint, one_message=bint)
+    @cython.locals(params=ReadParams, results=list, partitions=list, target=FetchTarget, limit=longlong, total=longlong,
+                   size=longlong, must_answer=bint, one_message=bint)
     cpdef add(self, list targets)
 
 @cython.locals(epoch=longlong, committed=bint)

@@ -101,12 +101,19 @@ class ReadParams:
 class ReadResult:
     """Result of one pass over the targets."""
 
-    __slots__ = ("must_answer", "proof", "results", "total_bytes")
+    __slots__ = ("must_answer", "partitions", "proof", "results", "total_bytes")
 
     def __init__(
-        self, results: list[Result], total_bytes: int, must_answer: bool, proof: Deferred[None] | None
+        self,
+        results: list[Result],
+        total_bytes: int,
+        must_answer: bool,
+        proof: Deferred[None] | None,
+        partitions: list[Partition | None],
     ) -> None:
         self.results = results
+        self.partitions = partitions
+        """Of each result the partition that was read, None where there is none."""
         self.total_bytes = total_bytes
         self.must_answer = must_answer
         """An error or a diverging epoch: the client should know now."""
@@ -283,6 +290,7 @@ class PartitionRead:
         "_limit",
         "_must_answer",
         "_params",
+        "_partitions",
         "_proof",
         "_replica_manager",
         "_results",
@@ -294,6 +302,7 @@ class PartitionRead:
         self._replica_manager = broker.replica_manager
         self._params = params
         self._results: list[Result] = []
+        self._partitions: list[Partition | None] = []
         self._limit = params.max_bytes
         self._total = 0
         self._must_answer = False
@@ -303,11 +312,12 @@ class PartitionRead:
 
     def result(self) -> ReadResult:
         """Return what was read so far."""
-        return ReadResult(self._results, self._total, self._must_answer, self._proof)
+        return ReadResult(self._results, self._total, self._must_answer, self._proof, self._partitions)
 
     def add(self, targets: list[FetchTarget]) -> None:
         """Read these targets next."""
-        params, replica_manager, results = self._params, self._replica_manager, self._results
+        params, replica_manager = self._params, self._replica_manager
+        results, partitions = self._results, self._partitions
         limit, total, must_answer = self._limit, self._total, self._must_answer
         one_message = params.version > _LAST_VERSION_WITH_HARD_LIMIT
         guard = params.guard
@@ -342,6 +352,7 @@ class PartitionRead:
             elif partition is not None and partition.proof is not None:
                 self._proof = partition.proof
             results.append((target, data))
+            partitions.append(partition)
         self._limit, self._total, self._must_answer = limit, total, must_answer
 
     def _of_follower(
@@ -425,24 +436,22 @@ def converted_response(
 
     converting: list[PartitionData] = []
     conversions: list[Conversion] = []
-    for target, data in read.results:
-        if not data.records:
-            continue
-        records = cast(TransferableRecords, data.records)
-        try:
-            partition = broker.replica_manager.partition(target.topic, target.index)
-        except KafkaError as error:  # the topic was deleted since the read
-            release_records(records)
-            data.error_code, data.records = error.code, b""
-            continue
-        converting.append(data)
-        conversions.append(
-            Conversion(partition, records, params.version, target.fetch_offset, params.isolation, target.max_bytes)
-        )
+    # The partition that was read: another topic may have the name by now.
+    for partition, (target, data) in zip(read.partitions, read.results, strict=True):
+        if data.records:
+            assert partition is not None, "what has records was read"
+            records = cast(TransferableRecords, data.records)
+            converting.append(data)
+            conversions.append(
+                Conversion(partition, records, params.version, target.fetch_offset, params.isolation, target.max_bytes)
+            )
 
-    def fill(converted: list[tuple[int, bytes]]) -> FetchResponse:
-        for data, (code, records) in zip(converting, converted, strict=True):
-            data.error_code, data.records = code, records
+    def fill(converted: list[bytes | KafkaError]) -> FetchResponse:
+        for data, records in zip(converting, converted, strict=True):
+            if isinstance(records, KafkaError):
+                data.error_code, data.records = code_for(records, params.version), b""
+            else:
+                data.records = records
         return build_response(context, read.results)
 
     if fits_turn(conversions):
@@ -451,13 +460,18 @@ def converted_response(
     return work.then(fill)
 
 
+def code_for(error: KafkaError, version: int) -> int:
+    """Return an error's code, for clients that do not know a storage error the one that they know how to retry."""
+    if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and error.code == KafkaStorageError.code:
+        return NotLeaderOrFollowerError.code
+    return error.code
+
+
 def failed_partition(
     partition: Partition | None, target: FetchTarget, version: int, error: KafkaError
 ) -> PartitionData:
     """Write an error in its place in the response."""
-    code = error.code
-    if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and code == KafkaStorageError.code:
-        code = NotLeaderOrFollowerError.code  # which these clients know how to retry
+    code = code_for(error, version)
     data = PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
     if partition is not None:
         data.aborted_transactions = None

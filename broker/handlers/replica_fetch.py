@@ -291,7 +291,7 @@ class ReplicaRead:
 
     def result(self) -> ReadResult:
         """Return what was read."""
-        return ReadResult(self._results, self._total, self._must_answer, None)
+        return ReadResult(self._results, self._total, self._must_answer, None, [])
 
     def _read(self, target: FetchTarget) -> PartitionData:
         params, partition = self._params, None

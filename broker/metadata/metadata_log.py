@@ -6,7 +6,7 @@
 
 A record counts once it is synced. What was appended and not synced may be lost by a power loss, and then no client
 was told of it. After a failed sync the content of the disk is unknown: the log takes nothing more (F9). On a full disk
-the directory's reserve is given up first.
+the directory's reserve is given up first. What lacked room, descriptors or permission before it synced is tried again.
 
 Source: KafkaMetadataLog and KafkaRaftClient of Kafka 4.3, KIP-595, KIP-630.
 """

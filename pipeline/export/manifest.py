@@ -180,13 +180,21 @@ class ExportTable:
             raise BadRequestError(f"{self.path} is not empty and no exported table: expected an empty or new directory")
         try:
             for names in ((DIRECTORY, STAGING), (DATA,), (DEAD_LETTER,)):
-                os.makedirs(self.directory(*names), exist_ok=True)
+                self._make_durable(self.directory(*names))
         except OSError as error:
             raise BadRequestError(f"table {self.path} cannot be made: {error.strerror}") from error
         with self.locked():
             manifest = self.read()
             self._settle(manifest)
         return manifest
+
+    def _make_durable(self, path: str) -> None:
+        """Make a directory whose name survives a power loss, and its missing parents. Raises OSError and
+        KafkaStorageError."""
+        if not os.path.isdir(path):
+            self._make_durable(os.path.dirname(path))
+            os.makedirs(path, exist_ok=True)
+            self._file_system.sync_directory(os.path.dirname(path))
 
     def read(self) -> Manifest:
         """Read the newest version. Raises JobError."""
@@ -236,6 +244,10 @@ class ExportTable:
                 raise self._conflict(manifest)
             temporary = os.path.join(staged.path, "manifest.json")
             self._file_system.replace_file(temporary, manifest.to_json().encode())
+            # A version is never durable before the names of its files.
+            for path in (os.path.join(staged.path, DATA), os.path.join(staged.path, DEAD_LETTER)):
+                self._file_system.sync_directory(path)
+            self._file_system.sync_directory(os.path.dirname(staged.path))
             try:
                 os.link(temporary, self._path_of(manifest.version))
             except FileExistsError:

@@ -7,7 +7,7 @@ the constants of 670 modules, 0.3 s once ``.hypothesis`` has them.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
@@ -17,7 +17,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _draw()
 
 
-@settings(database=None)
+# Imported before the project's profile is loaded: what that sets is said here.
+@settings(database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers() | st.text()))
 def _draw(values: list[int | str]) -> None:
     """Draw so many values that constants are among them."""

@@ -107,17 +107,17 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     return b""
 
 
-def convert_all(conversions: Sequence[Conversion]) -> list[tuple[int, bytes]]:
-    """Convert each partition of a request, an error as its code."""
+def convert_all(conversions: Sequence[Conversion]) -> list[bytes | KafkaError]:
+    """Convert each partition of a request; where that cannot be done, the error stands in its place."""
     limit = ConversionLimit()
-    return [_code_and_records(conversion, limit) for conversion in conversions]
+    return [_converted_or_error(conversion, limit) for conversion in conversions]
 
 
-def _code_and_records(conversion: Conversion, limit: ConversionLimit) -> tuple[int, bytes]:
+def _converted_or_error(conversion: Conversion, limit: ConversionLimit) -> bytes | KafkaError:
     try:
-        return 0, convert(conversion, limit)
+        return convert(conversion, limit)
     except KafkaError as error:
-        return error.code, b""
+        return error
 
 
 def _offset_behind(records: TransferableRecords, offset: int) -> int:

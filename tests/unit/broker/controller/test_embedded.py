@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -214,6 +215,32 @@ def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(KafkaStorageError, match="takes nothing more"):
             controller.commit([config("7")])
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EACCES], ids=errno.errorcode.get)
+def test_a_sync_that_lacked_room_descriptors_or_permission_is_made_again(tmp_path: Path, code: int) -> None:
+    """Whatever call of it fails but a sync itself: nothing is lost by then."""
+    disk = FaultyFileSystem(str(tmp_path))
+    controller = started(tmp_path, disk)
+    begin = len(disk.calls)
+    controller.sync()
+    syncing = [operation for operation, _ in disk.calls[begin:]]
+    assert set(syncing) > {"sync"}
+    for failing in (number for number, operation in enumerate(syncing) if operation != "sync"):
+        directory = tmp_path / str(failing)
+        directory.mkdir()
+        disk = FaultyFileSystem(str(directory))
+        controller = started(directory, disk)
+        controller.commit([config("5")])
+        disk.fail_at[len(disk.calls) + failing] = code
+        with pytest.raises(KafkaStorageError):
+            controller.sync()
+        controller.commit([config("6")])
+        controller.sync()
+        disk.crash()
+        again = started(directory, disk)
+        assert again.image.configs[2, "orders"]["retention.ms"] == "6"
+        again.close()
 
 
 def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import GeneratorType
 
@@ -14,8 +15,9 @@ from tests.support.topics import create_topic, delete_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.handlers import fetch
 from tidelog.broker.handlers.fetch import MANY_TARGETS
-from tidelog.protocol.errors import UnknownTopicOrPartitionError
-from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.broker.replica.fetching import down_conversion
+from tidelog.protocol.errors import KafkaStorageError, NotLeaderOrFollowerError
+from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 
 
 @pytest.fixture
@@ -35,8 +37,13 @@ def open_records() -> list[str]:
     return [name for name in names if ".log" in name]
 
 
-def test_a_topic_that_goes_before_its_records_are_converted_for_old_clients_fails_alone(data: DataBroker) -> None:
-    """A fetch of many partitions, read in steps: others have their records, and no file of the topic stays open."""
+Between = Callable[[], object]
+
+
+def fetch_of_old_client(data: DataBroker, between: Between) -> tuple[PartitionData, PartitionData]:
+    """Fetch by version 3 from ``t`` and many others, with a change between the read and the conversion of records.
+
+    Returns what it gets of ``t``, and of the first partition of the others."""
     create_topic(data, "many", MANY_TARGETS + 1)
     data.append("many", b"kept")
     data.append("t", b"gone")
@@ -47,21 +54,48 @@ def test_a_topic_that_goes_before_its_records_are_converted_for_old_clients_fail
         max_bytes=1_000_000,
         topics=[FetchTopic(topic="t", partitions=asked[:1]), FetchTopic(topic="many", partitions=asked)],
     )
-    for goes in (False, True):
-        steps = fetch.handle(data.broker, data.context(3), request)
-        assert isinstance(steps, GeneratorType)
-        if not goes:
-            turns = sum(1 for _ in steps)
-            continue
-        for _ in range(turns):
-            next(steps)
-        delete_topic(data, "t")
-        with pytest.raises(StopIteration) as end:
-            next(steps)
-    gone, many = end.value.value.responses
-    assert gone.partitions[0].error_code == UnknownTopicOrPartitionError.code
-    assert not gone.partitions[0].records
-    assert many.partitions[0].error_code == 0
-    assert b"kept" in bytes(many.partitions[0].records)
+    steps = fetch.handle(data.broker, data.context(3), request)
+    assert isinstance(steps, GeneratorType)
+    turns = sum(1 for _ in steps)
+    steps = fetch.handle(data.broker, data.context(3), request)
+    assert isinstance(steps, GeneratorType)
+    for _ in range(turns):
+        next(steps)
+    between()
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    topic, others = end.value.value.responses
+    return topic.partitions[0], others.partitions[0]
+
+
+def test_a_topic_that_goes_before_its_records_are_converted_for_old_clients_is_answered(data: DataBroker) -> None:
+    """The client has the records that were read, as by newer versions, others have theirs, and no file stays open."""
+    gone, kept = fetch_of_old_client(data, lambda: delete_topic(data, "t"))
+    assert (gone.error_code, kept.error_code) == (0, 0)
+    assert b"gone" in bytes(gone.records or b"")  # type: ignore[arg-type]
+    assert b"kept" in bytes(kept.records or b"")  # type: ignore[arg-type]
     data.log_manager.environment.deletions.run(everything=True)
     assert not [name for name in open_records() if "/t-0" in name]
+
+
+def test_records_are_converted_by_the_topic_that_they_were_read_from(data: DataBroker) -> None:
+    """The topic of that name by then is not opened, and forbids conversion."""
+
+    def make_anew() -> None:
+        delete_topic(data, "t")
+        create_topic(data, "t", 1, configs={"message.downconversion.enable": "false"})
+
+    gone, _ = fetch_of_old_client(data, make_anew)
+    assert gone.error_code == 0
+    assert b"gone" in bytes(gone.records or b"")  # type: ignore[arg-type]
+
+
+def test_old_clients_get_an_error_that_they_know_where_records_to_convert_cannot_be_read(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> Iterator[bytes]:
+        raise KafkaStorageError
+
+    broken = partial(monkeypatch.setattr, down_conversion, "down_convert", fail)
+    failed, _ = fetch_of_old_client(data, broken)
+    assert (failed.error_code, failed.records) == (NotLeaderOrFollowerError.code, b"")

@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
+from tidelog.pipeline.export import manifest
 from tidelog.pipeline.export.file import FilePlan, FileResult, write_file
 from tidelog.pipeline.export.manifest import ExportTable
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
@@ -35,7 +37,8 @@ def data(tmp_path: Path) -> DataDirectory:
 
 def request_for(data: DataDirectory, **fields: Any) -> ExportRequest:
     fields.setdefault("source", data.source())
-    return ExportRequest(table=str(data.path.parent / "table"), **fields)
+    fields.setdefault("table", str(data.path.parent / "table"))
+    return ExportRequest(**fields)
 
 
 def run(data: DataDirectory, **fields: Any) -> ExportResult:
@@ -85,6 +88,34 @@ def test_the_same_range_gives_the_same_files_byte_for_byte(data: DataDirectory, 
         {path.name: path.read_bytes() for path in (tmp_path / name / "data").iterdir()} for name in ("one", "two")
     )
     assert one == two
+
+
+def test_names_of_directories_and_files_are_synced_before_the_version_that_has_them(
+    data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power would leave a version without its files, or take the whole table."""
+    fill(data.log("orders"), 10)
+    synced: list[str] = []
+    committed: list[tuple[str, list[str]]] = []
+    sync_directory, link = OsFileSystem.sync_directory, os.link
+
+    def note_sync(self: OsFileSystem, path: str) -> None:
+        sync_directory(self, path)
+        synced.append(path)
+
+    def note_link(staged: str, version: str) -> None:
+        committed.append((os.path.dirname(staged), list(synced)))
+        link(staged, version)
+
+    disk = type("Noting", (OsFileSystem,), {"sync_directory": note_sync})
+    monkeypatch.setattr(manifest, "OsFileSystem", disk)
+    monkeypatch.setattr(os, "link", note_link)
+    table = data.path.parent / "lake" / "orders"
+    run(data, table=str(table))
+    run_path, before = committed[0]
+    own = [table.parent.parent, table.parent, table, table / "_tidelog", table / "_tidelog" / "staging"]
+    staged = [f"{run_path}/data", f"{run_path}/dead-letter", run_path]
+    assert {*map(str, own), *staged} <= set(before)
 
 
 def test_a_second_run_adds_what_is_new_to_a_small_last_file(data: DataDirectory) -> None:
