@@ -332,6 +332,11 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
     return file
 
 
+def note_empty(index: AbstractIndex) -> None:
+    """Take over from a listing that the file is there and empty: it is not opened to see that. Before any use."""
+    index._entries = index._capacity = 0
+
+
 def rest_index(index: AbstractIndex) -> None:
     """Close the file until the next look-up, if it has all entries and no more. Not while readers look."""
     if index._memory is None and not index._is_rebuilt and index._capacity == index.size_bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
@@ -28,7 +29,7 @@ from tidelog.log.files.checkpoints import (
     write_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.index.abstract_index import rest_index
+from tidelog.log.index.abstract_index import note_empty, rest_index
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
@@ -46,11 +47,15 @@ from tidelog.log.segment.batch_scan import iter_headers
 from tidelog.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_FILE_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     LogSegment,
+    file_name,
     flush_indices,
 )
 from tidelog.log.segment.segments import LogSegments
@@ -104,6 +109,14 @@ def flush_rebuilt(segment: LogSegment) -> None:
     write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced")
 
 
+def note_empty_indices(segments: Iterable[LogSegment], empty: Collection[str]) -> None:
+    """Have the indices whose files are ``empty``, by their names, not opened for that."""
+    for segment in segments:
+        for index, suffix in ((segment.offset_index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+            if file_name(segment.base_offset, suffix) in empty:
+                note_empty(index)
+
+
 class LogLoader:
     """One load of one partition directory; used once, by one thread."""
 
@@ -119,6 +132,8 @@ class LogLoader:
         )
         self._epochs = LeaderEpochCache(self._file_system, self._directory)
         self._topic_id: bytes | None = None
+        self._snapshots: set[str] = set()
+        """Names of the snapshots of producers that the directory had at first."""
 
     def load(self) -> UnifiedLog:
         """See :func:`load_log`."""
@@ -130,25 +145,29 @@ class LogLoader:
             self._check_indices(segments, every_entry=False)
         else:
             segments = self._recover(segments)
-        if len(segments) and segments.active.read_next_offset() < request.log_start_offset:
-            segments = self._begin_at_start(segments, segments.active.read_next_offset())
+        segments = self._begin_at_start(segments)
         if not len(segments):
             base = request.log_start_offset
             segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
-        self._check_layout(segments)
-        log = self._assemble(segments, topic_id, epochs_known=epochs_known)
+        end = self._check_layout(segments)
+        log = self._assemble(segments, topic_id, end, epochs_known=epochs_known)
         for segment in segments:  # ten thousand logs at rest hold a descriptor each, for their records
             rest_index(segment.offset_index)
             rest_index(segment.time_index)
         return log
 
-    def _begin_at_start(self, segments: LogSegments, end: int) -> LogSegments:
-        """Return no segments for a log that ends before its log start offset.
+    def _begin_at_start(self, segments: LogSegments) -> LogSegments:
+        """Return the segments, but none for a log that ends before its log start offset.
 
         After an unclean stop its unsynced records are lost, and what is left lies below the log start, where retention
         may have removed the rest. Raises LogLoadError where synced records from the log start on are missing.
         """
         start = self._request.log_start_offset
+        if not len(segments) or segments.active.base_offset >= start:
+            return segments
+        end = segments.active.read_next_offset()
+        if end >= start:
+            return segments
         if self._request.clean or start < self._request.recovery_point:
             raise LogLoadError(
                 f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
@@ -252,6 +271,7 @@ class LogLoader:
     def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
         """Open a segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
         segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
+        self._snapshots = {entry.name for entry in listing if entry.name.endswith(SNAPSHOT_SUFFIX)}
         logs: dict[int, FileEntry] = {}
         for entry in segment_files:
             if not entry.is_file:
@@ -275,13 +295,15 @@ class LogLoader:
                 )
             logger.warning("%s: removing %s, which has no record file", self._directory, entry.name)
             self._unlink(entry.name)
-        return [
+        segments = [
             LogSegment(self._directory, base, self._request.config, self._environment, size=entry.size)
             for base, entry in sorted(logs.items())
         ]
+        note_empty_indices(segments, {entry.name for entry in segment_files if entry.size == 0})
+        return segments
 
-    def _check_layout(self, segments: LogSegments) -> None:
-        """Check that base offsets fit the contents. Raises LogLoadError."""
+    def _check_layout(self, segments: LogSegments) -> int:
+        """Check that base offsets fit the contents; return the offset after the last one. Raises LogLoadError."""
         previous_end: int | None = None
         for segment in segments:
             first = next(iter(segment.headers()), None)
@@ -299,6 +321,8 @@ class LogLoader:
                     f"that the topic was compacted once; set cleanup.policy=compact,delete to accept that"
                 )
             previous_end = segment.read_next_offset()
+        assert previous_end is not None, "there is an active segment"
+        return previous_end
 
     def _was_cleaned_below(self, offset: int) -> bool:
         """Tell whether gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
@@ -406,9 +430,8 @@ class LogLoader:
             return False
         return True
 
-    def _assemble(self, segments: LogSegments, topic_id: bytes | None, *, epochs_known: bool) -> UnifiedLog:
+    def _assemble(self, segments: LogSegments, topic_id: bytes | None, end: int, *, epochs_known: bool) -> UnifiedLog:
         request = self._request
-        end = segments.active.read_next_offset()
         start = max(request.log_start_offset, segments.first.base_offset)
         if not epochs_known or (not self._epochs.entries and _has_epochs(segments)):
             self._rebuild_epochs(segments)
@@ -417,7 +440,9 @@ class LogLoader:
             self._epochs.truncate_from_start(start, write=False)
         if request.saves_epochs:
             self._epochs.save()
-        self._producer_state.remove_snapshots_outside(bases_and(segments, end))
+        kept = bases_and(segments, end)
+        if not (request.clean and self._snapshots <= {file_name(offset, SNAPSHOT_SUFFIX) for offset in kept}):
+            self._producer_state.remove_snapshots_outside(kept)
         try:
             needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
             recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED

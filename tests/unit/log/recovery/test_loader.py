@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support.logs import LogBench, append, batch, values
+from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.logs import LogBench, append, batch, producer_batch, values
 from tidelog.log.config import LogConfig
 from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.unified_log import UnifiedLog
@@ -132,3 +135,33 @@ def test_entries_that_contradict_the_records_are_counted_and_logged(
     assert "rebuilding indices of segment 0" in caplog.text
     assert bench.environment.damage.indices == 1
     assert list(values(log)) == [0, 1, 2, 3]
+
+
+def test_a_log_that_was_closed_well_is_opened_by_few_calls(tmp_path: Path) -> None:
+    """A member opens all of its logs at a start. A listing tells that the offset index of a short one is empty."""
+    disk = FaultyFileSystem(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk)
+    log = bench.open()
+    append(log, batch(3))
+    log.flush()
+    log.close()
+    disk.calls.clear()
+    disk.counts_reads = True
+    log = bench.open(clean=True, recovery_point=3)
+    assert Counter(operation for operation, _ in disk.calls) == {"list": 2, "open": 2, "read": 8}
+    assert log.segments.active.offset_index.path not in {os.path.join(log.directory, name) for _, name in disk.calls}
+    assert list(values(log)) == [0, 1, 2]
+
+
+def test_a_snapshot_of_producers_from_within_a_segment_is_removed_at_an_opening(tmp_path: Path) -> None:
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    append(log, producer_batch(0))
+    append(log, producer_batch(1))
+    log.flush()
+    log.close()
+    whole, left = (Path(bench.directory) / f"{offset:020d}.snapshot" for offset in (2, 1))
+    left.write_bytes(whole.read_bytes())
+    log = bench.open(clean=True, recovery_point=2)
+    assert [whole.exists(), left.exists()] == [True, False]
+    assert log.producer_state.producers[7].last_sequence == 1
