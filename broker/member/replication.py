@@ -68,6 +68,8 @@ class ReplicaFetcher:
         self._quota = quota
         self._partitions: Mapping[FetchKey, FollowedEpoch] = {}
         self._followed: dict[FetchKey, Following] = {}
+        self._unopened: dict[FetchKey, str] = {}
+        """Why partitions are not followed, as the log has it: a reason that stays is logged once."""
         self._applying = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._is_reachable = True
@@ -76,6 +78,7 @@ class ReplicaFetcher:
         """Fetch these partitions from now on, when what the last answer brought is done."""
         async with self._applying:
             self._partitions = dict(partitions)
+            self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
             found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
             known = {key: (followed, following) for key, followed, following in found if following is not None}
             self._followed = {key: following for key, (_, following) in known.items()}
@@ -100,12 +103,20 @@ class ReplicaFetcher:
             return known
         try:
             partition = self._broker.replica_manager.partition_by_id(*key)
-            return following_of(partition, partial(write_checkpoints, self._broker.log_manager))
-        except KafkaError as error:
-            logger.error("partition %d of topic %s is not followed: %s", key.partition, key.topic_id.hex(), error)
-        except Exception:
-            logger.exception("partition %d of topic %s is not followed", key.partition, key.topic_id.hex())
-        return None
+            following = following_of(partition, partial(write_checkpoints, self._broker.log_manager))
+        except Exception as error:  # noqa: BLE001 - logged; the leader's other partitions are followed
+            self._note_unopened(key, error)
+            return None
+        self._unopened.pop(key, None)
+        return following
+
+    def _note_unopened(self, key: FetchKey, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        if self._unopened.get(key) != reason:
+            self._unopened[key] = reason
+            defect = None if isinstance(error, KafkaError) else error
+            name = key.topic_id.hex()
+            logger.error("partition %d of topic %s is not followed: %s", key.partition, name, reason, exc_info=defect)
 
     # ---- the task
 

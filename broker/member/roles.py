@@ -54,8 +54,8 @@ class MemberRoles:
         self._lag_time_max_ms = lag_time_max_ms
         self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later, quota)
         self._led: dict[PartitionKey, Leading] = {}
-        self._unopened: dict[Partition, PartitionState] = {}
-        """Partitions that this broker is to lead, and whose logs could not be opened."""
+        self._unopened: dict[Partition, tuple[PartitionState, str]] = {}
+        """Partitions that this broker is to lead, and why their logs could not be opened."""
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()
         self._shrinks = self._expands = 0
@@ -65,8 +65,8 @@ class MemberRoles:
     def take(self, partition: Partition, state: PartitionState) -> None:
         """Lead or stop to lead a partition, as a newer image says."""
         leading = partition.leading
-        self._unopened.pop(partition, None)
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
+            self._unopened.pop(partition, None)
             self._resign(partition, leading)
             if partition.is_leader:
                 partition.commit_all()
@@ -86,14 +86,14 @@ class MemberRoles:
             leading.take_brokers(self._controller.image.brokers)
 
     def _lead(self, partition: Partition, state: PartitionState) -> None:
+        partition.is_leader = False  # without the leader's side records would count as committed here alone
         try:
             leading = begin_leading(partition, state, self._controller.image.brokers, self._parts)
-        except KafkaStorageError as error:
-            logger.error("%s cannot be led: %s", partition.topic_partition, error)
-            partition.is_leader = False
-            self._unopened[partition] = state
-            self._resign(partition, partition.leading)
+        except KafkaError as error:
+            self._put_off(partition, state, str(error))
             return
+        self._unopened.pop(partition, None)
+        partition.is_leader = True
         if partition.leading is not None:
             self._forget(partition.leading)
         partition.leading = self._led[leading.key] = leading
@@ -101,13 +101,18 @@ class MemberRoles:
         if leading.core.is_recovering:
             self._propose(leading)
 
+    def _put_off(self, partition: Partition, state: PartitionState, reason: str) -> None:
+        """Lead a partition later; a reason that stays is logged once."""
+        known = self._unopened.get(partition)
+        if known is None or known[1] != reason:
+            logger.error("%s cannot be led: %s", partition.topic_partition, reason)
+        self._unopened[partition] = state, reason
+        self._resign(partition, partition.leading)
+
     def lead_again(self) -> None:
         """Try again to lead what could not be opened: a disk may have room by now, or the process descriptors."""
-        for partition, state in list(self._unopened.items()):
-            try:
-                partition.take_over(state)
-            except KafkaError as error:
-                logger.error("%s cannot be led: %s", partition.topic_partition, error)
+        for partition, (state, _) in list(self._unopened.items()):
+            partition.take_over(state)
 
     def _save_later(self, log: UnifiedLog) -> None:
         """Have a thread write the epochs of this log, with those that come meanwhile. A start that finds them missing

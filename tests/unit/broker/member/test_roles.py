@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -158,6 +159,28 @@ def test_a_log_that_could_not_be_opened_is_led_once_it_can_be(
     assert found[0] is None
     assert found[1] is not None
     assert found[1] is found[2], "once"
+    assert node.partition.is_leader
+
+
+@pytest.mark.parametrize("error", [errors.CorruptMessageError(), MemoryError()])
+def test_no_partition_is_led_without_its_followers(
+    node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Records that it took would count as committed at once."""
+
+    def fail(*_: object) -> Any:
+        raise error
+
+    state = LED._replace(leader_epoch=6, partition_epoch=9)
+    with monkeypatch.context() as patch:
+        patch.setattr(roles, "begin_leading", fail)
+        for _ in range(3):
+            with contextlib.suppress(MemoryError):
+                node.partition.take_over(state)
+            assert not node.partition.is_leader
+    assert caplog.text.count("cannot be led") == isinstance(error, errors.KafkaError), "a reason is logged once"
+    node.partition.take_over(state)
+    assert node.partition.leading is not None
     assert node.partition.is_leader
 
 
