@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.segment.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
+from tidelog.log.segment.segments import rest_indices
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -110,6 +111,8 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
     except LogStorageError as error:
         log.note(error)
         raise
+    finally:
+        rest_indices(log.segments)  # which were asked for times just now, or by readers and appends before
     return bool(_oldest(log, _below(log.log_start_offset)))
 
 

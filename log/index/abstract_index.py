@@ -120,13 +120,14 @@ class AbstractIndex:
     @property
     def entries(self) -> int:
         """Number of entries in the index; opens the file on first use."""
-        return self._entries if self._entries >= 0 else self._load()
+        entries = self._entries  # looked at once: another thread may close the file
+        return entries if entries >= 0 else self._load()[0]
 
     @property
     def is_full(self) -> bool:
         """True when the next entry would not fit ``segment.index.bytes``: time to roll."""
         entries = self._entries
-        return (entries if entries >= 0 else self._load()) >= self.max_entries - self.RESERVED_SLOTS
+        return (entries if entries >= 0 else self._load()[0]) >= self.max_entries - self.RESERVED_SLOTS
 
     @property
     def room(self) -> int:
@@ -143,7 +144,8 @@ class AbstractIndex:
         """True when the file ends within an entry: no finished index does."""
         return self.entries * self.ENTRY.size != self._capacity and self._capacity % self.ENTRY.size != 0
 
-    def _load(self) -> int:
+    def _load(self) -> tuple[int, OpenFile | None]:
+        """Open the file if it is not open; return the number of entries, and where they are."""
         with self._load_lock:
             if self._entries < 0:
                 if self._is_sealed:
@@ -155,7 +157,7 @@ class AbstractIndex:
                     entries = self._capacity // self.ENTRY.size
                     self._file = file if entries else None
                 self._entries = entries
-            return self._entries
+            return self._entries, self._memory or self._file
 
     def _writable(self) -> OpenFile:
         """Open the file on the first write: an empty index holds no descriptor."""
@@ -171,13 +173,11 @@ class AbstractIndex:
 
         Without a file there are no entries to be read: the look-up begins at the segment's first byte.
         """
-        entries = self.entries
+        entries = self._entries
         file = self._memory or self._file
+        if entries < 0 or (entries and file is None):  # closed, maybe between these two looks
+            entries, file = self._load()
         return (0 if file is None else entries), lambda slot, count: self._read_from(file, slot, count)
-
-    def _read_slots(self, slot: int, count: int) -> bytes:
-        """Read the bytes of ``count`` entries from ``slot`` on. Any thread. Raises KafkaStorageError."""
-        return self._read_from(self._memory or self._file, slot, count)
 
     def _read_from(self, file: OpenFile | None, slot: int, count: int) -> bytes:
         size = count * self.ENTRY.size
@@ -187,9 +187,10 @@ class AbstractIndex:
         return data
 
     def _entry_at(self, slot: int) -> tuple[int, ...]:
-        if not 0 <= slot < self.entries:
-            raise IndexError(f"slot {slot} of {self._entries} in {self.path}")
-        return self.ENTRY.unpack(self._read_slots(slot, 1))
+        entries, read = self.slots()
+        if not 0 <= slot < entries:
+            raise IndexError(f"slot {slot} of {entries} in {self.path}")
+        return self.ENTRY.unpack(read(slot, 1))
 
     def _append_entry(self, entries: int, first: int, second: int) -> None:
         """Write the entry after the first ``entries``, which are all."""
@@ -219,8 +220,9 @@ class AbstractIndex:
     def _write(self, packed: bytes, position: int) -> None:
         """Write entries after the last one; a rebuild on a full disk goes on in memory."""
         try:
-            self._writable().write_at(packed, position)
-            self._capacity = max(self._capacity, position + len(packed))
+            file = self._writable()
+            self._capacity = max(self._capacity, position + len(packed))  # some of it may be there after an error
+            file.write_at(packed, position)
         except LogStorageError as error:
             if not (self._is_rebuilt and error.lacks_room) or self._memory is not None:
                 raise
@@ -301,20 +303,25 @@ class AbstractIndex:
         with self._load_lock:
             if self._entries >= 0 and self._capacity != self._entries * self.ENTRY.size:
                 self._writable().truncate(self._entries * self.ENTRY.size)
-            self._file = self._memory = self._last = None
-            self._entries, self._capacity = -1, 0
+            self._forget_file()
 
     def release(self) -> None:
         """Close the file as it is, for an index that is deleted."""
         with self._load_lock:
-            self._file = self._memory = self._last = None
-            self._entries, self._capacity = -1, 0
+            self._forget_file()
+
+    def _forget_file(self) -> None:
+        """Close the file with its last reader. Under the load lock."""
+        self._entries, self._capacity = -1, 0
+        self._file = self._memory = self._last = None
 
     def rename_to(self, path: str) -> None:
-        """Give the file another name, when it exists."""
-        if self._file_system.exists(self.path):
-            self._file_system.rename(self.path, path)
-        self.path = path
+        """Give the file another name, when it exists. A reader opens it before or after that, not another one that has
+        the name next."""
+        with self._load_lock:
+            if self._file_system.exists(self.path):
+                self._file_system.rename(self.path, path)
+            self.path = path
 
 
 def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile:
@@ -338,9 +345,12 @@ def note_empty(index: AbstractIndex) -> None:
 
 
 def rest_index(index: AbstractIndex) -> None:
-    """Close the file until the next look-up, if it has all entries and no more. Not while readers look."""
-    if index._memory is None and not index._is_rebuilt and index._capacity == index.size_bytes:
-        index.release()
+    """Close the file until the next look-up, if it is open and has all entries and no more. Not while entries are
+    appended (under the log's lock); readers go on."""
+    with index._load_lock:
+        is_whole = index._capacity == index._entries * index.ENTRY.size
+        if index._file is not None and index._memory is None and not index._is_rebuilt and is_whole:
+            index._forget_file()
 
 
 def seal_index(index: AbstractIndex) -> None:

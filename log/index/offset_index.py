@@ -89,6 +89,7 @@ class OffsetIndex(AbstractIndex):
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above ``offset``."""
-        if self.entries:
-            slot = floor_slot(self._read_slots, _KEY, 0, 8, self.entries, offset - 1 - self.base_offset)
+        entries, read = self.slots()
+        if entries:
+            slot = floor_slot(read, _KEY, 0, 8, entries, offset - 1 - self.base_offset)
             self._truncate_to_entries(slot + 1)

@@ -35,12 +35,16 @@ class TimeIndex(AbstractIndex):
     @property
     def last_entry(self) -> TimestampOffset:
         """The last entry; (-1, base offset) when there is none."""
-        entries = self.entries
-        return self.entry(entries - 1) if entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        entries, read = self.slots()
+        return self._entry_of(read(entries - 1, 1)) if entries else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def entry(self, slot: int) -> TimestampOffset:
         """Read the entry at ``slot``. Raises IndexError, KafkaStorageError."""
         timestamp, relative = self._entry_at(slot)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def _entry_of(self, data: bytes) -> TimestampOffset:
+        timestamp, relative = self.ENTRY.unpack(data)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
@@ -50,10 +54,7 @@ class TimeIndex(AbstractIndex):
         """
         entries, read = self.slots()
         slot = floor_slot(read, _KEY, 0, 12, entries, timestamp)
-        if slot < 0:
-            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        found, relative = self.ENTRY.unpack(read(slot, 1))
-        return TimestampOffset(found, self.base_offset + relative)
+        return self._entry_of(read(slot, 1)) if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int, *, on_roll: bool = False) -> None:
         """Add an entry when ``timestamp`` is a new maximum. ``on_roll`` may use the reserved last slot.

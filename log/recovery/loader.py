@@ -29,7 +29,7 @@ from tidelog.log.files.checkpoints import (
     write_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.index.abstract_index import note_empty, rest_index
+from tidelog.log.index.abstract_index import note_empty
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
@@ -58,7 +58,7 @@ from tidelog.log.segment.segment import (
     file_name,
     flush_indices,
 )
-from tidelog.log.segment.segments import LogSegments
+from tidelog.log.segment.segments import LogSegments, rest_indices
 from tidelog.log.system.file_system import FileEntry
 from tidelog.log.system.reserve import write_if_room
 from tidelog.log.unified_log import LogParts, UnifiedLog
@@ -151,9 +151,7 @@ class LogLoader:
             segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
         end = self._check_layout(segments)
         log = self._assemble(segments, topic_id, end, epochs_known=epochs_known)
-        for segment in segments:  # ten thousand logs at rest hold a descriptor each, for their records
-            rest_index(segment.offset_index)
-            rest_index(segment.time_index)
+        rest_indices(segments)
         return log
 
     def _begin_at_start(self, segments: LogSegments) -> LogSegments:

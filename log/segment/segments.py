@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from tidelog.log.index.abstract_index import rest_index
 from tidelog.log.segment.segment import LogSegment
 
 
@@ -85,3 +86,11 @@ class LogSegments:
         kept = {s.base_offset: s for s in self._segments if s.base_offset not in gone}
         kept.update((segment.base_offset, segment) for segment in added)
         return LogSegments(kept.values())
+
+
+def rest_indices(segments: LogSegments) -> None:
+    """Close the index files until the next look-up: ten thousand logs at rest hold a descriptor for each record file
+    alone. Under the log's lock; readers go on."""
+    for segment in segments:
+        rest_index(segment.offset_index)
+        rest_index(segment.time_index)

@@ -270,7 +270,7 @@ JOBS: list[tuple[Callable[[Bench], object], Job]] = [
     (age, retention), (age_and_restart, retention), (leave_open, flush), (sync, checkpoints),
     (delete_segments, deletions), (leave_open, roll), (leave_open, delete_records), (leave_open, truncation),
     (compact, cleaning), (ask_for_indices, indexing), (make_indices, rebuilding_and_dropping_indices),
-    (restart, opening), (restart, opening_or_making), (leave_unmade, opening_or_making),
+    (restart, opening), (restart, opening_or_making), (leave_unmade, opening_or_making), (restart_and_open, reading),
 ]  # fmt: skip
 
 
@@ -304,18 +304,6 @@ def test_a_deletion_at_every_call_of_a_job(
             break
         bench.check(is_there=again)
     assert at > 0, "the job made no call"
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
-def test_a_deletion_before_an_open_log_is_read(tmp_path: Path, again: bool) -> None:
-    """A read of an open log makes no call that a deletion could come between: its files are open or mapped."""
-    bench = Bench(tmp_path)
-    restart_and_open(bench)
-    assert run_interleaved(bench, reading, -1, bench.make_again if again else bench.delete)
-    bench.check(is_there=again)
-    other = Bench(tmp_path / "other")
-    restart_and_open(other)
-    assert not run_interleaved(other, reading, 0, other.delete)
 
 
 def flush_all(bench: Bench) -> None:

@@ -70,6 +70,25 @@ def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
     assert len(values(log)) == 30
 
 
+def test_retention_leaves_a_log_one_descriptor(tmp_path: Path) -> None:
+    """Its look at the largest time opened both indices of each log that had rested since the start."""
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
+    for _ in range(10):
+        append(log, batch(3))
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    log = again.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
+    for _ in range(2):
+        log.update_high_watermark(log.log_end_offset)
+        assert again.run_retention(NOW_MS) == 0
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        append(log, batch(3))
+    assert log.segments.active.offset_index.entries == 11
+    assert len(values(log)) == 36
+
+
 @pytest.mark.parametrize("saves_epochs", [True, False])
 def test_an_epoch_without_records_goes_at_an_opening_and_from_its_file_at_once_or_later(
     tmp_path: Path, saves_epochs: bool

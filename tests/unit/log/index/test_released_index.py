@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidelog.log.index import abstract_index
+from tidelog.log.index.abstract_index import AbstractIndex, rest_index, seal_index
 from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex
-from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFile, OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
 
 BASE = 100
 
@@ -51,10 +56,106 @@ def test_release_at_any_read_of_a_look_up(
     assert look_up(index) == expected
 
 
-def test_released_before_it_was_read_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def closing_after(monkeypatch: pytest.MonkeyPatch, name: str, close: Callable[[AbstractIndex], None]) -> None:
+    """Have another thread close the index once, right after this one's first look at an attribute."""
+    attribute = getattr(AbstractIndex, name)
+    closed: list[AbstractIndex] = []
+
+    def look(index: AbstractIndex) -> object:
+        seen = attribute.__get__(index)
+        if not closed:
+            closed.append(index)
+            close(index)
+        return seen
+
+    monkeypatch.setattr(AbstractIndex, name, property(look, attribute.__set__))
+
+
+@pytest.mark.parametrize("close", [AbstractIndex.release, AbstractIndex.close, rest_index])
+@pytest.mark.parametrize("name", ["_entries", "_memory"])
+def test_closed_before_it_is_read_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, close: Callable[[AbstractIndex], None]
+) -> None:
+    """A look-up opens the file again."""
     index = offsets(tmp_path)
-    monkeypatch.setattr(OffsetIndex, "entries", property(lambda self: (self.release(), 20)[1]))
-    assert index.lookup(BASE + 15) == OffsetPosition(BASE, 0)
+    closing_after(monkeypatch, name, close)
+    assert index.lookup(BASE + 15) == OffsetPosition(BASE + 15, 70)
+
+
+def test_the_count_of_an_index_that_is_closed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = offsets(tmp_path)
+    closing_after(monkeypatch, "_entries", rest_index)
+    assert index.size_bytes == 20 * 8
+
+
+@pytest.mark.parametrize("close", [AbstractIndex.close, rest_index])
+def test_entries_of_a_write_that_failed_are_not_those_of_the_file_when_it_opens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, close: Callable[[AbstractIndex], None]
+) -> None:
+    """Old ones behind a newer one would lead a search past the records that it is for."""
+    index = offsets(tmp_path)
+    write = OsFile.write_at
+
+    def write_some(file: OsFile, data: bytes, position: int) -> None:
+        write(file, data[: 3 * 8], position)
+        raise LogStorageError("write", file.path, errno.ENOSPC)
+
+    monkeypatch.setattr(index, "_file", SimpleNamespace(write_at=lambda *given: write_some(opened(index), *given)))
+    with pytest.raises(LogStorageError):
+        index.append_packed(b"".join(index.ENTRY.pack(40 + number, 200 + number) for number in range(5)))
+    monkeypatch.setattr(index, "_file", opened(index))
+    index.append(BASE + 60, 300)
+    close(index)
+    assert index.entries == 21
+    assert index.lookup(BASE + 100) == OffsetPosition(BASE + 60, 300)
+
+
+def opened(index: AbstractIndex) -> OsFile:
+    file = OsFileSystem().open_file(index.path)
+    assert isinstance(file, OsFile)
+    return file
+
+
+def test_a_name_that_another_file_has_next_is_not_opened(tmp_path: Path) -> None:
+    """A reader of an old list of segments opens an index while a swap gives its name to the one of a new segment."""
+    offsets(tmp_path).close()
+    swapped = threading.Event()
+
+    class Swapping(OsFileSystem):
+        def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
+            if threading.current_thread() is reader:
+                swapping.start()
+                swapped.wait(0.01)  # in vain where the rename waits for this reader
+            return super().open_file(path, create=create, writable=writable)
+
+    index = OffsetIndex(Swapping(), str(tmp_path / "0.index"), BASE, 4096)
+
+    def swap() -> None:
+        index.rename_to(str(tmp_path / "0.index.deleted"))
+        (tmp_path / "0.index").write_bytes(index.ENTRY.pack(1, 999))
+        swapped.set()
+
+    reader, swapping = threading.current_thread(), threading.Thread(target=swap)
+    found = index.lookup(BASE + 15)
+    swapping.join(60)
+    assert found == OffsetPosition(BASE + 15, 70)
+    assert index.path.endswith(".deleted")
+
+
+def test_a_rested_index_of_a_deleted_log_is_not_opened_again(tmp_path: Path) -> None:
+    """Its name may be that of another topic's index by now."""
+    index = offsets(tmp_path)
+    rest_index(index)
+    seal_index(index)
+    with pytest.raises(KafkaStorageError, match="is closed"):
+        index.lookup(BASE + 15)
+
+
+def test_the_last_time_of_an_index_that_is_closed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = TimeIndex(OsFileSystem(), str(tmp_path / "0.timeindex"), BASE, 4096)
+    index.maybe_append(1000, BASE)
+    closing_after(monkeypatch, "_memory", rest_index)
+    assert index.last_entry == (1000, BASE)
 
 
 def test_time_index_is_as_the_offset_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
