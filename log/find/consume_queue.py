@@ -62,8 +62,11 @@ class ConsumeQueueFile:
         self.capacity = size // ENTRY_BYTES
         self._descriptor = descriptor
 
+    _close = staticmethod(os.close)
+    """For the end of the interpreter, when a module has no names any more."""
+
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        self._close(self._descriptor)
 
     @classmethod
     def create(cls, file_system: FileSystem, path: str, base_offset: int, entries: int) -> ConsumeQueueFile:

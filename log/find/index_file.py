@@ -176,8 +176,11 @@ class IndexFile:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # each look-up reads single, distant pages
 
+    _close = staticmethod(os.close)
+    """For the end of the interpreter, when a module has no names any more."""
+
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        self._close(self._descriptor)
 
     @classmethod
     def create(cls, file_system: FileSystem, path: str, slots: int, entries: int) -> IndexFile:

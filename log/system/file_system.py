@@ -249,10 +249,13 @@ class OsFile:
             with _translate_errors("close", self.path):
                 os.close(fd)
 
+    _close = staticmethod(os.close)
+    """For the end of the interpreter, when a module has no names any more."""
+
     def __del__(self) -> None:
         # A log that was dropped without being closed (a failed start, a directory that went offline) leaks nothing.
         if self._fd >= 0:
-            os.close(self._fd)
+            self._close(self._fd)
 
 
 def allocate(file: OpenFile, size: int) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem
 from tidelog.log.files.file_records import FileRecords
+from tidelog.log.find import consume_queue, index_file
+from tidelog.log.system import file_system
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.system.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.time import ManualTime
@@ -197,3 +202,28 @@ def test_retention_clock_believes_small_drift_and_backward_jumps() -> None:
     assert clock.believe(time.milliseconds()) == 999_560_000
     time.advance(BELIEVED_AFTER_MS)
     assert clock.believe(time.milliseconds()) == time.milliseconds()
+
+
+@pytest.mark.parametrize("module", [file_system, consume_queue, index_file])
+def test_a_file_that_is_dropped_at_the_end_of_the_interpreter_is_closed(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules lose their names before the last objects go: each complained then, without a word on what."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(sys, "excepthook", lambda *what: complaints.append(what))
+    opened: list[Any] = [open_one(module, str(tmp_path / "file"))]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as end:
+        end.setattr(module, "os", None)
+        opened.clear()
+    assert complaints == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors - 1
+
+
+def open_one(module: ModuleType, path: str) -> object:
+    if module is consume_queue:
+        return consume_queue.ConsumeQueueFile.create(FILES, path, 0, 10)
+    if module is index_file:
+        return index_file.IndexFile.create(FILES, path, 10, 10)
+    return FILES.open_file(path, create=True)
