@@ -36,7 +36,8 @@ SAVING_THREADS = 4
 """Threads that write leader epochs at a start: nearly all of that is waiting for the disk. Opening a log is work: four
 threads would take each other's turns at the interpreter, and three times as long as one."""
 
-TOPICS_PER_TURN = 100
+PARTITIONS_PER_TURN = 100
+"""Partitions after which heartbeats, requests and fetches get their turn on the loop."""
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 
@@ -101,19 +102,20 @@ class MetadataPublisher:
     async def _show_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Show topics that came or changed, and take this broker's roles in them: each fetch loop is told once."""
         changes = []
-        for number, topic_id in enumerate(topics_to_show(delta, image)):
+        turns = Turns()
+        for topic_id in topics_to_show(delta, image):
             topic = image.topics[topic_id]
             change = TopicChange(self._broker.metadata.topics.get(topic.name), topic_image(image, topic))
             with self._noting_errors(f"topic {topic.name}", image):
                 await self._show(change)
                 changes.append(change)
-            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-                await asyncio.sleep(0)
+            await turns.end(change.after)
         if changes:
             await self._share_out(image)
         for change in changes:
             with self._noting_errors(f"topic {change.after.name}", image):
                 await self._end_change(change)
+            await turns.end(change.after)
 
     async def _show(self, change: TopicChange) -> None:
         """Show a topic with the logs that it has here now, and take its roles."""
@@ -164,6 +166,20 @@ class TopicChange(NamedTuple):
         return replicas_of(self.after, node_id)
 
 
+class Turns:
+    """The turns of work on many topics: after some partitions others go on."""
+
+    def __init__(self) -> None:
+        self._left = PARTITIONS_PER_TURN
+
+    async def end(self, topic: TopicImage) -> None:
+        """Note that the work on a topic is done."""
+        self._left -= max(1, len(topic.partitions))
+        if self._left <= 0:
+            self._left = PARTITIONS_PER_TURN
+            await asyncio.sleep(0)
+
+
 def topics_to_show(delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
     """Return the ids of topics that came, or have other partitions or configs."""
     changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
@@ -185,11 +201,11 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
     await open_logs(broker, own)
     empty = broker.replica_manager.empty_logs()
-    for number, (shown, _) in enumerate(own):
+    turns = Turns()
+    for shown, _ in own:
         broker.replica_manager.take_roles(shown)
         replication.take_topic(shown)
-        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-            await asyncio.sleep(0)
+        await turns.end(shown)
     await replication.share_out()
     return empty
 

@@ -15,7 +15,7 @@ import pytest
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.member.publisher import SAVING_THREADS, MetadataPublisher, make_own_logs
+from tidelog.broker.member.publisher import PARTITIONS_PER_TURN, SAVING_THREADS, MetadataPublisher, make_own_logs
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.delta import MetadataDelta
@@ -92,11 +92,14 @@ def id_of(name: str) -> bytes:
     return name.encode().ljust(16)
 
 
-def coming(name: str) -> list[Message]:
+def coming(name: str, partitions: int = 1) -> list[Message]:
     topic_id = id_of(name)
     return [
         records.TopicRecord(name=name, topic_id=topic_id),
-        records.PartitionRecord(partition_id=0, topic_id=topic_id, replicas=[NODE], isr=[NODE], leader=NODE),
+        *(
+            records.PartitionRecord(partition_id=number, topic_id=topic_id, replicas=[NODE], isr=[NODE], leader=NODE)
+            for number in range(partitions)
+        ),
     ]
 
 
@@ -165,6 +168,28 @@ def test_a_topic_that_failed_once_is_taken_over_with_its_next_change() -> None:
     parts = asyncio.run(go())
     assert parts.told == [(step, "second") for step in COMING]
     assert parts.metadata.topics["second"].configs == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(350, 1), (7, 60)])
+def test_a_heartbeat_gets_its_turn_during_an_image_of_many_partitions(topics: int, partitions: int) -> None:
+    """With sessions of 3 s a member of 10,000 partitions was fenced: what ended the changes took one turn."""
+    names = [f"t{number}" for number in range(topics)]
+
+    async def go() -> list[int]:
+        with ThreadPoolExecutor(1) as executor:
+            parts = Parts(EMPTY_IMAGE, executor)
+            await parts.publish(*(record for name in names for record in coming(name, partitions)))
+            parts.told.clear()
+            publishing = asyncio.create_task(parts.publish(*map(config, names)))
+            done = []
+            while not publishing.done():
+                done.append(len(parts.told))
+                await asyncio.sleep(0)
+        assert len(parts.told) == len(CHANGING) * topics
+        return [after - before for before, after in itertools.pairwise([*done, len(parts.told)])]
+
+    steps = asyncio.run(go())
+    assert max(steps) * partitions <= len(CHANGING) * (PARTITIONS_PER_TURN + partitions)
 
 
 # ---- the logs of a start
