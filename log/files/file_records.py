@@ -196,6 +196,8 @@ class FileRecords:
             shared.release()
 
     def rename_to(self, path: str) -> None:
-        """Give the file another name; open descriptors go on."""
-        self._file_system.rename(self.path, path)
-        self.path = path
+        """Give the file another name; open descriptors go on. A reader opens it before or after that, not another one
+        that has the name next."""
+        with self._open_lock:
+            self._file_system.rename(self.path, path)
+            self.path = path
