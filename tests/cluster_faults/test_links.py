@@ -70,6 +70,7 @@ def test_the_owner_of_a_connection_is_told_from_others_with_its_port(echo_port: 
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(("127.0.0.1", 0))  # of a port that connect() chose the kernel may refuse a second use
             client.connect(("127.0.0.1", echo_port))
             local = client.getsockname()[1]
             assert links.owner(local, elsewhere.getsockname()[1], here) == ""
