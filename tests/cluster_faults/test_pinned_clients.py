@@ -20,7 +20,7 @@ from benchmarks.rivals.apache_kafka import java_command
 from tests.support.apache_kafka import VERIFIABLE_PRODUCER
 from tests.support.cluster_clients import WAIT_S
 from tests.support.faulty_cluster.amount import at_length
-from tests.support.faulty_cluster.clients import QUICK, Reader, Worker, Writer, position_of, read_all
+from tests.support.faulty_cluster.clients import QUICK, ConsumerWorker, Reader, Worker, Writer, read_all
 from tests.support.faulty_cluster.history import History, Position
 from tests.support.faulty_cluster.report import conclude
 from tests.support.jvm import SMALL_HEAP
@@ -77,24 +77,13 @@ class JavaClient:
                     self.failures.append(line)
 
 
-class GroupReader(Worker):
+class GroupReader(ConsumerWorker):
     """A member of a group, by librdkafka, that commits what it has read."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str], history: History, name: str) -> None:
-        super().__init__()
         settings = {"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
-        self._consumer = Consumer({**QUICK, **settings, "auto.commit.interval.ms": 200})
+        super().__init__(Consumer({**QUICK, **settings, "auto.commit.interval.ms": 200}), history, name)
         self._consumer.subscribe(list(topics))
-        self._history, self._name = history, name
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._consumer.close()
-
-    def _work(self) -> None:
-        for message in self._consumer.consume(500, 0.2):
-            if message.error() is None:
-                self._history.read(self._name, position_of(message))
 
 
 class PythonWriter(Worker):

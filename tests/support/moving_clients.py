@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.rivals.apache_kafka import java_command
+from tests.support.faulty_cluster.clients import Worker
 from tests.support.jvm import SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kraft_node import wait_until
@@ -55,42 +55,28 @@ class JavaTool:
         return self._process.poll() is not None
 
 
-class Program:
+class Program(Worker):
     """A client's program in a loop, in a thread; ``written`` are the values whose write it was told to be done."""
 
     def __init__(self, name: str, command: list[str], bootstrap: str, protocol: str) -> None:
+        super().__init__()
         self.name = name
         self._command = command
         self._question = {"bootstrap": bootstrap, "topic": name, "partitions": PARTITIONS, "codec": "none"}
         self._protocol = protocol
-        self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.rounds = 0
         self.written: list[bytes] = []
-        self.failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_ended.set()
-        self._thread.join()
 
     def wait_for(self, count: int) -> None:
         """Wait for so many more rounds."""
         wanted = self.rounds + count
         wait_until(lambda: self.rounds >= wanted or self.failure is not None, f"{self.name}: {wanted}", END_LIMIT_S)
-        assert self.failure is None, self.failure
+        self.check()
 
-    def _run(self) -> None:
-        try:
-            while not self._is_ended.is_set():
-                self._write()
-                self._read()
-                self.rounds += 1
-        except (AssertionError, subprocess.SubprocessError) as error:
-            self.failure = error
+    def _work(self) -> None:
+        self._write()
+        self._read()
+        self.rounds += 1
 
     def _write(self) -> None:
         values = [f"{self.rounds}-{number}".encode() for number in range(RECORDS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from itertools import pairwise
@@ -60,7 +61,7 @@ class Worker:
         try:
             while not self._is_ended.is_set():
                 self._work()
-        except (KafkaException, AssertionError) as error:
+        except (KafkaException, AssertionError, subprocess.SubprocessError) as error:
             self.failure = error
 
     def _work(self) -> None:
@@ -198,13 +199,12 @@ class Pairs(Worker):
         self._history.abort(value)
 
 
-class Reader(Worker):
-    """A consumer of all partitions of topics from their beginning, with read_committed, outside of groups."""
+class ConsumerWorker(Worker):
+    """A consumer that notes under a name what it is given."""
 
-    def __init__(self, bootstrap: str, topics: dict[str, int], history: History, name: str = "r") -> None:
-        """``topics`` has the number of partitions."""
+    def __init__(self, consumer: Consumer, history: History, name: str) -> None:
         super().__init__()
-        self._consumer = consumer_of(bootstrap, topics)
+        self._consumer = consumer
         self._history, self._name = history, name
 
     def __exit__(self, *_: object) -> None:
@@ -215,6 +215,14 @@ class Reader(Worker):
         for message in self._consumer.consume(500, 0.2):
             if message.error() is None:
                 self._history.read(self._name, position_of(message))
+
+
+class Reader(ConsumerWorker):
+    """A consumer of all partitions of topics from their beginning, with read_committed, outside of groups."""
+
+    def __init__(self, bootstrap: str, topics: dict[str, int], history: History, name: str = "r") -> None:
+        """``topics`` has the number of partitions."""
+        super().__init__(consumer_of(bootstrap, topics), history, name)
 
 
 def position_of(message: Message) -> Position:

@@ -25,6 +25,7 @@ from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InconsistentTopicIdError, KafkaStorageError
 
 CONFIG = LogConfig({"segment.bytes": 2000, "file.delete.delay.ms": 60_000})
+INDEXED = LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0})
 T0, T1 = TopicPartition("topic-with-dashes", 0), TopicPartition("topic-with-dashes", 1)
 ID = bytes(range(16))
 
@@ -55,13 +56,18 @@ def test_clean_restart_opens_lazily_and_serves(tmp_path: Path) -> None:
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
-    """With three, 10,000 logs did not open below a limit of 20,000."""
-    manager = manager_of(tmp_path)
-    log = manager.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
+def write_indexed_log(directory: Path) -> None:
+    """Write a log of ten batches with an index entry for each, and stop cleanly."""
+    manager = manager_of(directory)
+    log = manager.get_or_create_log(T0, ID, INDEXED)
     for _ in range(10):
         append(log, batch(3))
     manager.shutdown()
+
+
+def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
+    """With three, 10,000 logs did not open below a limit of 20,000."""
+    write_indexed_log(tmp_path)
     again = manager_of(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     log = again.get_or_create_log(T0, ID, CONFIG)
@@ -72,14 +78,10 @@ def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
 
 def test_retention_leaves_a_log_one_descriptor(tmp_path: Path) -> None:
     """Its look at the largest time opened both indices of each log that had rested since the start."""
-    manager = manager_of(tmp_path)
-    log = manager.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
-    for _ in range(10):
-        append(log, batch(3))
-    manager.shutdown()
+    write_indexed_log(tmp_path)
     again = manager_of(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    log = again.get_or_create_log(T0, ID, LogConfig({"segment.bytes": 2000, "index.interval.bytes": 0}))
+    log = again.get_or_create_log(T0, ID, INDEXED)
     for _ in range(2):
         log.update_high_watermark(log.log_end_offset)
         assert again.run_retention(NOW_MS) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def test_names_of_new_directories_outlive_a_loss_of_power(tmp_path: Path) -> Non
     config = BrokerConfig.load(config_file(tmp_path, log_dirs=f"{deep},{tmp_path / 'b'}"))
     format_directories(disk, config, CLUSTER, FirstRecords(), ignore_formatted=False)
     assert {str(tmp_path), str(tmp_path / "new"), str(deep), str(tmp_path / "b")} <= set(disk.synced)
+
+
+def test_new_directories_have_the_mode_of_a_brokers(tmp_path: Path) -> None:
+    deep = tmp_path / "new" / "data"
+    mask = os.umask(0o077)
+    try:
+        assert format_node(config_file(tmp_path, log_dirs=str(deep), log_dirs_mode="0750")) == 0
+    finally:
+        os.umask(mask)
+    assert oct(deep.stat().st_mode & 0o777) == "0o750"
 
 
 def test_as_json_it_names_what_was_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -248,13 +248,13 @@ def check_formatted(directory: str, found: MetaProperties, wanted: MetaPropertie
 def make_directory(file_system: FileSystem, directory: str, config: BrokerConfig) -> None:
     """Make a log directory with the mode that a broker gives it, so that its name outlives a loss of power. Raises
     FormatError, KafkaStorageError."""
-    made, parent = [], os.path.abspath(directory)
-    while not os.path.exists(parent):
-        parent = os.path.dirname(parent)
-        made.append(parent)
+    from tidelog.broker.startup import make_data_directory
+    from tidelog.log.system.file_system import LogStorageError
+
+    if os.path.isdir(directory):
+        return
     try:
-        os.makedirs(directory, mode=int(config.get_str("log.dirs.mode"), 8), exist_ok=True)
-    except OSError as error:
-        raise FormatError(f"{directory} cannot be made: {error.strerror}") from error
-    for parent in made:
-        file_system.sync_directory(parent)
+        make_data_directory(file_system, os.path.abspath(directory))
+    except LogStorageError as error:
+        raise FormatError(f"{directory} cannot be made: {os.strerror(error.os_errno)}") from error
+    os.chmod(directory, int(config.get_str("log.dirs.mode"), 8))

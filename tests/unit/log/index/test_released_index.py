@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.swapping import SwappingFileSystem
 from tidelog.log.index import abstract_index
 from tidelog.log.index.abstract_index import AbstractIndex, rest_index, seal_index
 from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex
-from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFile, OsFileSystem
+from tidelog.log.system.file_system import LogStorageError, OsFile, OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 
 BASE = 100
@@ -119,25 +119,16 @@ def opened(index: AbstractIndex) -> OsFile:
 def test_a_name_that_another_file_has_next_is_not_opened(tmp_path: Path) -> None:
     """A reader of an old list of segments opens an index while a swap gives its name to the one of a new segment."""
     offsets(tmp_path).close()
-    swapped = threading.Event()
-
-    class Swapping(OsFileSystem):
-        def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
-            if threading.current_thread() is reader:
-                swapping.start()
-                swapped.wait(0.01)  # in vain where the rename waits for this reader
-            return super().open_file(path, create=create, writable=writable)
-
-    index = OffsetIndex(Swapping(), str(tmp_path / "0.index"), BASE, 4096)
+    files = SwappingFileSystem()
+    index = OffsetIndex(files, str(tmp_path / "0.index"), BASE, 4096)
 
     def swap() -> None:
         index.rename_to(str(tmp_path / "0.index.deleted"))
         (tmp_path / "0.index").write_bytes(index.ENTRY.pack(1, 999))
-        swapped.set()
 
-    reader, swapping = threading.current_thread(), threading.Thread(target=swap)
+    files.swap = swap
     found = index.lookup(BASE + 15)
-    swapping.join(60)
+    files.join()
     assert found == OffsetPosition(BASE + 15, 70)
     assert index.path.endswith(".deleted")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.swapping import SwappingFileSystem
 from tidelog.log.files.file_records import FileRecords
 from tidelog.log.find import consume_queue, index_file
 from tidelog.log.system import file_system
-from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.system.retention_clock import BELIEVED_AFTER_MS, RetentionClock
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
@@ -235,24 +235,15 @@ def test_a_name_that_another_record_file_has_next_is_not_opened(tmp_path: Path) 
     place."""
     path = tmp_path / "0.log"
     path.write_bytes(b"old" * 100)
-    swapped = threading.Event()
-
-    class Swapping(OsFileSystem):
-        def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
-            if threading.current_thread() is reader:
-                swapping.start()
-                swapped.wait(0.01)  # in vain where the rename waits for this reader
-            return super().open_file(path, create=create, writable=writable)
-
-    records = FileRecords(Swapping(), str(path), 300)
+    files = SwappingFileSystem()
+    records = FileRecords(files, str(path), 300)
 
     def swap() -> None:
         records.rename_to(f"{path}.deleted")
         path.write_bytes(b"new")
-        swapped.set()
 
-    reader, swapping = threading.current_thread(), threading.Thread(target=swap)
+    files.swap = swap
     found = records.read_at(0, 300)
-    swapping.join(60)
+    files.join()
     assert found == b"old" * 100
     assert records.path.endswith(".deleted")
