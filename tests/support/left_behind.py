@@ -48,7 +48,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Fail a test that lowered its process's priority or left other state, and a module that left descriptors open."""
     result = yield
     kill_all()
-    check_state(item.stash.get(_STATE, {}))
+    if nextitem is not None:  # with the last test end the session's own fixtures, whatever test they began with
+        check_state(item.stash.get(_STATE, {}))
     before, now = item.config.stash[_NICENESS], main_thread_niceness()
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
@@ -76,8 +77,16 @@ def process_state() -> dict[str, object]:
 def check_state(before: dict[str, object]) -> None:
     """Raise AssertionError, which names each part of the state that is not as it was before."""
     now = process_state()
-    left = [f"{name}: {then} became {now[name]}" for name, then in before.items() if now[name] != then]
+    left = [f"{name}: {then} became {found}" for name in before for then, found in changes(before[name], now[name])]
     assert not left, f"a test leaves its process as it found it, but {'; '.join(left)}"
+
+
+def changes(before: object, now: object) -> list[tuple[object, object]]:
+    """Return the old and the new value if they differ; of mappings, only the entries that do."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [name for name in before | now if before.get(name) != now.get(name)]
+        before, now = ({name: values[name] for name in names if name in values} for values in (before, now))
+    return [(before, now)] if before != now else []
 
 
 def main_thread_niceness() -> int:

@@ -19,6 +19,7 @@ from tests.support.left_behind import (
     check_state,
     main_thread_niceness,
     process_state,
+    pytest_runtest_setup,
     pytest_runtest_teardown,
     pytest_sessionstart,
 )
@@ -62,6 +63,23 @@ def test_a_test_that_lowered_the_priority_fails_and_the_next_one_does_not(monkey
         next(second)
 
 
+def test_the_last_test_pays_for_no_fixture_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session's fixture sets its variables back when the last test ends, which began after it had set them."""
+    item: Any = SimpleNamespace(
+        path=Path(), nodeid="tests/unit/x", stash=pytest.Stash(), config=SimpleNamespace(stash=pytest.Stash())
+    )
+    pytest_sessionstart(item)
+    pytest_runtest_setup(item)
+    last, one = pytest_runtest_teardown(item, None), pytest_runtest_teardown(item, item)
+    next(last)
+    next(one)
+    monkeypatch.setenv("LEFT", "1")
+    with pytest.raises(StopIteration):
+        next(last)
+    with pytest.raises(AssertionError, match="LEFT"):
+        next(one)
+
+
 def set_umask() -> None:
     os.umask(0o027)
 
@@ -73,7 +91,7 @@ def set_handler() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda: os.environ.update(LEFT="1"), "environment: .* became .*'LEFT': '1'"),
+        (lambda: os.environ.update(LEFT="1"), "environment: {} became {'LEFT': '1'}"),
         (lambda: os.chdir("/"), "working directory: .* became /"),
         (set_umask, "umask: .* became 23"),
         (lambda: gc.set_threshold(50_000), "garbage collector: .* became .*50000"),

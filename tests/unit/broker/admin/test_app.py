@@ -155,7 +155,9 @@ async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, p
             for number in range(LOGS):
                 assert pages.parts.replica_manager.partition("wide", number).local_log is not None
 
-        assert await calls_of(pages, path) - before <= LOGS * MOST_CALLS_PER_LOG
+        # Timers of the loop run in between, the more when it is held up: the least of three is the page's own.
+        wide = [await calls_of(pages, path) for _ in range(3)]
+        assert min(wide) - before <= LOGS * MOST_CALLS_PER_LOG
 
 
 @pytest.mark.parametrize("path", ["/compaction/wide?dry_run=1", "/compaction/wide?wait=0"])
