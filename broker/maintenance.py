@@ -14,7 +14,7 @@ DELETIONS_MS = 1_000
 """Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
 apart, they kept their room on the disk and a descriptor each."""
 SNAPSHOT_MS = 10_000
-"""How often it is looked whether the metadata log is long enough for a snapshot."""
+"""How often the metadata log is looked at for whether it is long enough for a snapshot."""
 ROOM_MS = 1_000
 """How soon a disk that is full, or has room again, is noticed."""
 

@@ -34,7 +34,7 @@ class Peers(Protocol):
         ...
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
-        """Hear that a marker was written into a partition that this broker leads."""
+        """Note that a marker was written into a partition that this broker leads."""
         ...
 
     def asked(
@@ -57,6 +57,6 @@ class Peers(Protocol):
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Deferred[Response]:
-        """Ask another broker under this one's name, in a version up to ``highest``; who wants to know must have been
-        checked. Fails with LeaderNotAvailableError where it does not answer."""
+        """Ask another broker under this one's name, in a version up to ``highest``; the caller has authorized
+        its own client before. Fails with LeaderNotAvailableError where it does not answer."""
         ...

@@ -7,12 +7,13 @@
     quotas      what clients may use
     topics      names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
-Each takes (delta, image), from whichever request the records came, and whatever another of them raised.
-On a lone node that is in the turn of the commit, in a member of a cluster once
-the observer has the image. A part reads the image when it is built, and changes from here. Settings come first, so that
-a new log has them from its first record. Of topics a lone node's ``TopicManager`` takes over at once what no client
-sees; ``broker/controller/topic_changes.py`` makes and removes logs once the records are durable, shows the topics and
-has the coordinators forget them. A member's MetadataPublisher does that for topics that are committed already.
+Each takes (delta, image), from whichever request the records came, and whatever another of them raised: on a lone node
+in the turn of the commit, in a member of a cluster once the observer has the image. A part reads the image when it is
+built, and is told of changes here. Settings come first, so that a new log has them from its first record.
+
+Of topics a lone node's ``TopicManager`` takes over at once what no client sees;
+``broker/controller/topic_changes.py`` makes and removes logs once the records are durable, shows the topics and has the
+coordinators forget them. A member's MetadataPublisher does that for topics that are committed already.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """

@@ -6,6 +6,7 @@
     directories         several directories, a lone node      -                                the last logs assigned
     quotas              a client quota in the metadata       AlterClientQuotas                -
     coordinators        an internal topic                     a request for them               waiting members answered
+    tokens              ``delegation.token.secret.key``       a request or a login with one    -
     virtual_partitions  -                                     a request for a virtual topic    -
     indexing            a topic with an index                 such a topic, a look-up          thread joined
     cleaner             ``log.cleaner.enable``                the admin interface              threads joined

@@ -1,6 +1,6 @@
 """The HTTP interface: listener, pages, look-ups, and metrics in Prometheus' format.
 
-Imports: ``tidelog.broker.network`` and the floors below; not ``handlers`` or ``adoption``. aiohttp stays in these
+Imports: ``tidelog.broker.network`` and the layers below; not ``handlers`` or ``adoption``. aiohttp stays in these
 modules.
 Invariant: aiohttp is imported with the first connection; every request passes ``guard`` before a page sees it.
 """

@@ -1,5 +1,5 @@
 """Look-ups by key, tag and time for clients: indexing of topics, the look-up itself, and virtual topics.
 
-Imports: ``tidelog.broker.cleaning`` and the floors below; not ``quota``.
+Imports: ``tidelog.broker.cleaning`` and the layers below; not ``quota``.
 Invariant: an acknowledgement never waits for an index, and filtering never runs on the loop.
 """

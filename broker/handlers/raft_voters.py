@@ -1,4 +1,4 @@
-"""Refusal of requests that change the voters of the metadata quorum: a lone node is its own, for good (KIP-853).
+"""Refusal of requests to change the metadata quorum of a lone node, which stays its only voter (KIP-853).
 
 Errors are those of Kafka for a static quorum; source: KafkaRaftClient and AddVoterHandler of Kafka 4.3.
 """

@@ -1,4 +1,7 @@
-"""RemoveRaftVoter: the only voter of a lone node's quorum stays (KIP-853). A member forwards it. Version 0."""
+"""RemoveRaftVoter on a lone node: its quorum's only voter is not removed (KIP-853). A member forwards the request.
+
+Version 0.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""RenewDelegationToken: a token's end is put off (KIP-48). Versions 0 to 2.
+"""RenewDelegationToken: move the end of a token to a later time (KIP-48). Versions 0 to 2.
 
-Its owner and its renewers may. Answered when that is durable.
+The token's owner and its renewers may do so. Answered when the new end is durable.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Fetch by a replica: records up to the log end; what it asks for tells its leader how far it is.
+"""Fetch by a replica: records up to the log end. Its fetch offsets tell the leader which records it has.
 
-    leader epoch checked -> log start and divergence checked -> read -> follower noted with the log end from before
-    -> high watermark, which that may have moved, and log start told
+    leader epoch checked -> log start and divergence checked -> read -> fetch offset noted, with the log end from before
+    the read -> high watermark, which that may have moved, and log start answered
 
-Nothing to read: parked until one of the partitions has records, or another leader. What has nothing to read and
-nothing to tell then rests: the next fetches of its session pass it over until something moves
+Nothing to read: parked until one of the partitions has records, or another leader. A partition without records and
+without new offsets then rests: the next fetches of its session pass it over until something moves
 (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
 
 A replica whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset makes Kafka's
@@ -104,8 +104,8 @@ def _answer_many(
 def _answer_in_steps(
     broker: Broker, context: RequestContext, fetch_context: FetchContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``answer_replica`` does for many partitions. A full fetch does not wait: the session that it begins
-    will.
+    """Answer as ``answer_replica`` does for many partitions. A full fetch does not wait; the
+    next fetches of its session do.
     """
     asking = Asking(broker, context, fetch_context, request)
     targets = targets_now(fetch_context)
@@ -121,7 +121,7 @@ def _answer_in_steps(
 
 
 class Asking:
-    """One fetch of a replica: whose it is, and what it asks for."""
+    """One fetch of a replica: the replica, its session, and the parameters of the request."""
 
     __slots__ = ("_asker", "_replica", "broker", "context", "params")
 
@@ -133,7 +133,7 @@ class Asking:
         self._replica = replica_of(request)
 
     def reading(self, *, is_asked: bool) -> ReplicaRead:
-        """Begin to read. Only the request itself says how far the replica is (``is_asked``)."""
+        """Begin to read. ``is_asked``: see ``ReplicaRead``."""
         return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
 
     def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
@@ -181,7 +181,7 @@ class Asking:
         try:
             leading = found_partition(self.broker.replica_manager, target).leading
         except KafkaError:
-            return  # it went between two steps
+            return  # the partition went between two steps
         if leading is not None and leading.throttle is not None:
             leading.throttle.note_sent(size)
 
@@ -189,8 +189,8 @@ class Asking:
 class DelayedReplicaFetch:
     """A replica's fetch that waits for records. A purgatory operation.
 
-    It reads what has moved, not the whole session: an append to one of thousands of partitions costs their sum nothing.
-    It waits under the partitions that do not rest, and under the session for those that do: one that is woken ends it.
+    It reads what has moved, not the whole session. It is parked under the partitions that do not rest, and under the
+    session for those that do: a partition whose rest ends is answered at once.
     """
 
     __slots__ = ("_asking", "_deferred", "_waited")
@@ -213,7 +213,8 @@ class DelayedReplicaFetch:
         return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
-        """Answer if there is something to tell now. Most touches are of a high watermark, which is not asked for."""
+        """Answer if there is something to tell now. Most touches only moved a high watermark, for which it
+        does not wait."""
         session = self._asking.context.session
         if session is not None and session.is_woken:
             self._answer(self._read(self._asking.context.active))
@@ -268,7 +269,7 @@ class ReplicaRead:
     __slots__ = ("_is_asked", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
 
     def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_asked: bool) -> None:
-        """``is_asked``: these are the replica's own words, by which its leader notes how far it is."""
+        """``is_asked``: True while the request is handled, whose offsets the leader notes; False when it waited."""
         self._manager = manager
         self._params = params
         self._replica = replica
@@ -314,8 +315,8 @@ def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
 
 
 def is_held_back(leading: Leading, replica_id: int) -> bool:
-    """Return whether a replica gets no records now (KIP-73): one for which acks=all does not wait. It waits for the
-    ISR, and for those about whom the controller was asked."""
+    """Return whether a throttled replica gets no records now (KIP-73). One that acks=all waits for always gets them:
+    the ISR, and replicas that this leader has asked the controller to add to it."""
     throttle, core = leading.throttle, leading.core
     if throttle is None or replica_id in core.isr or not throttle.is_exceeded:
         return False
@@ -325,8 +326,8 @@ def is_held_back(leading: Leading, replica_id: int) -> bool:
 def read_partition(
     partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
 ) -> PartitionData:
-    """Read one partition's part of the answer; how far the replica is is noted where these are its own words
-    (``is_asked``). A throttled one gets no records.
+    """Read one partition's part of the answer, and note the replica's offsets (``is_asked``: see ``ReplicaRead``). A
+    throttled replica gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
     KafkaStorageError.

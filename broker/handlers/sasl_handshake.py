@@ -17,7 +17,7 @@ Request = SaslHandshakeRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Say no: nothing is to be authenticated. Raises IllegalSaslStateError."""
+    """Refuse: no authentication is under way. Raises IllegalSaslStateError."""
     raise IllegalSaslStateError
 
 

@@ -23,7 +23,7 @@ READS = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
 def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
     """Make the calls of a request, one share partition in a step; answered when all are committed.
 
-    A state is read once, however often it is named: else few bytes of a request stand for all its batches.
+    A state is read once, however often it is named: a short request cannot ask for a huge response.
     """
     check_enabled(broker)
     call = CALLS[api]

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: store how far a group has read, as part of a transaction.
 
 v2 leader epochs; v3 member, instance and generation (KIP-447), flexible; v4 TRANSACTION_ABORTABLE; v5 adds the group's
-partition to the transaction by itself (KIP-890), before that AddOffsetsToTxn must have done so.
+partition to the transaction by itself (KIP-890); up to v4 AddOffsetsToTxn must have done so before.
 """
 
 from __future__ import annotations

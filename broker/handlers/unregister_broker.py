@@ -1,4 +1,4 @@
-"""UnregisterBroker: the only broker of a cluster cannot leave it, and there is no other (KIP-500). Version 0."""
+"""UnregisterBroker on a lone node: its only broker cannot be unregistered (KIP-500). Version 0."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ Asked = TypeVar("Asked", bound=AskedGroup)
 
 
 def leave_out_repetitions(groups: Iterable[Asked]) -> Iterator[Asked]:
-    """Yield the groups without those whose all offsets were asked before: few bytes would stand for many offsets."""
+    """Yield the groups without those whose offsets were all asked for before: a short request cannot ask for a
+    huge response."""
     seen: set[str] = set()
     for group in groups:
         if group.topics is None:

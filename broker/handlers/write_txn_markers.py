@@ -73,7 +73,7 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
 
 
 def code_of(error: KafkaError) -> int:
-    """Return an error's code in the words of partitions: coordinators ask again only for those."""
+    """Return an error's code; for a coordinator's error NOT_LEADER_OR_FOLLOWER, after which the sender tries again."""
     return NotLeaderOrFollowerError.code if isinstance(error, OF_COORDINATORS) else error.code
 
 

@@ -1,7 +1,7 @@
 """The clock of a laboratory: the machine's two clocks, and how far they were moved ahead.
 
-It runs on between two moves, so that long polls of clients end as they always do. Both clocks move together: records,
-retention, sessions and transactions see the same time. Any thread.
+It keeps running between two moves, so that long polls of clients end as they always do. Both clocks move together:
+records, retention, sessions and transactions see the same time. Any thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a laboratory: never synced, and full when told.
+"""Files of a laboratory: never synced, and on a disk that is full when a test says so.
 
 A laboratory is thrown away with its process, so no power loss is survived and none is waited for: starting, stopping
 and creating topics take no time of the disk. A full disk refuses whatever makes a file longer, as the kernel does.

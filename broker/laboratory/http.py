@@ -5,7 +5,7 @@
 
 The commands are those of ``control.py``. The listener is on the loopback address alone and asks for no login. A web
 page reaches none of it: requests under foreign names and from foreign origins are refused as the admin interface
-refuses them. So is a body that is not declared as JSON: browsers ask first before they send one to another site.
+refuses them. So is a body that is not declared as JSON: a browser asks for leave before it sends JSON to another site.
 It is no part of the broker that a restore starts again, so its connections stay. Loop thread only.
 """
 

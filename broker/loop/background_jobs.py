@@ -18,7 +18,7 @@ from tidelog.broker.loop.timers import Timer, TimerQueue
 logger = logging.getLogger(__name__)
 
 LONGEST_INTERVAL_MS = 2**31
-"""Kafka's way to say never is the largest long; a round in 24 days is near enough."""
+"""Longest wait of the timers, 24 days. Kafka's settings say never with the largest long; that is near enough."""
 
 
 class Job(NamedTuple):

@@ -55,7 +55,7 @@ class Deferred(Generic[T]):
 
     @property
     def abandoned(self) -> bool:
-        """True when the one who waited is gone; completing is then harmless and useless."""
+        """True when no client waits any more; completing is then harmless and useless."""
         return self._abandoned
 
     def complete(self, value: T) -> None:
@@ -168,7 +168,7 @@ class Deferred(Generic[T]):
             try:
                 callback(self)
             except Exception as error:
-                logger.exception("one who waited for an answer failed with it")
+                logger.exception("a part of the broker failed when it was given a result that it waited for")
                 _tell(refuse, error)
 
 
@@ -184,14 +184,14 @@ def _tell(refuse: Refuse | None, error: Exception) -> None:
         if refuse is not None:
             refuse(error)
     except Exception:
-        logger.exception("one who waited for an answer cannot be refused")
+        logger.exception("a part of the broker failed when it was told of that error")
 
 
 def _answerable(error: BaseException) -> BaseException:
     """Return the error as waiters know it."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
-    logger.error("an answer is not known for a fault of the broker", exc_info=error)
+    logger.error("a request is answered UNKNOWN_SERVER_ERROR for a fault of the broker", exc_info=error)
     return UnknownServerError()
 
 

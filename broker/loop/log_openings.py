@@ -1,4 +1,4 @@
-"""Openings of logs by the loop that are expected: an exception from what ``tidelog.broker.loop.thread_rule`` checks.
+"""Expected openings of logs by the loop's thread, which ``tidelog.broker.loop.thread_rule`` lets pass.
 
 A module of its own, because the check imports much and stands in the debug mode alone. Loop thread only.
 """

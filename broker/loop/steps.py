@@ -35,11 +35,11 @@ T = TypeVar("T")
 Steps = Generator[Deferred[Any] | None, None, T]
 
 SLICE_MS = 2.0
-"""How long work goes on before the loop serves others. One step may take longer: it is kept to some microseconds."""
+"""How long work goes on before the loop serves others. A step is not interrupted, so each takes some microseconds."""
 
 LARGE_AT_ONCE = 4
-"""Large requests that are worked on at a time. What is made of one takes ten times its bytes: a hundred at a time take
-gigabytes, and none is answered before all are."""
+"""Large requests that are worked on at a time. The objects of one take ten times its bytes: a hundred at a time would
+take gigabytes, and all would be answered late."""
 LONG_WAIT_MS = 1000.0
 """A large request that waits longer, for a follower, another broker or a client, lets the next one begin. What it waits
 for may be a large request itself."""
@@ -197,7 +197,7 @@ class StepRunner:
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """``clock`` is in milliseconds and monotonic, and so is ``call_later``, which ``queue`` needs."""
+        """``clock`` is in milliseconds and monotonic; ``call_later`` takes milliseconds, and ``queue`` needs it."""
         self._call_soon = call_soon
         self._call_later = call_later
         self._jobs: deque[Job] = deque()
@@ -252,7 +252,7 @@ class StepRunner:
             self._call_later(LONG_WAIT_MS, self._pass_over_waits)
 
     def _pass_over_waits(self) -> None:
-        """Count those no longer that have waited for long."""
+        """Count the large requests no longer that have waited for LONG_WAIT_MS."""
         self._is_looking = False
         since = self.clock() - LONG_WAIT_MS
         at_work = {job.large for job in self._jobs}
@@ -270,7 +270,7 @@ class StepRunner:
         self._schedule()
 
     def forget(self, job: Job) -> None:
-        """Count a job no longer that no client waits for."""
+        """Take a job that no client waits for out of the queue and of the long waits."""
         self.long_waits.discard(job)
         if job.large is not None:
             self._queued.discard(job.large.client, job)

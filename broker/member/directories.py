@@ -157,7 +157,7 @@ def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
         epoch, offset, timestamp_ms = file_system.read_file(path).split()
         return MetadataPosition(int(epoch), int(offset), int(timestamp_ms))
     except ValueError:
-        logger.warning("%s cannot be read: an older quorum than this broker knew would not be noticed", path)
+        logger.warning("%s cannot be read: should the controllers have lost metadata, this start does not notice", path)
         return NOWHERE
 
 

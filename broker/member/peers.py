@@ -1,4 +1,4 @@
-"""Connections of a member to other brokers: for markers of transactions, and leave to write into them; share groups.
+"""Connections of a member to other brokers: transaction markers, verification of producers, share states, offsets.
 
 One connection for each broker, one request at a time. Markers for one broker that wait are sent together, and again
 until the partition's leader has taken them: a transaction whose marker is lost never ends. Loop thread only.
@@ -85,7 +85,7 @@ class MemberPeers:
         self._offsets = PeerOffsets(controller, security, start)
         self._leaders = Leaders(controller, security, start)
 
-    # ---- where partitions of others end
+    # ---- offsets of partitions that other brokers lead
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
         """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
@@ -97,7 +97,7 @@ class MemberPeers:
         """Ask another broker as a consumer does, in a version up to ``highest``. Fails with LeaderNotAvailableError."""
         return self._leaders.ask(node_id, request, response_type, highest)
 
-    # ---- leave to write
+    # ---- verification of transactional producers
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
         """Raise the KafkaError of the producer's coordinator unless it may write into the partition, which this broker

@@ -3,7 +3,7 @@
     ACLs, features, configs, quotas   those of a lone node, by ``broker/publishers.py``
     topics that went away     hidden, the fetch loops let them go, then their logs are removed in a thread
     topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
-    fetch loops               follow what all of these topics changed, each told once an image: it looks at all it has
+    fetch loops               each is told once an image what changed in all topics: it looks at all its partitions
     internal topics           coordinators load what this broker leads now, and forget what it does not
 
 Before the first one, at a start, the logs of all topics are opened.
@@ -211,7 +211,7 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
-    """Open these partitions' logs in one thread, then write what that cut of leader epochs in several. Raises
+    """Open these partitions' logs in one thread, then write the leader epochs that this cut, in several. Raises
     KafkaStorageError, when no thread works any more.
     """
     replicas = broker.replica_manager

@@ -152,7 +152,7 @@ class MemberRoles:
             self._wanted.set()
 
     async def check_isr(self) -> None:
-        """Propose that followers leave which are not caught up, and lead what can be opened by now, until cancelled."""
+        """Propose that followers leave the ISR that are not caught up, and lead what opens by now, until cancelled."""
         while True:
             await asyncio.sleep(self._lag_time_max_ms / 2000)
             self.lead_again()

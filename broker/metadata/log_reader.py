@@ -1,4 +1,4 @@
-"""Reader of a ``__cluster_metadata-0`` directory: the image after its newest snapshot and the log behind it. Read-only.
+"""Reader of a ``__cluster_metadata-0`` directory: the image after its newest snapshot and the log after it. Read-only.
 
 The directory holds segments like any partition's, and snapshots beside them. The newest snapshot holds all that was
 true before its end offset; the log goes on from there. What follows the last whole batch was not synced, so no client

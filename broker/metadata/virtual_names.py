@@ -10,8 +10,8 @@ dots before each field, a dot before its value, any other byte as ``_x`` and two
     orders...key.4711...from.1700000000000        a_x20b is "a b", _x5fx is "_x"
 
 A virtual topic has the partitions of its topic, and an id made of the topic's id and its own name: the same after a
-restart, another one when the topic was deleted and made again. Each spelling has an id of its own: who asks by id must
-get the name he knows. Pure functions.
+restart, another one when the topic was deleted and made again. Each spelling has an id of its own: a client that asks
+by id must get the name that it knows. Pure functions.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ _ROWS = (
     Family("kafka_coordinator_transaction_transactionalids", GAUGE, "Transactional ids whose coordinator this is."),
     Family("tidelog_group_lag_records", GAUGE, "Records after a group's committed offset, by group and partition."),
     # replication
-    Family("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "Led partitions with too small an ISR."),
+    Family("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "Led partitions whose ISR lacks replicas."),
     Family("kafka_server_replicamanager_underminisrpartitioncount", GAUGE, "Led partitions below the min ISR."),
     Family("kafka_server_replicamanager_atminisrpartitioncount", GAUGE, "Led partitions at the min ISR."),
     Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Replicas that left an ISR."),

@@ -6,7 +6,7 @@
               session's lifetime (``connections.max.reauth.ms``) any other request closes the connection
     failed    the answer waits (``connection.failed.authentication.delay.ms``), then the connection closes
 
-So nothing of the broker is reached before, and a connection of another listener pays nothing. Loop thread only.
+So no other frame reaches the broker before, and connections of other listeners pay nothing. Loop thread only.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Authentication:
             listener.begin()
 
     def close(self) -> None:
-        """End it, and the thread that evaluates tokens."""
+        """End the threads of listeners, and the one that evaluates tokens."""
         for listener in self._listeners.values():
             listener.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def evaluate(self, work: Evaluation) -> Deferred[Evaluation]:
-        """Do the work that a token takes in a thread, one after the other: the processor is others', too."""
+        """Do a token's work in a thread, one token at a time: other connections need the processor, too."""
         return in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
 
     def count(self, event: str) -> None:
@@ -177,7 +177,7 @@ class Gate:
         return self._exchange
 
     def _complete(self, exchange: SaslAuthenticator) -> None:
-        """Let the client in: he is who he says he is."""
+        """Let the client in: its identity is proved."""
         identity = exchange.identity
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
@@ -265,7 +265,7 @@ class Evaluating(Pending):
             self._refusal.abandon()
 
     def hurry(self) -> None:
-        """Do nothing: the next frame is for the client that this one makes him."""
+        """Do nothing: the next frame is handled for the user that this one proves."""
 
 
 class Refusal(Pending):

@@ -47,7 +47,7 @@ from tidelog.protocol.transferable import SliceCutShortError, release_slices
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_TURN = 64
-"""So that one pipelining client cannot hold the loop."""
+"""Most frames of one turn, so that one pipelining client cannot hold the loop."""
 TURN_MS = 2.0
 """After so much time the connection's next frames wait until the others had their turn."""
 FRAMES_PER_LOOK = 4
@@ -64,7 +64,7 @@ LARGEST_KEPT_BYTES = 4 * 1024 * 1024
 """A connection that sends frames of such sizes keeps its buffer between them, for RELEASE_AFTER_MS."""
 RELEASE_AFTER_MS = 2_000
 SLOWEST_BYTES_PER_S = 32 * 1024
-"""A frame larger than the deadline allows at this rate gets its time at this rate."""
+"""A frame too large for the deadline at this rate gets the time that it takes at this rate."""
 
 Dispatch = Callable[[RequestContext, memoryview], Answer]
 
@@ -515,7 +515,7 @@ class Connection:
 
 
 def owe(connection: Connection, answer: bytes | Parts) -> None:
-    """Queue an answer behind those of earlier requests."""
+    """Queue an answer after those of earlier requests."""
     if connection._line:
         connection._line.add(answer, connection._last_active_ms)
     elif isinstance(answer, bytes):
@@ -658,8 +658,8 @@ _EXPECTED = (InvalidRequestError, InvalidReceiveError, CloseConnectionError, OSE
 
 
 def refuse(connection: Connection, error: BaseException) -> None:
-    """Close because of what the client sent or because it cannot be answered; the one line about it. What is our own
-    mistake, or a lack of memory, is logged whole."""
+    """Close for what the client sent, or for want of an answer, and log one line about it. Our own mistakes, and a lack
+    of memory, are logged whole."""
     if not connection.closed:
         fault = None if isinstance(error, _EXPECTED) else error
         level = logging.INFO if fault is None else logging.ERROR

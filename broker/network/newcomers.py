@@ -29,7 +29,7 @@ class Newcomer(Protocol):
 
 
 class Newcomers:
-    """All of a broker's, the oldest first."""
+    """Connections of a broker that are not authenticated yet, the oldest first."""
 
     def __init__(self, most: Callable[[], int], most_per_host: Callable[[], int]) -> None:
         self._most = most

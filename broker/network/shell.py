@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 256 * 1024
 """One receive takes at most this much; shared by all connections of a loop."""
 SWEEP_PER_TURN = 256
-"""So that a sweep over ten thousand connections does not hold the loop."""
+"""Most connections of one turn, so that a sweep over ten thousand does not hold the loop."""
 SWEEP_MS = 500
 """How often half-open frames, stalled readers and kept buffers are looked at, while there are any."""
 STALL_MS = 30_000
@@ -109,7 +109,7 @@ class Shell:
             self.timers.schedule(SWEEP_MS, self.sweep)
 
     def sweep(self) -> None:
-        """Close who is too slow or gone, take back buffers that are not used."""
+        """Close clients that are too slow or gone, take back buffers that are not used."""
         doubted, self.doubted = self.doubted, {}
         self._sweep_some(list({**doubted, **self.watched}))
 

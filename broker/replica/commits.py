@@ -1,4 +1,4 @@
-"""Those who wait until the high watermark of one partition passes an offset. Loop thread only."""
+"""Waits of one partition until its high watermark passes an offset. Loop thread only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.protocol.errors import KafkaError
 
 
 class Commits:
-    """Waits of one partition, each for an offset."""
+    """Waits of one partition, each with its offset."""
 
     __slots__ = ("_waiting",)
 

@@ -74,7 +74,7 @@ class GroupFlush:
         synced = min(end, self._log.recovery_point)  # less than asked for where the log was cut meanwhile
         try:
             self._synced(synced)
-        finally:  # those who came meanwhile wait for no mistake of what the sync has settled
+        finally:  # also if a callback failed: appends that came meanwhile need a sync
             if self._log.log_end_offset > synced:
                 self._go_on()
 

@@ -1,4 +1,4 @@
-"""Offsets of a partition as clients ask for them: all at one moment, one by time, segment starts for the oldest.
+"""Offsets of a partition as clients ask for them: all at one moment, one by time, segment starts for ListOffsets v0.
 
 Leadership is checked by ``Partition``, through which these are asked. Any thread.
 """

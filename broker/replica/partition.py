@@ -1,7 +1,8 @@
 """One partition as this broker serves it: leadership, replicas, appends, reads and offsets of its log.
 
-No other room reads or writes a partition's log: who appends, reads or looks up offsets does it here, so that leadership
-and the high watermark are checked in one place. Leader, epoch, replicas and ISR are those of the metadata image.
+No other package reads or writes a partition's log: appends, reads and look-ups of offsets go through here, so that
+leadership and the high watermark are checked in one place. Leader, epoch, replicas and ISR are those of the metadata
+image.
 
 The high watermark is the log's; with one replica in the set it follows the log end at each append, unless the topic's
 ``flush.messages`` asks for durability first: then it moves when the sync is done, so that no consumer is shown a
@@ -167,7 +168,7 @@ class Partition:
     def local_log(self) -> UnifiedLog:
         """The log of this broker's replica, opened now if it was not yet. Raises KafkaStorageError.
 
-        For this room and the index threads, which work on a replica's files under any leader. What recovery left is
+        For this package and the index threads, which work on a replica's files under any leader. What recovery left is
         committed where there is one replica: there is no follower to wait for. Others begin at their checkpoint.
         """
         log = self._log

@@ -194,4 +194,4 @@ def _refuse(parked: Parked, error: Exception) -> None:
     try:
         parked.refuse(error)
     except Exception:
-        logger.exception("its client cannot be told")
+        logger.exception("the client of a request that waited and failed cannot be told")

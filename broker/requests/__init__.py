@@ -1,6 +1,6 @@
-"""The way from a frame to an answer: table of APIs, routes, dispatch, bounds, throttling, repeated requests.
+"""The way from a frame to an answer: table of APIs, routes, dispatch, bounds, throttling.
 
-Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the floors below; handlers are loaded by
+Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the layers below; handlers are loaded by
 name.
 Invariant: what ApiVersions advertises is what the registry serves, and a request beyond its bounds never reaches a
 handler.

@@ -1,6 +1,6 @@
 """Requests of a broker with client quotas: measured, answered with their throttle time, and the connection muted.
 
-As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, is told in ``throttle_time_ms``
+As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, and told in ``throttle_time_ms``
 for how long it has to wait. Its connection is not read from for that long.
 
     produce     the request's bytes count; it is appended, and the answer carries the wait
@@ -116,7 +116,7 @@ def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFet
 
 
 class Measure:
-    """One request on its way through."""
+    """Use of quotas by one request, and the longest wait that they ask for."""
 
     __slots__ = ("_context", "_key", "_request", "_route", "client", "quotas", "seconds")
 

@@ -10,14 +10,14 @@ GET  /subjects/S/versions/V/referencedby        ids of the schemas that refer to
 POST /subjects/S                                the version that a schema has there
 POST /subjects/S/versions                       register
 DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
-POST /compatibility/subjects/S/versions[/V]     would it be taken
+POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted
 GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
 GET  /contexts                                  the names of contexts
 
 A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
 
-Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. Who may ask is said by
-the guards of the admin interface: reading needs READ on the topic ``_schemas``, all else WRITE. Loop thread only.
+Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of the
+admin interface decide who may ask: reading needs READ on the topic ``_schemas``, all else WRITE. Loop thread only.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ async def set_level(request: web.Request) -> web.Response:
 
 
 async def unset_level(request: web.Request) -> web.Response:
-    """Take a compatibility level back."""
+    """Remove a compatibility level that was set."""
     level = await request.app[REGISTRY].unset_level(place_of(request))
     return answer({"compatibility": level, "compatibilityLevel": level})
 
@@ -393,7 +393,7 @@ async def set_mode(request: web.Request) -> web.Response:
 
 
 async def unset_mode(request: web.Request) -> web.Response:
-    """Take a mode back."""
+    """Remove a mode that was set."""
     return answer({"mode": await request.app[REGISTRY].unset_mode(place_of(request))})
 
 

@@ -177,12 +177,12 @@ def described(schema: RegisteredSchema) -> dict[str, Any]:
 
 
 def config_record(subject: str | None, level: str | None) -> StoredRecord:
-    """Return the record of a compatibility level; None takes it back."""
+    """Return the record of a compatibility level; None removes it."""
     return StoredRecord(Key(KeyType.CONFIG, subject), _setting(subject, "compatibilityLevel", level))
 
 
 def mode_record(subject: str | None, mode: str | None) -> StoredRecord:
-    """Return the record of a mode; None takes it back."""
+    """Return the record of a mode; None removes it."""
     return StoredRecord(Key(KeyType.MODE, subject), _setting(subject, "mode", mode))
 
 

@@ -204,7 +204,7 @@ class Registry:
         return await self._change(lambda state: (level, changes.set_level(state, subject, level)))
 
     async def unset_level(self, subject: str | None) -> str:
-        """Take a compatibility level back; returns it. Raises RegistryError."""
+        """Remove a compatibility level that was set; returns it. Raises RegistryError."""
 
         def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
             if subject is not None and subject not in state.levels:
@@ -218,7 +218,7 @@ class Registry:
         return await self._change(lambda state: changes.set_mode(state, subject, value, force=force))
 
     async def unset_mode(self, subject: str | None) -> str:
-        """Take a mode back; returns it. Raises RegistryError."""
+        """Remove a mode that was set; returns it. Raises RegistryError."""
 
         def change(state: State) -> tuple[str, Sequence[StoredRecord]]:
             if subject is not None and subject not in state.modes:

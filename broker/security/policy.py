@@ -37,7 +37,7 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
     if (protocol in SASL_PROTOCOLS or asks != "none") and not config.get("authorizer.class.name"):
         yield f"listener {name} authenticates, but without authorizer.class.name every client may do everything"
     if protocol == "SASL_PLAINTEXT" and not is_loopback(endpoint.host):
-        yield f"listener {name} is open to the network without TLS: what clients authenticate by can be read along"
+        yield f"listener {name} is open to the network without TLS: what clients log in with can be read on the way"
     if protocol in SASL_PROTOCOLS and OAUTHBEARER in values["sasl.enabled.mechanisms"]:
         yield from _token_findings(config, name)
     if protocol in SASL_PROTOCOLS and GSSAPI in values["sasl.enabled.mechanisms"]:
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_readable_by_others(path: str) -> bool:
-    """Return whether users beside the owner and his group may read a file."""
+    """Return whether users other than the owner and the group may read a file."""
     try:
         return bool(os.stat(path).st_mode & _READABLE_BY_OTHERS)
     except OSError:

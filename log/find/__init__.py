@@ -1,5 +1,5 @@
 """Search for records: hashes, rows, engines, look-ups and filters over the index files of a log.
 
-Imports: ``tidelog.log.recovery`` and the floors below; not ``manager``, ``check`` or ``room``.
+Imports: ``tidelog.log.recovery`` and the layers below; not ``manager``, ``check`` or ``room``.
 Invariant: a candidate of an index is compared with its record before it is shown, so no answer is stale.
 """

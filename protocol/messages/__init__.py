@@ -1,5 +1,5 @@
 """One module per API: its request and response declared once for all versions.
 
-Imports: ``tidelog.protocol.schema``, ``record`` and the floors below; not ``coordinator_records``.
+Imports: ``tidelog.protocol.schema``, ``record`` and the layers below; not ``coordinator_records``.
 Invariant: a module is imported on its API's first use.
 """

@@ -1,5 +1,5 @@
 """Schemas of the records of ``__cluster_metadata``.
 
-Imports: ``tidelog.protocol.schema`` and the floors below; not ``messages``.
+Imports: ``tidelog.protocol.schema`` and the layers below; not ``messages``.
 Invariant: names, types and versions are Kafka's.
 """

@@ -1,7 +1,7 @@
-"""Connections of a member: their channel and its security, and those that know which node to ask.
+"""Connections of a member to other nodes: one channel with its security, and classes that find the node to ask.
 
-Those know the active controller, leaders, and the coordinators on other brokers.
+The nodes are the active controller, leaders of partitions, and the coordinators on other brokers.
 
 Imports: ``tidelog.broker.cluster``, ``coordinator``, and of ``tidelog.broker.member`` the controller and the nodes.
-Invariant: what a frozen or dead node was asked is given up in time. Loop thread only.
+Invariant: a request to a frozen or dead node is given up in time. Loop thread only.
 """

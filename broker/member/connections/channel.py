@@ -2,9 +2,9 @@
 
     TLS handshake, where the listener encrypts -> ApiVersions -> login, where it authenticates -> requests
 
-A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. The way
-to the requests has the same time, for itself. Where a session ends (``connections.max.reauth.ms``), another connection
-is opened shortly before. Loop thread only.
+A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. All that
+comes before the requests has a limit of the same length. Where a session ends (``connections.max.reauth.ms``), another
+connection is opened shortly before. Loop thread only.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Channel:
             return (await self._in_time(self._connect(address))).served
 
     def turn_to(self, address: Address) -> None:
-        """Wait no longer for another node than this one: what it was asked fails, and can be asked here."""
+        """Stop waiting for any other node: the request to it fails, and its sender can ask this one."""
         if self._limit is not None and self._asked != address and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 

@@ -1,4 +1,4 @@
-"""Connections of a member to the active controller, which turn to another as soon as one is heard of.
+"""Connections of a member to the active controller, which turn to a new one as soon as it is known.
 
 A controller that is frozen keeps its connections, and answers nothing. What it was asked is given up when the time is
 over, or before, when the metadata are fetched from a new leader. Loop thread only.

@@ -115,8 +115,9 @@ class DirectoryNews:
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(
-                "%d logs are empty, which the metadata count on: they are not offered while others have copies. Where"
-                " no other can lead, kafka-leader-election --election-type unclean elects one",
+                "%d logs are empty here that the cluster's metadata expect records in: this broker does not offer them"
+                " while other brokers have copies. Where no other can lead, kafka-leader-election --election-type"
+                " unclean elects this one",
                 self._replicas.held_back,
             )
 

@@ -3,8 +3,9 @@
     idle --exchange--> length --4 bytes--> frame --the rest--> idle
 
 An answer is received into the buffer that its records are taken from: a follower that catches up gets gigabytes this
-way, for half the CPU time of a stream that cuts answers out of what came. The buffer is as long as what has come, twice
-at most: a length alone makes no node reserve 128 MB. What comes unasked, or is too long, closes the connection.
+way, for half the CPU time of a stream that cuts answers out of what came. The buffer grows with
+what comes, to twice that at most: a length alone reserves no 128 MB. Bytes that come unasked, and a frame that is too
+long, close the connection.
 """
 
 from __future__ import annotations

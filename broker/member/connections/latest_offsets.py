@@ -41,7 +41,7 @@ LIMIT_S = 10.0
 """Time for one request: all its attempts, and its wait for those before it. Clients wait 30 s for the whole."""
 ATTEMPTS = 3
 RETRY_S = 0.1
-"""The first attempt meets a connection that the leader's restart has closed."""
+"""Longer by this before each further attempt: the first may meet a connection that the leader's restart has closed."""
 CONSUMER = -1
 Found = dict[tuple[str, int], int | KafkaError]
 

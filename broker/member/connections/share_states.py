@@ -42,7 +42,8 @@ REQUEST_TIMEOUT_S = 10.0
 MAX_READ = 10_000
 """Most states that were read and not fetched from yet. A fetch that misses one reads it again."""
 ASKING_LEADER_IS_OVER = (*AGAIN, FencedLeaderEpochError)
-"""Errors of a read after which the client looks for the leader again. It takes none of a coordinator."""
+"""Errors of a read that a client is told as NOT_LEADER_OR_FOLLOWER: it has to look for the leader again, and a share
+fetch has no errors of coordinators."""
 
 
 class MemberShareStates:
@@ -80,7 +81,7 @@ class MemberShareStates:
         return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
-        """Return the state that was read last, once. Raises KafkaError."""
+        """Return the state that was read last, and forget it. Raises KafkaError."""
         epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
         if epoch != leader_epoch or isinstance(found, ASKING_LEADER_IS_OVER):
             raise NotLeaderOrFollowerError
@@ -186,7 +187,7 @@ class MemberShareStates:
         self._send_soon()
 
     def _coordinator(self, key: StateKey) -> int | None:
-        """Find the leader of a state's partition by the newest image; without the topic it is created."""
+        """Find the leader of a state's partition by the newest image; where there is no topic, have it created."""
         topic = self._controller.image.topic_named(SHARE_GROUP_STATE_TOPIC)
         if topic is None:
             with suppress(KafkaError):

@@ -2,5 +2,5 @@
 
 Imports: ``tidelog.broker.handlers``, ``requests``, ``cluster``, and of ``tidelog.broker.member`` the
 channel and its peers.
-Invariant: what a controller has changed has its audit line, also if the client that asked for it has gone.
+Invariant: a change that a controller's answer reports has its audit line, also if the client that asked has gone.
 """

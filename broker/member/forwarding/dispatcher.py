@@ -103,8 +103,8 @@ class MemberDispatcher(Dispatcher):
         return InSteps(ApiKey.PRODUCE, answer) if isinstance(answer, Job) else answer
 
     def _verifications(self, context: RequestContext, frame: memoryview) -> list[Deferred[None]]:
-        """Begin to ask for what is not known about the batches of a request; of what the client may not write nothing
-        is asked: coordinators take this broker's word, and the request is refused after that."""
+        """Begin to ask coordinators about the batches of a request that they were not asked about yet. Nothing is asked
+        about a topic that the client may not write: coordinators trust this broker."""
         version = decode_request_header(frame)[0].api_version
         request: ProduceRequest = decode(frame)
         transactional_id = request.transactional_id or ""

@@ -95,7 +95,7 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
             converted = b"".join(down_convert([records], magic, offset, max_bytes, first_whole=whole, limit=limit))
             if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
                 return converted
-            offset = _offset_behind(records, offset)
+            offset = _offset_after(records, offset)
         finally:
             if isinstance(records, TransferableRecords):
                 records.release()
@@ -120,7 +120,7 @@ def _converted_or_error(conversion: Conversion, limit: ConversionLimit) -> bytes
         return error
 
 
-def _offset_behind(records: TransferableRecords, offset: int) -> int:
+def _offset_after(records: TransferableRecords, offset: int) -> int:
     """Find the offset after the last whole batch of a range."""
     position, end = records.position, records.position + records.size
     while end - position >= HEADER.size:

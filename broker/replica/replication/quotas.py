@@ -2,8 +2,8 @@
 
     a leader    leaves records of a throttled replica out of its answer while the rate is above the limit
     a follower  leaves a throttled replica out of its fetch
-    neither     throttles a replica in the ISR: acks=all waits for it, and it would leave; a leader none, either, about
-                which it asked the controller
+    neither     throttles a replica in the ISR: acks=all waits for it, and it would leave. Nor does a leader throttle
+                one that it has asked the controller to add to the ISR
 
 The limits are ``leader.replication.throttled.rate`` and ``follower...`` of a broker; the replicas are those of the
 topics' ``leader.replication.throttled.replicas`` and ``follower...``: ``*``, or PARTITION:BROKER. Both change while the

@@ -5,9 +5,10 @@ directory the image does not name, or names wrongly, is assigned; one that the c
 the others. A request whose answer was lost may be taken after a newer one: so each change of a replica in the metadata
 is compared with where its log is.
 
-A copy that is lost is told late. The metadata may count on a log of this broker that a start found empty. Then its old
-directory alone keeps the controller from electing it, and the other replicas from cutting theirs to nothing. It is told
-once this replica is in sync again, or cannot be elected. Sans-io, not thread-safe.
+The loss of a copy is told late. A start may find a log empty that the metadata expect records in. Then only the old
+directory in the metadata keeps the controller from electing this replica, and the other replicas from cutting their
+logs to nothing. The new directory is told once this replica is in sync again, or cannot be elected. Sans-io, not
+thread-safe.
 
 Source: AssignmentsManager of Kafka 4.3, which tells of lost copies at once.
 """
@@ -39,10 +40,10 @@ class ReplicaDirectories:
         self._directory_id_of = directory_id_of
         self._unassigned: dict[TopicPartition, None] = {}
         self._empty: set[TopicPartition] = set()
-        """Logs that were empty at the start, and of which there is still to be told."""
+        """Logs that were empty at the start, and whose directories are not told yet."""
         self._compared = EMPTY_IMAGE
         self.held_back = 0
-        """How many empty logs the last request left out, which others' copies are better than."""
+        """How many empty logs the last request left out, because other replicas may have records."""
 
     def note(self, partitions: Iterable[TopicPartition]) -> None:
         """Note logs that were made, or that lie here from before."""

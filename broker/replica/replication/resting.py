@@ -1,15 +1,15 @@
 """A partition that rests in a follower's fetch session: the follower has all of it and knows all of its offsets.
 
     reads, waits --nothing to read or to tell--> rests
-    rests --append, deletion, its own word, out of the ISR, end of leadership--> reads
+    rests --append, deletion, fetch that names it, out of the ISR, end of leadership--> reads
 
 Fetches pass a resting partition over. So a fetch costs what has moved, and not what the session has: of thousands of
-partitions most are quiet. A resting follower still lives, by each request of its session; its leader is told so when
-the rest ends, before anything else happens. Now and then all of a session's partitions are read again, for what no one
-tells: a log start that retention moved.
+partitions most are quiet. Each request of the session shows that a resting follower lives; the leader takes that over
+when the rest ends, before anything else happens. Now and then all of a session's partitions are read again: retention
+moves a log start without ending a rest.
 
-The rest counts up to the last request that neither named nor forgot the partition: after that the follower has said
-something else of it, or does not ask for it any more.
+The rest counts up to the last request that neither named nor forgot the partition: after that the follower has
+asked for another offset, or does not ask for the partition any more.
 
 Loop thread only. Kafka's leaders walk the whole session at each fetch.
 """

@@ -1,4 +1,4 @@
-"""JSON Schema's rules, as Confluent's registry publishes them: is all that the original takes taken by the update?
+"""JSON Schema's rules, as Confluent's registry publishes them: does the update take all that the original takes?
 
     types          may be added; an integer is a number; ``enum`` may grow or go, never come or shrink
     bounds         maxLength, maximum, ... may rise or go; minLength, minimum, ... may fall or go; never the other way

@@ -97,7 +97,7 @@ def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
 
 
 def _union(branches: list[Any]) -> list[Any]:
-    """Check that no two branches are told apart by nothing. Raises SchemaParseException."""
+    """Check that no branch is a union, and no two are of the same type or name. Raises SchemaParseException."""
     kinds = [one if isinstance(one, str) else "union" if isinstance(one, list) else one["type"] for one in branches]
     if "union" in kinds:
         raise SchemaParseException("Nested union")
@@ -118,9 +118,10 @@ def _checked(fields: list[Any]) -> list[Any]:
 
 
 class Writer:
-    """A schema in Avro's own order; attributes that Avro does not know in theirs, or in that of the alphabet.
+    """Writer of a schema with its attributes in Avro's order; those that Avro does not know keep their own order.
 
-    In that of the alphabet are then what such attributes and defaults hold, and aliases. An empty ``doc`` of a named
+    With ``is_sorted`` these come in alphabetical order, and so do aliases and the contents of such attributes and of
+    defaults. An empty ``doc`` of a named
     type and a decimal's scale of 0 are left out, as Confluent's registry does.
     """
 
@@ -185,7 +186,7 @@ class Writer:
 
 
 def in_order(value: Any) -> Any:
-    """Return JSON whose objects have their names in the order of the alphabet."""
+    """Return JSON whose objects have their names in alphabetical order."""
     if isinstance(value, dict):
         return {name: in_order(value[name]) for name in sorted(value)}
     return [in_order(one) for one in value] if isinstance(value, list) else value

@@ -178,7 +178,7 @@ def _field_options(field: FieldDescriptorProto) -> Iterator[str]:
 
 
 def camel_case(name: str) -> str:
-    """Return the name of a field in JSON, if nothing else is said."""
+    """Return the default name of a field in JSON."""
     first, *others = name.split("_")
     return first + "".join(one[:1].upper() + one[1:] for one in others)
 

@@ -1,4 +1,4 @@
-"""A schema that was read: its one way of being written, and the value that compatibility is judged by."""
+"""A schema that was read: its canonical text, and the model that compatibility is judged by."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class ParsedSchema:
     model: Mapping[str, Any]
     """The format's own picture of it, for its rules of compatibility; never changed."""
     normalized: str
-    """The text that is stored where a client asks for ``normalize``: one for all orders that mean nothing."""
+    """The text that is stored where a client asks for ``normalize``: one for all schemas that differ in a
+    meaningless order alone."""
 
 
 def parse_json(text: str) -> Any:
@@ -68,5 +69,5 @@ def _inner(value: Any) -> list[Any]:
 
 
 def compact(value: Any, *, is_sorted: bool = False) -> str:
-    """Write JSON without spaces; names in their own order or in that of the alphabet."""
+    """Write JSON without spaces; names in their own order or in alphabetical order."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=is_sorted)

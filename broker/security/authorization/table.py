@@ -238,10 +238,7 @@ ROWS: dict[ApiKey, Row] = {
 
 
 def guarded(authorizer: Authorizer, api_key: int, module: Any) -> Any:
-    """Return an API's handler with its checks before it: the module itself where there are none.
-
-    A handler that asks the authorizer itself is as any other here, but for the repeats it would offer.
-    """
+    """Return an API's handler with its checks before it: the module itself where there are none."""
     row = ROWS[ApiKey(api_key)]
     if row is _NOTHING or row is _TOKENS:
         return module

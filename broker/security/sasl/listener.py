@@ -80,7 +80,7 @@ class SaslListener:
             self._bearer_tokens.begin()
 
     def close(self) -> None:
-        """End it."""
+        """Stop reading the keys of bearer tokens."""
         if self._bearer_tokens is not None:
             self._bearer_tokens.close()
 

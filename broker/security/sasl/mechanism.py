@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class Reply(NamedTuple):
-    """The answer to a client's token. ``user`` is set with the last one: the client is who he says he is."""
+    """The answer to a client's token. ``user`` is set with the last one: it is proved."""
 
     token: bytes
     user: str | None = None
@@ -16,7 +16,7 @@ class Reply(NamedTuple):
     is_by_token: bool = False
     """Whether a delegation token was shown for a password."""
     refusal: str | None = None
-    """The reason why the exchange cannot succeed, although the client has a say yet."""
+    """The reason why the exchange cannot succeed, although one more message of the client follows."""
 
 
 Evaluation = Callable[[], Reply]

@@ -46,7 +46,7 @@ Credentials = Callable[[str, ScramMechanism], ScramState | None]
 
 
 class TokenCredential(NamedTuple):
-    """Credential of a delegation token's bearer: he is the token's owner until it ends (ms since 1970)."""
+    """Credential of a delegation token's bearer, who acts as the token's owner until the token ends (ms since 1970)."""
 
     state: ScramState
     owner: str

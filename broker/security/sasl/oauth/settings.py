@@ -53,7 +53,7 @@ class Tokens(Protocol):
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Stop reading the keys."""
         ...
 
     def validate(self, token: str) -> BearerToken:
