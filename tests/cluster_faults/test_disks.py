@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from tests.support.cluster_clients import WAIT_S, isr
 from tests.support.failing_disk import FailingDisk
 from tests.support.faulty_cluster.amount import at_length
-from tests.support.faulty_cluster.clients import Writer, read_all
+from tests.support.faulty_cluster.clients import Writer, consumer_of, position_of, read_all
 from tests.support.faulty_cluster.cluster import IDS, LAG_S, FaultyCluster
-from tests.support.faulty_cluster.history import History
+from tests.support.faulty_cluster.history import History, Position
 from tests.support.faulty_cluster.report import conclude
 from tests.support.kraft_node import wait_until
 from tests.support.member import MemberNode
@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
 SLOW_MS = 4000
 BESIDE_S = 6.0
 RECORDS, SIZE = 3000, 1000
+LEADER, FOLLOWER = 3, 1
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+NEAR = "near"
+"""The rack of the follower that is damaged, and of its readers."""
 ASSIGNED_S = 5.0
 """Directories of new replicas are in the metadata well before: a broker tells them twice a second."""
 
@@ -83,20 +87,30 @@ def fill(cluster: FaultyCluster, topic: str, history: History) -> None:
     """Write several segments."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     errors: list[object] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            history.acknowledge(position_of(message))
+        else:
+            errors.append(error)
+
     for number in range(RECORDS):
         value = b"x" * SIZE + b"-%d" % number
-        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+        producer.produce(topic, value, on_delivery=note)
         producer.poll(0)
     assert producer.flush(WAIT_S) == 0
-    assert set(errors) == {None}
+    assert errors == []
 
 
 def damage(directory: Path) -> None:
     """Flip a bit in the middle of the first segment, which is closed."""
     path = min(directory.glob("*.log"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    middle = path.stat().st_size // 2
+    with path.open("r+b") as file:
+        file.seek(middle)
+        (byte,) = file.read(1)
+        file.seek(middle)
+        file.write(bytes([byte ^ 1]))
 
 
 def test_damage_of_a_leader_is_not_copied(tmp_path: Path) -> None:
@@ -125,8 +139,75 @@ def test_damage_of_a_leader_is_not_copied(tmp_path: Path) -> None:
         again = time.monotonic() - since
         cluster.wait_equal_files("r7")
         assert {name: digest for name, digest in cluster.files("r7")[0].items() if name in whole} == whole
-        assert len(read_all(cluster.bootstrap, {"r7": 1})) == RECORDS
-    conclude("R7-damage", "TTT", history, history.findings([]), [again])
+        findings = history.findings(read_all(cluster.bootstrap, {"r7": 1}))
+    conclude("R7-damage", "TTT", history, findings, [again])
+
+
+class InRack(MemberNode):
+    """A member; the first is in a rack of its own."""
+
+    def properties(self) -> dict[str, str]:
+        return {**super().properties(), "broker.rack": NEAR if self.node_id == FOLLOWER else "far"}
+
+
+def read_near(cluster: FaultyCluster) -> tuple[list[Position], int]:
+    """Read to the end, or to an error, as a client in the follower's rack that checks sums; return how it ended, too.
+
+    A client that finds a wrong sum asks for the same batch again and again.
+    """
+    consumer = consumer_of(cluster.bootstrap, {"r7": 1}, **{"client.rack": NEAR, "check.crcs": True})
+    found: list[Position] = []
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is not None:
+                    return found, error.code()
+                found.append(position_of(message))
+    finally:
+        consumer.close()
+    raise AssertionError(f"no end after {len(found)} records")
+
+
+@pytest.mark.parametrize("mix", ["TTT", "TTJ", "TJJ"])
+def test_damage_of_a_follower_goes_nowhere(mix: str, tmp_path: Path) -> None:
+    """Its readers are told, and given nothing wrong; acks=all goes on, over a stop and a kill; a copy heals it."""
+    history = History()
+    near_by = {"replica.selector.class": RACK_AWARE}
+    with FaultyCluster(tmp_path, mix, broker=near_by, make_member=InRack) as cluster:
+        cluster.create("r7", [LEADER, 2, FOLLOWER], segment_bytes="1048576")
+        fill(cluster, "r7", history)
+        cluster.wait_equal_files("r7")
+        assert read_near(cluster)[1] == KafkaError._PARTITION_EOF
+        whole = cluster.files("r7")[0]
+        del whole[max(whole)]  # it grows
+        told: list[Position] = []
+        directory = Path(cluster.brokers[FOLLOWER].data_directory) / "r7-0"
+        damage(directory)
+        with Writer(cluster.bootstrap, "r7", history) as writer:
+            for ending in (cluster.stop, cluster.kill):
+                found, code = read_near(cluster)
+                assert code == KafkaError._BAD_MSG
+                told += found
+                ending(FOLLOWER)
+                cluster.start(FOLLOWER)
+                cluster.wait_isr("r7")
+                writer.wait_for(50)
+            cluster.stop(FOLLOWER)
+            shutil.rmtree(directory)
+            since = time.monotonic()
+            cluster.start(FOLLOWER)
+            cluster.wait_isr("r7")
+            again = time.monotonic() - since
+            writer.wait_for(50)
+        cluster.wait_equal_files("r7")
+        assert {name: digest for name, digest in cluster.files("r7")[0].items() if name in whole} == whole
+        found, code = read_near(cluster)
+        assert code == KafkaError._PARTITION_EOF
+        assert set(told) < set(found) == set(history.acknowledged)
+        findings = history.findings(read_all(cluster.bootstrap, {"r7": 1}))
+    conclude("R7-damaged-follower", mix, history, findings, [again])
 
 
 class InTwoDirectories(OnSlowDisk):

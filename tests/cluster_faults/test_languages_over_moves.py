@@ -1,7 +1,7 @@
-"""M1 with more clients, while three Java brokers become Tidelog in place, and Java again.
+"""M1 with clients of six languages, while three Java brokers become Tidelog in place, and Java again.
 
-Clients in C, Java, Go and JavaScript write meanwhile, in transactions, too. Groups of both protocols and a share group
-read."""
+Clients in C, Java, Python, Rust, Go and JavaScript write meanwhile, in transactions, too. Groups of both protocols and
+a share group read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.faulty_cluster.report import conclude
 from tests.support.kafka_python import read_to_end
 from tests.support.kraft_node import KraftNode, wait_until
 from tests.support.member import TakenOver
-from tests.support.moving_clients import PARTITIONS, JavaTool, Program
-from tests.support.toolchains import go_program, node_program
+from tests.support.moving_clients import PARTITIONS, JavaTool, Program, PythonReader, PythonWriter
+from tests.support.toolchains import go_program, node_program, rust_program
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
 SHARED = {
@@ -31,7 +31,10 @@ SHARED = {
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
 }
-TOPICS = {"c": 1, "pairs": 2, "java": 1, "go": PARTITIONS, "javascript": PARTITIONS}
+NOTED = {"c": 1, "pairs": 2, "python": 1}
+"""Topics whose writers note in the history what they were told."""
+TOPICS = {**NOTED, "java": 1, "go": PARTITIONS, "javascript": PARTITIONS, "rust": PARTITIONS}
+READER = "kafka-python's group"
 ROUNDS = 1
 
 
@@ -68,11 +71,14 @@ def test_clients_work_on_while_brokers_become_tidelog_and_kafka_again(tmp_path: 
         programs = [
             Program("go", go_program("franz"), cluster.bootstrap, "consumer"),
             Program("javascript", node_program("kafkajs"), cluster.bootstrap, "classic"),
+            Program("rust", rust_program("confluent"), cluster.bootstrap, "consumer"),
         ]
+        python = PythonWriter(cluster.bootstrap, "python", history)
+        reader = PythonReader(cluster.bootstrap, ["python"], history, READER, group="python")
         javas = {node_id: node for node_id, node in cluster.brokers.items() if isinstance(node, KraftNode)}
-        with share:
+        with share, reader:
             with ExitStack() as clients:
-                workers: list[AbstractContextManager[object]] = [java, writer, pairs, *programs]
+                workers: list[AbstractContextManager[object]] = [java, writer, pairs, python, *programs]
                 for worker in workers:
                     clients.enter_context(worker)
                 steps: list[tuple[int, Node]] = [(node_id, TakenOver(javas[node_id])) for node_id in IDS]
@@ -80,12 +86,15 @@ def test_clients_work_on_while_brokers_become_tidelog_and_kafka_again(tmp_path: 
                     replace(cluster, node_id, new)
                     writer.wait_for(50)
                     pairs.wait_for(2)
+                    python.wait_for(20)
                     for program in programs:
                         program.wait_for(ROUNDS)
                     java.wait_for("producer_send_success", 20)
                     share.wait_for("offsets_acknowledged", 1)
             sent = [event["value"] for event in java.events("producer_send_success")]
             wait_until(lambda: shared_values(share) >= set(sent), "the share group has all", WAIT_S)
+            wait_until(lambda: len(values_read(history)) == python.count, "kafka-python's group has all", WAIT_S)
+            reader.check()
         assert writer.errors == [] == java.events("producer_send_error")
         assert [record.value.decode() for record in read_to_end(cluster.bootstrap, "java")] == sent
         for program in programs:
@@ -93,10 +102,15 @@ def test_clients_work_on_while_brokers_become_tidelog_and_kafka_again(tmp_path: 
             found = sorted(record.value for record in read_to_end(cluster.bootstrap, program.name))
             assert found == sorted(program.written)
         cluster.wait_equal_files("c", "pairs")
-        findings = history.findings(read_all(cluster.bootstrap, {"c": 1, "pairs": 2}))
-    written = {program.name: len(program.written) for program in programs}
-    shared = len(share.events("record_data"))
-    conclude("M1", "JJJ", history, findings, [], transactions=pairs.committed, java=len(sent), shared=shared, **written)
+        findings = history.findings(read_all(cluster.bootstrap, NOTED))
+    counts = {program.name: len(program.written) for program in programs}
+    counts |= {"python": python.count, "java": len(sent), "shared": len(share.events("record_data"))}
+    conclude("M1", "JJJ", history, findings, [], transactions=pairs.committed, **counts)
+
+
+def values_read(history: History) -> set[bytes]:
+    """Return the values that the group of kafka-python has read."""
+    return {one.value for one in list(history.reads[READER])}
 
 
 def shared_values(share: JavaTool) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.cluster_clients import WAIT_S, repeat_until_answered
-from tests.support.faulty_cluster.amount import at_length
+from tests.support.faulty_cluster.amount import MIXES, at_length
 from tests.support.faulty_cluster.clients import read_all
 from tests.support.faulty_cluster.cluster import FaultyCluster, Node
 from tests.support.kraft_node import KraftNode, wait_until
@@ -32,6 +32,7 @@ SHARED = {
     "group.share.record.lock.duration.ms": "1000",
 }
 RECORDS = 30
+mixes = pytest.mark.parametrize("mix", [mix for mix in MIXES if mix.endswith("J")])
 
 
 def create_topics(cluster: FaultyCluster) -> KraftNode:
@@ -72,10 +73,11 @@ def committed(cluster: FaultyCluster) -> list[bytes]:
     return [one.value for one in read_all(cluster.bootstrap, {"open": 1})]
 
 
+@mixes
 @pytest.mark.parametrize("is_kept", [True, False], ids=["committed", "aborted"])
-def test_a_transaction_stays_open_over_moves(is_kept: bool, tmp_path: Path) -> None:
+def test_a_transaction_stays_open_over_moves(mix: str, is_kept: bool, tmp_path: Path) -> None:
     """Records from before, between and after the moves are shown at the commit, and not before; or never."""
-    with FaultyCluster(tmp_path, "TTJ", broker=SHARED) as cluster:
+    with FaultyCluster(tmp_path, mix, broker=SHARED) as cluster:
         java = create_topics(cluster)
         producer = Producer({"bootstrap.servers": cluster.brokers[1].bootstrap, "transactional.id": "x"})
         repeat_until_answered(producer.init_transactions)
@@ -121,9 +123,10 @@ class Sharers:
             self.accepted |= {offset} if is_done else set()
 
 
-def test_a_share_group_goes_on_over_moves(tmp_path: Path) -> None:
+@mixes
+def test_a_share_group_goes_on_over_moves(mix: str, tmp_path: Path) -> None:
     """Accepted records do not come again at the next broker; those that were given back come, counted as before."""
-    with FaultyCluster(tmp_path, "TTJ", broker=SHARED) as cluster:
+    with FaultyCluster(tmp_path, mix, broker=SHARED) as cluster:
         java = create_topics(cluster)
         producer = Producer({"bootstrap.servers": cluster.brokers[1].bootstrap, "linger.ms": 100, "batch.size": 100})
         for number in range(RECORDS):

