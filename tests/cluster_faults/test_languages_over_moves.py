@@ -55,24 +55,36 @@ def replace(cluster: FaultyCluster, node_id: int, new: Node) -> None:
         wait_until(lambda node=node: not under_replicated(node), f"{node.name} {node.port}", 2 * WAIT_S)  # type: ignore[misc]
 
 
+def java_tools(directory: Path, bootstrap: str) -> tuple[JavaTool, JavaTool]:
+    """Return Kafka's verifiable producer, which always tries again, and a share consumer of what it writes."""
+    at_java = ("--bootstrap-server", bootstrap, "--topic", "java")
+    retrying = directory / "producer.properties"
+    retrying.write_text("retries=2147483647\n")  # the tool itself never tries again
+    endless = ("--max-messages", "-1", "--throughput", "50", "--acks", "-1", "--command-config", str(retrying))
+    words = ("--group-id", "shared", "--offset-reset-strategy", "earliest", "--verbose")
+    return (
+        JavaTool(directory, VERIFIABLE_PRODUCER, *at_java, *endless),
+        JavaTool(directory, VERIFIABLE_SHARE_CONSUMER, *at_java, *words),
+    )
+
+
+def programs_of(bootstrap: str) -> list[Program]:
+    """Return the clients that have a program, each with the protocol of its groups."""
+    return [
+        Program("go", go_program("franz"), bootstrap, "consumer"),
+        Program("javascript", node_program("kafkajs"), bootstrap, "classic"),
+        Program("rust", rust_program("confluent"), bootstrap, "consumer"),
+    ]
+
+
 def test_clients_work_on_while_brokers_become_tidelog_and_kafka_again(tmp_path: Path) -> None:
     history = History()
     with FaultyCluster(tmp_path, "JJJ", broker=SHARED) as cluster:
         for topic, partitions in TOPICS.items():
             cluster.create(topic, partitions=partitions)
-        at_java = ("--bootstrap-server", cluster.bootstrap, "--topic", "java")
-        retrying = tmp_path / "producer.properties"
-        retrying.write_text("retries=2147483647\n")  # the tool itself never tries again
-        endless = ("--max-messages", "-1", "--throughput", "50", "--acks", "-1", "--command-config", str(retrying))
-        java = JavaTool(tmp_path, VERIFIABLE_PRODUCER, *at_java, *endless)
-        words = ("--group-id", "shared", "--offset-reset-strategy", "earliest", "--verbose")
-        share = JavaTool(tmp_path, VERIFIABLE_SHARE_CONSUMER, *at_java, *words)
+        java, share = java_tools(tmp_path, cluster.bootstrap)
         writer, pairs = Writer(cluster.bootstrap, "c", history), Pairs(cluster.bootstrap, "pairs", history)
-        programs = [
-            Program("go", go_program("franz"), cluster.bootstrap, "consumer"),
-            Program("javascript", node_program("kafkajs"), cluster.bootstrap, "classic"),
-            Program("rust", rust_program("confluent"), cluster.bootstrap, "consumer"),
-        ]
+        programs = programs_of(cluster.bootstrap)
         python = PythonWriter(cluster.bootstrap, "python", history)
         reader = PythonReader(cluster.bootstrap, ["python"], history, READER, group="python")
         javas = {node_id: node for node_id, node in cluster.brokers.items() if isinstance(node, KraftNode)}
