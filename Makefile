@@ -39,9 +39,16 @@ $(BIN)/tidelog: pyproject.toml | $(VENV)/.build
 	$(INSTALL) '.[build]'
 	@touch $@
 
+# uv reads pip's settings of the environment, but no pip.conf: where it finds nothing, pip installs. PySpark is published as
+# sources alone, and pip keeps the wheel that it makes of them.
+UV_INSTALL := TIDELOG_EXTENSIONS_LATER=1 env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX="$$PIP_INDEX_URL"} \
+  $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python --editable
+PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
+
 # What tests import is compiled then. All 13,600 modules of the packages take 43 s of CPU time, and most are never imported.
 $(VENV)/.test: pyproject.toml | $(VENV)/.build
-	$(INSTALL) '.[test,lint]' --no-compile
+	-$(BIN)/python -m pip install --quiet --no-compile --no-deps uv $(PYSPARK)
+	$(UV_INSTALL) '.[test,lint]' || $(INSTALL) '.[test,lint]' --no-compile
 	@touch $@ $(BIN)/tidelog
 
 # A compiled module wins over its source: whatever runs or tests the checkout compiles again first what has changed.

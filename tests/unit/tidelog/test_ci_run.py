@@ -121,3 +121,17 @@ def test_workers_have_a_gigabyte_each(tmp_path: Path, processors: int, kilobytes
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert f"--numprocesses={workers} " in done.stdout
+
+
+@pytest.mark.parametrize(("code", "installers"), [("0", ["uv"]), ("2", ["uv", "pip"])])
+def test_pip_installs_what_the_tests_need_where_uv_cannot(tmp_path: Path, code: str, installers: list[str]) -> None:
+    """An index that only pip.conf names, or a machine for which there is no uv."""
+    venv, told = tmp_path / "venv", tmp_path / "told"
+    executable(venv / "bin" / "python", f'case "$*" in *--editable*) echo "pip $PIP_INDEX_URL" >> {told} ;; esac')
+    executable(venv / "bin" / "uv", f'echo "uv $UV_DEFAULT_INDEX" >> {told}; exit {code}')
+    (venv / ".build").touch()
+    command = [require_tool("make", "apt-get install make"), f"{venv}/.test", f"VENV={venv}"]
+    environment = {"PATH": os.environ["PATH"], "PIP_INDEX_URL": "https://packages.example/simple"}
+    subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60)
+    assert (venv / ".test").exists()
+    assert told.read_text() == "".join(f"{name} https://packages.example/simple\n" for name in installers)
