@@ -53,15 +53,11 @@ class BackgroundJobs:
             await wait(list(self._running.values()))
 
     async def stop(self) -> None:
-        """Start no more rounds and wait for those that run."""
+        """Start no more rounds and wait for those that run; what fails in them is logged."""
         self._stopped = True
         for timer in self._waiting.values():
             timer.cancel()
-        for future in list(self._running.values()):
-            try:
-                await future
-            except OSError:
-                logger.exception("a background job failed while stopping")
+        await self.settle()
 
     def _wait(self, job: Job) -> None:
         if not self._stopped:
@@ -71,7 +67,13 @@ class BackgroundJobs:
 
     def _run(self, job: Job) -> None:
         self._waiting.pop(job.name, None)
-        future = self._running[job.name] = self._loop.run_in_executor(self._executor, job.run)
+        try:
+            future = self._loop.run_in_executor(self._executor, job.run)
+        except (MemoryError, RuntimeError) as error:  # no thread can be started, or the broker stops
+            logger.error("background job %s cannot begin, next round as usual: %s", job.name, error)
+            self._wait(job)
+            return
+        self._running[job.name] = future
         future.add_done_callback(lambda done: self._finish(job, done))
 
     def _finish(self, job: Job, future: Future[object]) -> None:

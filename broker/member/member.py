@@ -286,9 +286,11 @@ class Member:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
-        self._failure = reason
-        self._note_change()
-        self._on_failure(reason)
+        """Note why this member cannot go on; what else fails then, as it stops, is in the log alone."""
+        if self._failure is None:
+            self._failure = reason
+            self._note_change()
+            self._on_failure(reason)
 
     async def _supervise(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 MARKER_RETRY_S = 0.1
+MOST_MARKERS = 1_000
+"""Markers of one request. Those of a broker that was away for long may be more than a request may have."""
 CONCURRENT_RETRIES = 10
 CONCURRENT_RETRY_S = 0.02
 """A coordinator that ends a producer's last transaction is asked again so often, before the client has to."""
@@ -255,7 +258,7 @@ class MemberPeers:
         """Send the markers that wait for one broker, until none is left."""
         await asyncio.sleep(0)  # those of the same turn go together
         while peer.markers:
-            sent = dict(peer.markers)
+            sent = dict(islice(peer.markers.items(), MOST_MARKERS))
             try:
                 answer = await self._ask(node_id, request_of(sent), WriteTxnMarkersResponse)
                 taken = written(sent, answer)

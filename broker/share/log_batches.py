@@ -81,6 +81,8 @@ def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch 
         return None
     offset, length, _, magic = _OLD_HEADER.unpack_from(window, at)
     size = _LOG_OVERHEAD + length
+    if size < _OLD_HEADER.size:
+        return None  # a damaged length: the walk would not get on
     if magic < _MAGIC_V2:
         return LogBatch(min(next_offset, offset), offset, position, size)
     if len(window) - at < _HEADER.size:

@@ -49,14 +49,16 @@ class PeerSecurity:
 
     async def connect(self, address: Address) -> FrameLink:
         """Open a connection, after the handshake of TLS. Raises OSError, which an untrusted certificate is, too."""
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            return (await loop.create_connection(FrameLink, address.host, address.port))[1]
-        context = await loop.run_in_executor(None, self._tls.context, self._values())
-        name = address.host if context.check_hostname else ""
-        return (await loop.create_connection(FrameLink, address.host, address.port, ssl=context, server_hostname=name))[
-            1
-        ]
+        loop, options = asyncio.get_running_loop(), dict[str, Any]()
+        if self._tls is not None:
+            context = await loop.run_in_executor(None, self._tls.context, self._values())
+            options = {"ssl": context, "server_hostname": address.host if context.check_hostname else ""}
+        try:
+            return (await loop.create_connection(FrameLink, address.host, address.port, **options))[1]
+        except OSError:  # a certificate that is not trusted is a ValueError, too
+            raise
+        except ValueError as error:  # of a text that no resolver takes, such as a..b, which another broker advertises
+            raise OSError(f"{address.host!r} is no name of a host") from error
 
 
 def controller_security(config: BrokerConfig) -> PeerSecurity:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -83,4 +85,51 @@ async def test_the_rounds_that_run_can_be_waited_for() -> None:
         await jobs.settle()
         assert rounds == [1]
         await jobs.stop()
+        timers.close()
+
+
+class ShortOfThreads(InlineLoop):
+    """A loop that has no thread for the first work."""
+
+    has_thread = False
+
+    def run_in_executor(self, executor: object, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self.has_thread:
+            return super().run_in_executor(executor, work, *arguments)
+        self.has_thread = True
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_round_without_a_thread_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The job never came round again."""
+    loop, rounds = ShortOfThreads(), list[int]()
+    jobs = BackgroundJobs(cast(Any, loop), cast(Any, None), loop.timers)
+    jobs.start([Job("count", 100, lambda: rounds.append(1))])
+    with caplog.at_level(logging.ERROR):
+        loop.advance(110)
+    assert "background job count cannot begin, next round as usual: can't start new thread" in caplog.text
+    loop.advance(110)
+    assert rounds == [1]
+
+
+async def test_what_fails_in_a_last_round_does_not_keep_the_broker_from_stopping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error other than OSError went on to the server, which then flushed no log."""
+    loop, clock, is_stopping = asyncio.get_running_loop(), ManualTime(), threading.Event()
+    timers = TimerQueue(clock.monotonic_ms, loop.call_later)
+
+    def fail() -> None:
+        is_stopping.wait()
+        raise KafkaStorageError("no room")
+
+    with ThreadPoolExecutor(1) as executor, caplog.at_level(logging.ERROR):
+        jobs = BackgroundJobs(loop, executor, timers)
+        jobs.start([Job("doomed", 0, fail)])
+        timers.catch_up()
+        stopped = asyncio.ensure_future(jobs.stop())
+        await asyncio.sleep(0)
+        is_stopping.set()
+        await stopped
+        assert "background job doomed failed" in caplog.text
         timers.close()

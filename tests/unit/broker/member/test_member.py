@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import pytest
 
+from tidelog.broker.cluster.lifecycle import LifecycleError
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.errors import StartError
-from tidelog.broker.member.member import check_image
+from tidelog.broker.member.member import Member, check_image
 from tidelog.broker.metadata.metadata_image import AccessRule, MetadataImage
+from tidelog.log.system.time import ManualTime
 
 IMAGE = MetadataImage(
     features={"metadata.version": 25}, acls={b"i" * 16: AccessRule(2, "orders", 3, "User:ann", "*", 3, 3)}
@@ -19,3 +24,28 @@ def test_a_cluster_with_acls_is_joined_with_an_authorizer_only() -> None:
     check_image(IMAGE, BrokerConfig({"authorizer.class.name": STANDARD_AUTHORIZER}))
     with pytest.raises(StartError, match="cannot join: the metadata have 1 ACLs"):
         check_image(IMAGE, BrokerConfig({}))
+
+
+async def test_the_first_reason_to_end_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Tasks that fail as the broker ends do not replace the reason."""
+    reasons: list[str] = []
+    config = BrokerConfig(
+        {
+            "process.roles": "broker",
+            "node.id": "7",
+            "controller.quorum.bootstrap.servers": "localhost:1",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "PLAINTEXT://localhost:9092",
+        }
+    )
+    member = Member(config, ManualTime(), asyncio.get_running_loop(), reasons.append)
+
+    async def fail(reason: str) -> None:
+        raise LifecycleError(reason)
+
+    with caplog.at_level(logging.ERROR):
+        for reason in ("fenced", "no longer there"):
+            member._start(fail(reason))
+        await asyncio.gather(*member._tasks)
+    assert reasons == ["fenced"]
+    await member.close()

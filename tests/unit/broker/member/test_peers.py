@@ -13,12 +13,20 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.txn_markers import Marker
 from tidelog.broker.errors import NotReadyError
 from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.member import peers as module
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.metadata.image import TRANSACTION_STATE_TOPIC
 from tidelog.broker.metadata.metadata_image import MetadataImage, PartitionState, TopicState
 from tidelog.protocol import errors
+from tidelog.protocol.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 NODE, OTHER = 1, 2
 PARTITION, PRODUCER = ("t", 0), (7, 3)
@@ -173,3 +181,26 @@ async def test_a_marker_whose_partition_came_here_is_done_as_at_another_leader(
     assert done.done is is_done
     assert len(world.started) == (not is_done)
     world.close()
+
+
+async def test_many_markers_go_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in one may be more than their leader takes: it closed the connection, and they came again, all in one."""
+    monkeypatch.setattr(module, "MOST_MARKERS", 2)
+    world, sizes = World(OTHER), list[int]()
+
+    async def ask(_node: int, request: WriteTxnMarkersRequest, _kind: object) -> WriteTxnMarkersResponse:
+        sizes.append(len(request.markers))
+        await asyncio.sleep(0)
+        results = [WritableTxnMarkerPartitionResult(partition_index=0, error_code=0)]
+        topics = [WritableTxnMarkerTopicResult(name=TRANSACTION_STATE_TOPIC, partitions=results)]
+        return WriteTxnMarkersResponse(
+            markers=[WritableTxnMarkerResult(producer_id=one.producer_id, topics=topics) for one in request.markers]
+        )
+
+    monkeypatch.setattr(world.peers, "_ask", ask)
+    markers = [Marker(TRANSACTION_STATE_TOPIC, 0, number, 0, True, 4, 2) for number in range(5)]
+    waits = [world.peers.write_marker(marker) for marker in markers]
+    (sending,) = world.started
+    await sending
+    assert sizes == [2, 2, 1]
+    assert all(map(is_settled, waits))

@@ -111,3 +111,12 @@ def test_transactions_and_markers_are_told_apart() -> None:
 def test_only_so_many_batches_are_looked_at() -> None:
     batches = stored(*[1] * (log_batches.MAX_BATCHES + 5))
     assert len(read_batches(batches, 0, 1 << 30)) == log_batches.MAX_BATCHES
+
+
+@pytest.mark.parametrize("length", [-12, -13, 4, -(2**31)])
+def test_a_damaged_length_ends_the_walk(length: int) -> None:
+    """It went round and round on the loop's thread where the length said that the next batch is the same one."""
+    good, damaged = stored(2), bytearray(stored(3))
+    damaged[8:12] = length.to_bytes(4, "big", signed=True)
+    assert read_batches(bytes(damaged), 0, 1 << 30) == []
+    assert len(read_batches(good + bytes(damaged), 0, 1 << 30)) == 1

@@ -259,3 +259,11 @@ async def test_a_connection_whose_login_was_refused_is_not_used_again(certificat
             with pytest.raises(ChannelError, match="does not take PLAIN"):
                 await channel.served(node.address)
             assert node.connections == number
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "\0"])
+async def test_a_text_that_names_no_host_is_a_node_that_cannot_be_reached(host: str) -> None:
+    """Another broker may advertise it: the error was none of a channel, and ended this broker."""
+    channel = Channel(30.0, PeerSecurity("BROKERS"))
+    with pytest.raises(ChannelError, match=r"is no name of a host|not known"):
+        await channel.ask(Address(host, 9092), REQUEST, AllocateProducerIdsResponse)
