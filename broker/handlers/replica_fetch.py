@@ -199,7 +199,7 @@ class DelayedReplicaFetch:
         self._asking = asking
         self._deferred: Deferred[FetchResponse] = Deferred()
         find, session = asking.broker.replica_manager, asking.context.session
-        self._waited = [(found_partition(find, target), target) for target in asking.context.active]
+        self._waited = [(partition_or_none(find, target), target) for target in asking.context.active]
         if session is not None:
             session.is_woken = False
 
@@ -207,7 +207,7 @@ class DelayedReplicaFetch:
         """Wait for one of the partitions to move. One may have done so since it was read, in an earlier step."""
         if self.try_complete():
             return self._deferred
-        keys: list[Hashable] = [partition for partition, _ in self._waited]
+        keys: list[Hashable] = [partition for partition, _ in self._waited if partition is not None]
         if self._asking.context.session is not None:
             keys.append(self._asking.context.session)
         return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
@@ -236,7 +236,7 @@ class DelayedReplicaFetch:
                 [
                     target
                     for partition, target in self._waited
-                    if has_moved(partition, target) or not is_known(target, partition)
+                    if partition is None or has_moved(partition, target) or not is_known(target, partition)
                 ]
             )
         )
@@ -250,9 +250,17 @@ class DelayedReplicaFetch:
         self._deferred.complete(self._asking.respond(read, build_response(self._asking.context, read.results)))
 
 
-def has_moved(partition: Partition, target: FetchTarget) -> bool:
-    """Return whether a partition has records for a replica, or another leader."""
-    return partition.leading is None or partition.log_end_offset > target.fetch_offset
+def has_moved(partition: Partition | None, target: FetchTarget) -> bool:
+    """Return whether a partition has records for a replica, or another leader, or is gone."""
+    return partition is None or partition.leading is None or partition.log_end_offset > target.fetch_offset
+
+
+def partition_or_none(manager: ReplicaManager, target: FetchTarget) -> Partition | None:
+    """Return the partition that a replica asks for, None where it went between two steps."""
+    try:
+        return found_partition(manager, target)
+    except KafkaError:
+        return None
 
 
 def found_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:

@@ -309,7 +309,7 @@ class StepRunner:
 class Job:
     """Steps that are under way. ``done`` settles with what they return or raise; abandoning it closes them."""
 
-    __slots__ = ("_is_running", "_runner", "_steps", "_waiting", "done", "large", "seconds")
+    __slots__ = ("_is_hurried", "_is_running", "_runner", "_steps", "_waiting", "done", "large", "seconds")
 
     def __init__(self, runner: StepRunner, steps: Steps[Any], large: LargeRequest | None = None) -> None:
         """``large`` is the large request that this is; a job begun in its slice is part of it."""
@@ -317,7 +317,7 @@ class Job:
         self.large = large or runner.large
         self._steps = steps
         self._waiting: Deferred[Any] | None = None
-        self._is_running = False
+        self._is_running = self._is_hurried = False
         self.done: Deferred[Any] = Deferred()
         self.done.on_abandon(self._close)
         self.done.on_hurry(self._hurry)
@@ -381,6 +381,8 @@ class Job:
             if self.seconds * 1000 >= SLICE_MS:
                 self._runner.long_waits.add(self)
             self._waiting.on_done(self._resume, self.refuse)
+            if self._is_hurried:
+                self._hurry()
 
     def _resume(self, _: Deferred[Any]) -> None:
         self._waiting = None
@@ -389,6 +391,8 @@ class Job:
         self._runner.long_waits.discard(self)
 
     def _hurry(self) -> None:
+        """Hurry what the steps wait for; what they will wait for, where they have not come to it yet."""
+        self._is_hurried = True
         if self._waiting is not None:
             self._waiting.hurry()
 

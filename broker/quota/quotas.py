@@ -46,7 +46,8 @@ PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 _METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
-"""Meters and remembered look-ups; a client can change its name with each request."""
+"""Meters and remembered look-ups; a client can change its name with each request. More meters are kept while they are
+used: idle ones are looked for again when there are twice as many."""
 
 
 class TokenBucket:
@@ -129,6 +130,7 @@ class Quotas:
         self._controller_window = controller_window
         self._limits: dict[str, dict[Entity, float]] = {}
         self._meters: dict[tuple[str, Client], Meter] = {}
+        self._most_meters = MAX_METERS
         self._found: dict[tuple[str, Client], Meter | None] = {}
         self.waits = {key: Waits() for key in ALL_QUOTAS}
         """Requests and connections made to wait, by the quota that asked for the longest wait; for metrics."""
@@ -160,7 +162,7 @@ class Quotas:
                 continue
             meter = self._meters.get((key, sharers))
             if meter is None:
-                if len(self._meters) >= MAX_METERS:
+                if len(self._meters) >= self._most_meters:
                     self._drop_idle()
                 meter = self._meters[key, sharers] = self._new_meter(key, limit)
             meter.limit = limit
@@ -175,6 +177,7 @@ class Quotas:
     def _drop_idle(self) -> None:
         now_ms = self.monotonic_ms()
         self._meters = {found: meter for found, meter in self._meters.items() if not meter.is_idle(now_ms)}
+        self._most_meters = max(MAX_METERS, 2 * len(self._meters))
         self._found.clear()
 
     def record(self, key: str, client: Client, value: float) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import struct
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,24 @@ from tidelog.broker.config.description import ResourceType as ConfigType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Job, Steps, let_go
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Job, Steps, let_go
 from tidelog.broker.member.forwarding.audit import note_forwarded
 from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.requests.bounds import max_bytes, max_elements
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.dispatch import Dispatcher, served
+from tidelog.broker.requests.dispatch import Dispatcher, own_frame, served
 from tidelog.broker.requests.registry import REGISTRY
-from tidelog.broker.requests.route import Answer, FrameSteps, InSteps, Route, elements_of, wait_for, wait_for_frame
+from tidelog.broker.requests.route import (
+    ONE_TURN_ELEMENTS,
+    Answer,
+    FrameSteps,
+    InSteps,
+    Route,
+    elements_of,
+    wait_for,
+    wait_for_frame,
+)
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey
 from tidelog.protocol.errors import InvalidRequestError, KafkaError
@@ -90,38 +100,61 @@ class MemberDispatcher(Dispatcher):
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer a transactional produce request once the coordinators of its producers were asked."""
-        own = memoryview(bytearray(frame))
-        waits = self._verifications(context, own)
-        if not waits:
-            return super().dispatch(context, frame)
-
-        def steps() -> FrameSteps:
-            yield from waits
-            return (yield from wait_for_frame(Dispatcher.dispatch(self, context, own)))
-
-        answer = self.runner.run(steps())
+        own = own_frame(frame)
+        try:
+            waits = [one for one in self._verifications(context, own, decode(own)) if one is not None]
+        except InvalidRequestError:  # of many elements, or malformed: the steps say which
+            steps = self._produce_many(context, own)
+        else:
+            if not waits:
+                return super().dispatch(context, frame)
+            steps = self._produce_after(waits, context, own)
+        answer = self.runner.run(steps)
         return InSteps(ApiKey.PRODUCE, answer) if isinstance(answer, Job) else answer
 
-    def _verifications(self, context: RequestContext, frame: memoryview) -> list[Deferred[None]]:
-        """Begin to ask coordinators about the batches of a request that they were not asked about yet. Nothing is asked
-        about a topic that the client may not write: coordinators trust this broker."""
+    def _produce_many(self, context: RequestContext, own: memoryview) -> FrameSteps:
+        """Do what ``_produce`` does for a request of many partitions, some of them in a step."""
+        request = yield from decode_in_steps(own)
+        waits = []
+        for number, wait in enumerate(self._verifications(context, own, request)):
+            if wait is not None:
+                waits.append(wait)
+            if not number % ITEMS_PER_STEP:
+                yield None
+        held = list(elements_of(request))
+        del request
+        yield from let_go(held)
+        return (yield from self._produce_after(waits, context, own))
+
+    def _produce_after(self, waits: list[Deferred[None]], context: RequestContext, own: memoryview) -> FrameSteps:
+        """Answer a request once these have settled."""
+        yield from waits
+        return (yield from wait_for_frame(Dispatcher.dispatch(self, context, own)))
+
+    def _verifications(
+        self, context: RequestContext, frame: memoryview, request: ProduceRequest
+    ) -> Iterator[Deferred[None] | None]:
+        """Begin to ask coordinators about the batches of a request that they were not asked about yet, one by one.
+
+        Nothing is asked about a topic that the client may not write: coordinators trust this broker.
+        """
         version = decode_request_header(frame)[0].api_version
-        request: ProduceRequest = decode(frame)
         transactional_id = request.transactional_id or ""
         if not self._may_write(context, ResourceType.TRANSACTIONAL_ID, transactional_id):
-            return []
-        waits = []
+            return
         for topic in request.topic_data:
             image = self._broker.metadata.topic_by_id(topic.topic_id) if version >= FIRST_VERSION_BY_ID else None
             name = topic.name if image is None else image.name
             if not self._may_write(context, ResourceType.TOPIC, name):
+                yield None
                 continue
             for partition in topic.partition_data:
                 producer = producer_of(partition.records)
-                if producer is not None:
-                    place, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
-                    waits.append(self._peers.asked(transactional_id, place, producer, is_adding=is_adding))
-        return [wait for wait in waits if wait is not None]
+                if producer is None:
+                    yield None
+                    continue
+                place, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
+                yield self._peers.asked(transactional_id, place, producer, is_adding=is_adding)
 
     def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
         """Return whether a client may write; a refusal is noted where the request is refused."""
@@ -156,10 +189,10 @@ def producer_of(records: object) -> tuple[int, int] | None:
 
 
 def decode(frame: memoryview) -> Any:
-    """Decode a whole request. Raises InvalidRequestError."""
+    """Decode a request that is decoded in one turn. Raises InvalidRequestError."""
     header, position = decode_request_header(frame)
     module = importlib.import_module(REGISTRY[header.api_key].module)
-    return module.Request.decode_from(frame, position, header.api_version, len(frame))[0]
+    return module.Request.decode_from(frame, position, header.api_version, ONE_TURN_ELEMENTS)[0]
 
 
 def decode_in_steps(frame: memoryview) -> Steps[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tidelog.broker.loop.steps import Steps
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
 from tidelog.broker.security.authorization.guard import (
     ASKED_PER_STEP,
@@ -106,48 +106,69 @@ def fetch_offsets(call: Call) -> Steps[Any]:
             response.topics = yield from _known_topics(call, response.topics)
             response.topics.extend(map(_refuse_old_offsets, refused))
         return response
-    groups, denied, hidden = [], [], []
-    for group in request.groups:
+    return (yield from _offsets_of_groups(call, "name", _refuse_offsets))
+
+
+def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> Steps[Any]:
+    """Answer a request for offsets of groups. ``name`` is the field that names a topic; ``refuse`` builds its error."""
+    groups: list[Any] = []
+    denied: list[Any] = []
+    hidden: list[list[Any]] = []
+    for group in _without_repeated_wholes(call.request.groups):
         if call.may(Need(DESCRIBE, GROUP, group.group_id)):
-            topics, refused = yield from _split_topics(call, group.topics)
+            topics, refused = yield from _split_topics(call, group.topics, name)
             groups.append(with_fields(group, topics=topics))
             hidden.append(refused)
         else:
             denied.append(group)
         yield None
-    response = yield from call.settle(with_fields(request, groups=groups))
+    response = yield from call.settle(with_fields(call.request, groups=groups))
     for answer, refused in zip(response.groups, hidden, strict=False):
         if not answer.error_code:
-            answer.topics = yield from _known_topics(call, answer.topics)
-            answer.topics.extend(map(_refuse_offsets, refused))
+            answer.topics = yield from _known_topics(call, answer.topics, name)
+            answer.topics += yield from apply_each(refused, refuse)
     if denied:
-        more = yield from call.refuse(with_fields(request, groups=denied), GroupAuthorizationFailedError())
+        more = yield from call.refuse(with_fields(call.request, groups=denied), GroupAuthorizationFailedError())
         response.groups.extend(more.groups)
     return response
 
 
-def _split_topics(call: Call, topics: list[Any] | None) -> Steps[tuple[list[Any] | None, list[Any]]]:
+def _without_repeated_wholes(groups: Iterable[Any]) -> Iterator[Any]:
+    """Yield the groups but those whose offsets were all asked for before: handlers answer these once, and the answers
+    have to stand in the order of the groups."""
+    whole: set[str] = set()
+    for group in groups:
+        if group.topics is None:
+            if group.group_id in whole:
+                continue
+            whole.add(group.group_id)
+        yield group
+
+
+def _split_topics(
+    call: Call, topics: list[Any] | None, name: str = "name"
+) -> Steps[tuple[list[Any] | None, list[Any]]]:
     """Return the topics that the client may know and those that it may not; None asks for all of them."""
     if topics is None:
         return None, []
     allowed: list[Any] = []
     refused: list[Any] = []
     for number, topic in enumerate(topics):
-        (allowed if _may_know(call, topic) else refused).append(topic)
+        (allowed if _may_know(call, topic, name) else refused).append(topic)
         if not number % ASKED_PER_STEP:
             yield None
     return allowed, refused
 
 
-def _may_know(call: Call, topic: Any, *, is_filter: bool = False) -> bool:
-    name = call.topic_name(topic.name, getattr(topic, "topic_id", ZERO_UUID))
+def _may_know(call: Call, topic: Any, field: str = "name", *, is_filter: bool = False) -> bool:
+    name = call.topic_name(getattr(topic, field), getattr(topic, "topic_id", ZERO_UUID))
     return name is None or call.may_topic(DESCRIBE, name, is_filter=is_filter)
 
 
-def _known_topics(call: Call, topics: list[Any]) -> Steps[list[Any]]:
+def _known_topics(call: Call, topics: list[Any], name: str = "name") -> Steps[list[Any]]:
     kept = []
     for number, topic in enumerate(topics):
-        if _may_know(call, topic, is_filter=True):
+        if _may_know(call, topic, name, is_filter=True):
             kept.append(topic)
         if not number % ASKED_PER_STEP:
             yield None
@@ -172,27 +193,7 @@ def _refuse_offsets(topic: Any) -> OffsetFetchResponseTopics:
 
 def describe_share_offsets(call: Call) -> Steps[Any]:
     """Answer DescribeShareGroupOffsets: DESCRIBE of each group and of its topics."""
-    groups, denied, hidden = [], [], []
-    for group in call.request.groups:
-        if not call.may(Need(DESCRIBE, GROUP, group.group_id)):
-            denied.append(group)
-            continue
-        refused = [topic for topic in group.topics or () if not call.may_topic(DESCRIBE, topic.topic_name)]
-        left = None if group.topics is None else [topic for topic in group.topics if topic not in refused]
-        groups.append(with_fields(group, topics=left))
-        hidden.append(refused)
-        yield None
-    response = yield from call.settle(with_fields(call.request, groups=groups))
-    for answer, refused in zip(response.groups, hidden, strict=False):
-        if not answer.error_code:
-            answer.topics = yield from keep_allowed(
-                call, answer.topics, lambda topic: Need(DESCRIBE, ResourceType.TOPIC, topic.topic_name)
-            )
-            answer.topics.extend(map(_refuse_share_offsets, refused))
-    if denied:
-        more = yield from call.refuse(with_fields(call.request, groups=denied), GroupAuthorizationFailedError())
-        response.groups.extend(more.groups)
-    return response
+    return (yield from _offsets_of_groups(call, "topic_name", _refuse_share_offsets))
 
 
 def _refuse_share_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:

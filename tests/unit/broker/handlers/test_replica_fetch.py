@@ -17,7 +17,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.metrics.rates import Window
 from tidelog.broker.replica.replication.quotas import LEADER, ReplicationQuota
 from tidelog.broker.replica.replication.resting import READ_ALL_MS
-from tidelog.protocol.errors import FencedLeaderEpochError
+from tidelog.protocol.errors import FencedLeaderEpochError, UnknownTopicIdError
 from tidelog.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -219,6 +219,22 @@ def test_what_comes_between_two_steps_is_not_missed(wide: Wide) -> None:
     assert isinstance(answer, Deferred)
     assert answer.done, "it does not wait for the next record"
     assert [one.partition_index for one in answer.result().responses[0].partitions] == [0]
+
+
+def test_a_topic_that_goes_before_the_fetch_waits_is_an_error_of_its_partitions(wide: Wide) -> None:
+    """It was one of the whole request, after which a follower begins another session with all partitions."""
+    number, broker = wide.begin(), wide.node.broker
+
+    def delete(_: int) -> None:
+        if wide.reads.total() == MANY and "wide" in broker.metadata.topics:
+            broker.metadata.remove("wide")
+            broker.replica_manager.remove_logs(wide.topic)
+
+    answer = wide.finish(wide.ask((number, 1)), delete)
+    assert isinstance(answer, Deferred)
+    assert answer.done
+    (topic,) = answer.result().responses
+    assert {one.error_code for one in topic.partitions} == {UnknownTopicIdError.code}
 
 
 def test_the_clock_brings_offsets_that_moved_and_reads_nothing_else(wide: Wide) -> None:

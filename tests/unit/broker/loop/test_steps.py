@@ -565,3 +565,19 @@ def test_at_the_end_of_a_loop_all_is_done_that_waits_for_nothing() -> None:
     runner.finish()
     assert [job.done.result() for job in done] == ["a", "b"]
     assert not left.done.done
+
+
+def test_what_steps_come_to_wait_for_is_hurried_too(world: World) -> None:
+    """A fetch of many partitions that was hurried while it read them waited for its whole time."""
+
+    def steps() -> Steps[str]:
+        yield from world.steps("read", 3)
+        waited_for: Deferred[str] = Deferred()
+        waited_for.on_hurry(lambda: waited_for.complete("what there is"))
+        yield waited_for
+        return waited_for.result()
+
+    job = job_of(world.runner.run(steps()))
+    job.done.hurry()
+    world.turns()
+    assert job.done.result() == "what there is"

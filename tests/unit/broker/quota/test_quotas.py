@@ -258,3 +258,20 @@ def test_quotas_are_loaded_and_kept_over_a_restart(tmp_path: Path) -> None:
     assert again.broker.services.quotas.get().fetch_limit(client) == 5000
     ClientQuotas(again.controller).alter(entity(client_id="app"), [QuotaChange(FETCH, None)], validate_only=False)
     assert again.broker.services.quotas.get().fetch_limit(client) is None
+
+
+def test_meters_that_are_all_used_are_not_looked_through_for_each_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that changed its name with each request had each of them look through all meters."""
+    monkeypatch.setattr(module, "MAX_METERS", 4)
+    fixture, looks = Fixture({entity(client_id=None): {PRODUCE: 1000.0}}), 0
+    drop_idle = fixture.quotas._drop_idle
+
+    def count_looks() -> None:
+        nonlocal looks
+        looks += 1
+        drop_idle()
+
+    monkeypatch.setattr(fixture.quotas, "_drop_idle", count_looks)
+    for number in range(64):
+        fixture.produce(1, ("", str(number)))
+    assert looks == 4

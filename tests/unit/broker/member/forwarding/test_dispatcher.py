@@ -162,3 +162,40 @@ def right_to_write(name: str) -> AccessControlEntryRecord:
         id=name.encode().ljust(16), resource_type=kind, resource_name=name, pattern_type=3, principal="User:*",
         host="*", operation=AclOperation.WRITE, permission_type=3,
     )  # fmt: skip
+
+
+def test_coordinators_are_asked_about_many_batches_in_steps(tmp_path: Path) -> None:
+    """All of a request were decoded and asked about in one turn, which held the others."""
+    data, asked = DataBroker(tmp_path), 0
+
+    def note_asked(*_: object, **__: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    peers = SimpleNamespace(asked=note_asked)
+    dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, peers))
+    dispatcher.runner.clock = lambda: asked * 0.025  # milliseconds, as if each question took 25 us
+    options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=0, is_transactional=True)
+    records = memoryview(build_batch([Record(0, 1, None, b"value", [])], options))
+    partitions = [PartitionProduceData(index=index, records=records) for index in range(2_000)]
+    topics = [TopicProduceData(name="t", partition_data=partitions)]
+    request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1, topic_data=topics)
+    answer = dispatcher.dispatch(data.context(12), frame(ApiKey.PRODUCE, 12, request))
+    assert isinstance(answer, Pending)
+    assert asked < 200
+    frames: list[Any] = []
+    answer.on_answer(frames.append)
+    while not frames:
+        data.run_turn()
+    assert asked == 2_000
+    assert frames[0] is not None
+    data.close()
+
+
+def test_a_malformed_transactional_request_is_refused(tmp_path: Path) -> None:
+    data = DataBroker(tmp_path)
+    dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, SimpleNamespace()))
+    request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t")])
+    with pytest.raises(InvalidRequestError):
+        dispatcher.dispatch(data.context(12), frame(ApiKey.PRODUCE, 12, request)[:-3])
+    data.close()

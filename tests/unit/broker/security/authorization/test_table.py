@@ -426,6 +426,12 @@ MANY = 2_000
              "v3_and_below_producer_epoch": 0,
              "v3_and_below_topics": [{"name": f"t{n}", "partitions": [0]} for n in range(MANY)]},
         ),
+        (
+            "describe_share_group_offsets",
+            1,
+            {"groups": [
+                {"group_id": "group", "topics": [{"topic_name": f"t{n}", "partitions": [0]} for n in range(MANY)]}]},
+        ),
     ],
 )  # fmt: skip
 def test_no_turn_asks_about_many_names(
@@ -461,3 +467,20 @@ def test_no_turn_asks_about_many_names(
         turns.append(asked - before)
     assert sum(turns) >= MANY
     assert max(turns) <= 200
+
+
+def test_a_group_that_is_named_twice_moves_no_refusal_to_another_group(world: World) -> None:
+    """Handlers answer it once, so the refused topics stood beside the answers of the groups before them."""
+    world.allow(AclOperation.DESCRIBE, ResourceType.GROUP, "*")
+    world.allow(AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
+    wholes = [{"group_id": "a", "topics": None}] * 2
+    named = [
+        {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
+        for group, topic in (("b", "secret"), ("c", "orders"))
+    ]
+    answer = world.ask("offset_fetch", 8, "x", {"groups": [*wholes, *named]})
+    found = {
+        group.group_id: [(topic.name, one.error_code) for topic in group.topics for one in topic.partitions]
+        for group in answer.groups
+    }
+    assert found == {"a": [], "b": [("secret", 29)], "c": [("orders", 0)]}
