@@ -68,10 +68,12 @@ class SchemasTopic:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._reading = asyncio.Lock()
-        self._topic_id = b""
+        self._place = (b"", -1)
+        """Topic id and leader epoch in which the state was read."""
         self._position = 0
         self.state = State()
-        """What the topic says; ids go on where another topic of this name, or a log that was cut, had left off."""
+        """What the topic says; ids go on where another topic of this name, or a log that was cut, had left off. Each
+        leader epoch reads it from the beginning: another leader may have replaced records at the same offsets."""
 
     async def current(self) -> State:
         """Return the state with all that is committed. Raises RegistryError."""
@@ -119,11 +121,11 @@ class SchemasTopic:
         image = self._broker.metadata.topics.get(TOPIC)
         if image is None:
             return None
-        leader = image.partitions[0].leader
+        leader, epoch = image.partitions[0].leader, image.partitions[0].leader_epoch
         if leader != self._broker.node_id:
             raise errors.not_leader(f"broker {leader}" if leader >= 0 else "none")
-        if image.topic_id != self._topic_id:
-            self._topic_id, self._position, self.state = image.topic_id, 0, State(self.state.last_id)
+        if (image.topic_id, epoch) != self._place:
+            self._place, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
         return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _check_policy(self) -> None:
@@ -189,7 +191,7 @@ class SchemasTopic:
         """Replay what was committed since the last time."""
         await self._opened(found)
         async with self._reading:
-            topic_id = self._topic_id
+            place = self._place
             self._position = max(self._position, self._guarded(lambda: found.log_start_offset))
             if self._guarded(lambda: found.log_end_offset) < self._position:  # cut off, as by an unclean election
                 self._position, self.state = 0, State(self.state.last_id)
@@ -199,8 +201,8 @@ class SchemasTopic:
                     chunk = await self._broker.loop.run_in_executor(self._broker.executor, read)
                 except KafkaError as error:
                     raise errors.store_failed(error.message) from error
-                if topic_id != self._topic_id:
-                    raise errors.store_failed("the topic was deleted meanwhile")
+                if place != self._place:
+                    raise errors.store_failed("the topic was deleted, or another election was held, meanwhile")
                 for one in chunk.records:
                     self._replay(one)
                 # where nothing was read the cleaner has taken the rest

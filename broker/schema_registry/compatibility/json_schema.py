@@ -185,7 +185,7 @@ class Comparison:
         found = [] if rest is False else self.faults(old.inner(rest), new.inner(added), path)
         if found:
             found.append(fault("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path))
-        if name in new.node.get("required", ()) and not has_default(added):
+        if name in _names(new.node.get("required")) and not has_default(added):
             found.append(fault("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
 
@@ -200,7 +200,7 @@ class Comparison:
 
     def _of_required(self, old: Place, new: Place, path: str) -> list[str]:
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
-        came = set(new.node.get("required", ())) - set(old.node.get("required", ()))
+        came = _names(new.node.get("required")) - _names(old.node.get("required"))
         wrong = sorted(name for name in came if name in before and name in after and not has_default(after[name]))
         return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
 
@@ -215,7 +215,7 @@ class Comparison:
                     found.append(fault(f"DEPENDENCY_{'ARRAY' if is_list else 'SCHEMA'}_ADDED", where))
                 elif not is_list:
                     found += self.faults(old.inner(had), new.inner(wanted), where)
-                elif not set(wanted) <= set(had):
+                elif not _names(wanted) <= _names(had):
                     found.append(fault("DEPENDENCY_ARRAY_EXTENDED", where))
         return found
 
@@ -260,8 +260,8 @@ def has_default(node: Any) -> bool:
 
 def types_of(node: Mapping[str, Any]) -> frozenset[str]:
     """Return the types that a schema takes; a number may be an integer."""
-    given = node.get("type", sorted(TYPES))
-    found = frozenset([given] if isinstance(given, str) else given)
+    given = node.get("type")
+    found = frozenset([given] if isinstance(given, str) else _names(given) or TYPES)
     return found | {"integer"} if "number" in found else found
 
 
@@ -314,9 +314,17 @@ def bound_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> l
     if "pattern" in new and new["pattern"] != old.get("pattern"):
         found.append(fault("PATTERN_CHANGED" if "pattern" in old else "PATTERN_ADDED", f"{path}/pattern"))
     before, after = _number(old.get("multipleOf")), _number(new.get("multipleOf"))
-    if after is not None and (before is None or before % after != 0):
+    if after is not None and (before is None or not is_multiple(before, after)):
         found.append(fault("MULTIPLE_OF_CHANGED" if before is not None else "MULTIPLE_OF_ADDED", f"{path}/multipleOf"))
     return found
+
+
+def is_multiple(value: float, factor: float) -> bool:
+    """Return whether a number is a multiple of another one, as far as that can be computed."""
+    try:
+        return value % factor == 0
+    except (OverflowError, ZeroDivisionError):  # an integer beyond all floats; a document that no check has seen
+        return False
 
 
 def fault(kind: str, path: str) -> str:
@@ -326,6 +334,11 @@ def fault(kind: str, path: str) -> str:
 
 def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _names(value: Any) -> frozenset[str]:
+    """Return the texts of a list; of what is no list none, as in a document of another kind that is referred to."""
+    return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
 
 
 def _constant(name: str) -> str:
@@ -346,7 +359,7 @@ def _schemas(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
 
 def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
     """Return schemas by place, and the one of all further items."""
-    if "prefixItems" in node:
+    if isinstance(node.get("prefixItems"), list):
         return node["prefixItems"], node.get("items", True)
     items = node.get("items", True)
     return (items, node.get("additionalItems", True)) if isinstance(items, list) else ([], items)

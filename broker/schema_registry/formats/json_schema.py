@@ -1,7 +1,8 @@
 """JSON Schema, checked by jsonschema; written without spaces, its fields in the order in which they came.
 
 ``model`` has the document as ``root``, and the documents that it refers to by their names. A draft is told by
-``$schema``; without it draft 7 holds, as in Confluent's registry.
+``$schema``; without it, or with another one than 4, 6, 7, 2019-09 and 2020-12, draft 7 holds, as in Confluent's
+registry.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from jsonschema import Draft7Validator
+from jsonschema import Draft3Validator, Draft7Validator
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
@@ -34,7 +35,8 @@ def parse(source: Source) -> ParsedSchema:
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise InvalidSchemaError("$schema has to be a string")
     try:
-        validator_for(root, default=Draft7Validator).check_schema(root)
+        draft = validator_for(root, default=Draft7Validator)
+        (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
     except SchemaError as error:
         raise InvalidSchemaError(f"{error.message} at {error.json_path}") from None
     except RecursionError:

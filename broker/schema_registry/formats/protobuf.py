@@ -92,9 +92,7 @@ def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
     with tempfile.TemporaryDirectory(prefix="tidelog-proto-") as directory:
         root, out = Path(directory, "in"), Path(directory, "out")
         for name, text in files.items():
-            path = root / safe_name(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_import(root, name, text)
         command = [sys.executable, "-I", "-m", "grpc_tools.protoc", *(f"-I{one}" for one in (root, *well_known()))]
         command += ["--include_imports", f"--descriptor_set_out={out}", MAIN]
         try:
@@ -104,6 +102,16 @@ def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
         if done.returncode != 0:
             raise InvalidSchemaError(reason_of(done.stderr, f"{root}/"))
         return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def write_import(root: Path, name: str, text: str) -> None:
+    """Write a file by its name in imports. Raises InvalidSchemaError where there can be none of that name."""
+    path = root / safe_name(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # a and a/b.proto
+        raise InvalidSchemaError(f"{name[:100]!r} cannot be imported beside the others: {error.strerror}") from None
 
 
 def reason_of(output: bytes, directory: str) -> str:
@@ -116,7 +124,7 @@ def reason_of(output: bytes, directory: str) -> str:
 def safe_name(name: str) -> PurePosixPath:
     """Return the name of an import as a path below a directory. Raises InvalidSchemaError."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or len(name) > 255:
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or len(name.encode()) > 255:
         raise InvalidSchemaError(f"{name[:100]!r} is no name of a file to import")
     return path
 

@@ -10,7 +10,7 @@ from tidelog.broker.schema_registry.topic import TOPIC, SchemasTopic
 
 
 def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again() -> None:
-    image = SimpleNamespace(topic_id=b"first", partitions=[SimpleNamespace(leader=1)])
+    image = SimpleNamespace(topic_id=b"first", partitions=[SimpleNamespace(leader=1, leader_epoch=3)])
     manager = SimpleNamespace(partition=lambda _topic, _number: None)
     metadata = SimpleNamespace(topics={TOPIC: image})
     topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
@@ -20,3 +20,20 @@ def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again() -> None:
     topic._led()
     assert topic.state.subjects(deleted=True) == []
     assert topic.state.last_id == 7
+
+
+def test_the_topic_is_read_again_by_a_leader_that_was_elected_again() -> None:
+    """Another leader may have cut records that were read here, and appended as many others."""
+    partition = SimpleNamespace(leader=1, leader_epoch=3)
+    image = SimpleNamespace(topic_id=b"id", partitions=[partition])
+    manager = SimpleNamespace(partition=lambda _topic, _number: None)
+    metadata = SimpleNamespace(topics={TOPIC: image})
+    topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
+    topic._led()
+    topic.state.replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
+    topic._position = 1
+    topic._led()
+    assert topic.state.subjects() == ["s"]
+    partition.leader_epoch = 5
+    topic._led()
+    assert (topic.state.subjects(), topic._position, topic.state.last_id) == ([], 0, 7)

@@ -307,3 +307,18 @@ def test_required_fields_and_packages_of_protobuf() -> None:
     check(reading_faults(required, empty), "REQUIRED_FIELD_ADDED")
     check(reading_faults(empty, required), "REQUIRED_FIELD_REMOVED")
     check(reading_faults(proto("message A {}", package="q", syntax="proto2"), empty), "PACKAGE_CHANGED")
+
+
+@pytest.mark.parametrize(
+    ("update", "original", "fault"),
+    [
+        ({"multipleOf": 0.5}, {"multipleOf": 10**400}, "MULTIPLE_OF_CHANGED"),
+        ({"multipleOf": 10**400}, {"multipleOf": 10**400}, None),
+        ({"$ref": "other", "type": "string"}, {"$ref": "other"}, None),
+    ],
+)
+def test_numbers_and_documents_that_no_check_has_seen(update: Any, original: Any, fault: str | None) -> None:
+    """They failed the request with the status 500."""
+    other = json.dumps({"type": [{"a": 1}], "required": 7, "prefixItems": 3, "dependencies": {"b": [{}]}})
+    sides = [parse(Source("JSON", json.dumps(node), (("other", other),))) for node in (update, original)]
+    check(reading_faults(*sides), fault)

@@ -348,3 +348,22 @@ def test_parsed_schemas_are_kept_up_to_a_size() -> None:
 def test_all_that_a_schema_refers_to_is_bounded() -> None:
     with pytest.raises(InvalidSchemaError, match="refers to"):
         parse(Source("AVRO", '"int"', tuple((f"r{number}", "x" * (1 << 20)) for number in range(20))))
+
+
+def test_draft_3_is_read_as_draft_7() -> None:
+    """Confluent's registry knows no draft 3, whose ``required`` is no list: comparing schemas failed at that."""
+    node = {"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {"required": True}}}
+    with pytest.raises(InvalidSchemaError, match="True is not of type 'array'"):
+        json_schema(node)
+
+
+@pytest.mark.parametrize("names", [("a", "a/b.proto"), ("a/b.proto", "a")])
+def test_imports_that_cannot_lie_beside_one_another_are_refused(names: tuple[str, str]) -> None:
+    references = tuple((name, 'syntax = "proto3";') for name in names)
+    with pytest.raises(InvalidSchemaError, match="cannot be imported beside the others"):
+        parse(Source("PROTOBUF", 'syntax = "proto3";', references))
+
+
+def test_a_name_of_an_import_is_bounded_in_bytes() -> None:
+    with pytest.raises(InvalidSchemaError, match="is no name of a file to import"):
+        safe_name("ä" * 200)
