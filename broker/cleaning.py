@@ -1,9 +1,9 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
 It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
-costs the start nothing. Logs that were not opened since a clean stop are looked at once: only those with more than
-one segment can have anything to clean, and are opened; so are those with records that ``max.compaction.lag.ms`` waits
-for, whose only segment will have to be closed.
+costs the start nothing. A log that was not opened since a clean stop is looked at once. It is opened if it has more
+than one segment, as only then there is anything to clean, or if it has records and ``max.compaction.lag.ms`` is set, by
+which its only segment has to be rolled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEVER_MS = 2**63 - 1
 
 
 class CompactedLogs:
-    """The compacted logs of a broker, opened as far as they can be dirty. For cleaner threads."""
+    """The compacted logs of a broker; those that may need cleaning are opened. For cleaner threads."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -179,16 +179,16 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
 
 
 def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
-    """Forget what was clean of a deleted partition: one of the same name must not inherit it. Loop thread; writes in a
-    worker.
+    """Forget how far a deleted partition was cleaned: one of the same name must not inherit it. Loop thread; writes in
+    a worker.
     """
     manager = cleaner_of(broker).manager
     broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
 
 
 def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
-    """Forget what was clean, without an error for a directory that is offline or full: the next save of the file leaves
-    the entry out.
+    """Forget how far a partition was cleaned, without an error for a directory that is offline or full: the next save
+    of the file leaves the entry out.
     """
     try:
         manager.forget(partition, directories)

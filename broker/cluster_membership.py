@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAST_RESERVED_ID = (99).to_bytes(16, "big")
-"""Ids up to it are of no directory: unassigned, lost, being moved (DirectoryId, KIP-858)."""
+"""Ids up to it name no directory: unassigned, lost, being moved (DirectoryId, KIP-858)."""
 METADATA_LOG_DIR = "metadata.log.dir"
 REPLICATION_FACTOR = "default.replication.factor"
 

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entrance:
-    """Connections from their acceptance on; ``on_left`` is told of each one that ended."""
+    """Connections from their acceptance on; ``on_left`` is called when one has ended."""
 
     def __init__(self, broker: Broker, shell: Shell, on_left: Callable[[], None]) -> None:
         """Raises ConfigError for a keystore that cannot be used."""
@@ -119,7 +119,7 @@ class Entrance:
         self._on_left()
 
     def close(self) -> None:
-        """End what is not a connection yet."""
+        """End handshakes, and the threads of TLS and SASL."""
         if self._tls is not None:
             self._tls.close()
         if self._sasl is not None:

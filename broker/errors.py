@@ -15,7 +15,7 @@ class StartError(Exception):
 
 
 class CloseConnectionError(Exception):
-    """A handler's way to say that the only honest answer is to close: a failed produce with acks=0."""
+    """The connection is to be closed without an answer, as after a failed produce with acks=0."""
 
 
 class NotReadyError(CoordinatorLoadInProgressError):

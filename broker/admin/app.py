@@ -52,7 +52,7 @@ STOP_TIMEOUT_S = 1.0
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Take over the listening socket. ``cleanup`` of what is returned closes it. Raises ConfigError."""
+    """Serve the pages on a listening socket; ``cleanup`` of the runner returned closes it. Raises ConfigError."""
     stores = build_stores(broker, ADMIN_LISTENER)
     logins = Logins(broker, tls_of(stores))
     guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
@@ -77,7 +77,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
 
 
 def tls_of(stores: TlsListeners | None) -> Callable[[], TlsListener] | None:
-    """Return the present TLS of the HTTP interfaces, if they speak any."""
+    """Return a function that gives the interface's TLS of the moment; None where it speaks none."""
     return None if stores is None else partial(stores.listener, LISTENER)
 
 
@@ -99,9 +99,7 @@ async def run_site(
 
 
 def build_stores(broker: Broker, key: str) -> TlsListeners | None:
-    """Build the keystore and truststore of the interface with this key; None where it speaks no TLS. Raises
-    ConfigError.
-    """
+    """Build the TLS stores of the interface with this key; None where it speaks no TLS. Raises ConfigError."""
     texts = check_access(broker.config, key)
     if not texts:
         return None

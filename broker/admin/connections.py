@@ -1,9 +1,8 @@
 """The open connections of the admin interface, at most ``admin.max.connections`` of them.
 
-One too many makes another give way, whichever serves no client now: one whose request has not come, the oldest first;
-then one whose client takes no answer; then one that waits for its next request. Where all are being answered the new
-one is closed. So a flood costs a bounded number of descriptors, and a new client's request is answered beside it.
-Loop thread only.
+One too many closes another: the oldest whose first request has not come, else one whose client takes no answer, else
+one that waits for its next request. Where all are being answered the new one is closed. So a flood costs a bounded
+number of descriptors, and a new client's request is answered beside it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Protocol
 
 
 class Activity(IntEnum):
-    """Activities of a connection, those first that give way first."""
+    """Activities of a connection, in the order in which they are closed for a new one."""
 
     NEW = 0
     """Its first request is not whole yet."""
@@ -26,7 +25,7 @@ class Activity(IntEnum):
 
 
 class Connection(Protocol):
-    """A connection as its limit needs it."""
+    """The part of a connection that ``Connections`` uses."""
 
     @property
     def activity(self) -> Activity: ...

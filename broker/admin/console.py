@@ -1,8 +1,8 @@
 """Entrance of the console: its paths, what each needs, and its pages, which come with the first request for one.
 
-The console stands above the broker, beside the command line, and asks by the same functions. So it is named here, as
-the table of APIs names its handlers, and imported in a thread when a first page is asked for: start and idle memory
-are those of a broker without it. Loop thread only.
+The console stands above the broker, which may not import it: its module is named here as a text, as the table of APIs
+names its handlers. A thread imports it when a first page is asked for, so start and idle memory are those of a broker
+without it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SITE = "tidelog.console.site"
 
 
 class Site(Protocol):
-    """The console's pages, as this entrance needs them."""
+    """The part of the console's pages that ``Entrance`` uses."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request that passed all checks."""
@@ -40,7 +40,7 @@ class Site(Protocol):
 
 
 class Entrance:
-    """The pages, once a first one was asked for."""
+    """The routes of the console, and its pages once a first one was asked for."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,7 +55,7 @@ class Entrance:
         ]
 
     async def close(self, _app: web.Application) -> None:
-        """End what the pages have begun."""
+        """End the pages' threads and timers."""
         if self._site is not None:
             await self._site.close()
 

@@ -2,9 +2,9 @@
 
 It serves the admin interface, and by another key the schema registry. ``admin.listener`` says where (empty: nowhere).
 Its default is a port of the loopback address, or any free one where that is taken: two brokers on a machine need no
-settings. The address that came of it is what DescribeConfigs answers for that key, so who knows the broker's address
-finds this one. The HTTP library is imported in a thread when the first connection waits in the socket's queue: start-up
-and idle memory are those of a broker without it. Loop thread only.
+settings. The address that came of it is what DescribeConfigs answers for that key, so whoever knows the broker's
+address finds this one. The HTTP library is imported in a thread when the first connection waits in the socket's queue:
+start-up and idle memory are those of a broker without it. Loop thread only.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class Need(NamedTuple):
-    """An operation on the topic that the path names, on one that everyone knows, or on the cluster."""
+    """An operation on the topic that the path names, on the given topic, or on the cluster."""
 
     operation: AclOperation
     of_topic: bool = False
@@ -69,7 +69,7 @@ CONSOLE_NEEDS: dict[str, Need | None] = {
     "/console/client": Need(AclOperation.DESCRIBE),
     "/console/static/{name}": None,
 }
-"""The same of the console's pages. None: its pages ask the broker under the user's name, which checks each request."""
+"""The same for the console's pages. None: the page sends Kafka requests as its user, and each is authorized."""
 
 
 def need_of_page(_request: web.Request, path: str) -> Need | None:
@@ -153,7 +153,7 @@ def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Call
 
 
 def context_of(request: web.Request) -> RequestContext:
-    """Describe the sender as the authorizer wants to know him."""
+    """Build the context by which the authorizer knows the sender."""
     caller = request[CALLER]
     assert caller is not None
     context = RequestContext(client_host=request.remote or "", listener_name="admin")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 MOST_COMMITS, MOST_LAGS = 2_000, 20_000
-"""Topics of groups whose lag is told, and their partitions in all: more would hold the loop, and are more labels than
-such servers take well."""
+"""Limits of the lag samples: pairs of group and topic, and partitions in all. More would hold up the loop, and give
+Prometheus more labels than it takes well."""
 
 
 class Commits(NamedTuple):
@@ -139,8 +139,7 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
 
 
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Measure sizes and offsets of the logs that something has touched since the start: the others are not opened for
-    it.
+    """Measure sizes and offsets of the logs that are open; no log is opened for it.
     """
     for partition in partitions:
         metrics = partition.log_metrics()
@@ -227,7 +226,7 @@ def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Write Prometheus text: the samples of one family stand together, below what it tells and its type."""
+    """Write Prometheus text: the samples of one family stand together, below its HELP and TYPE lines."""
     families: dict[str, list[Sample]] = {}
     for sample in samples:
         families.setdefault(_family(sample), []).append(sample)

@@ -1,4 +1,4 @@
-"""The listening socket of the admin interface: a clock on every connection, a limit of connections, and TLS."""
+"""The listening socket of the admin interface: time limits, a limit of connections, and TLS."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PlainSite(web.BaseSite):
 
 
 class TlsSite(PlainSite):
-    """The listening socket, whose connections begin with a handshake by the present context."""
+    """The listening socket, whose connections begin with a TLS handshake."""
 
     def __init__(
         self, runner: web.AppRunner, listener: socket.socket, connections: Connections, tls: TlsListener

@@ -1,4 +1,4 @@
-"""Takes over what a plan found good: copy aside, recover and check the copy, then show it, all or nothing.
+"""Takes over the partitions of a plan: copies them aside, recovers and checks the copies, then shows all, or none.
 
     .adopting/<partition>/   copied (or linked) and synced, loaded once, checked once
     .adopting/journal        names of the directories that are about to be shown
@@ -309,7 +309,7 @@ class Adoption:
             write_offset_checkpoint(self._file_system, path, {**kept, **offsets})
 
     def _records(self, controller: EmbeddedController) -> Iterator[VersionedRecord]:
-        """Yield all that the metadata log is to hold. What it says already stays."""
+        """Yield the records to add to the metadata log."""
         for topic in self._plan.topics:
             yield from creation_records(self._image(topic), controller.level)
         next_block = -(-self._plan.next_producer_id // BLOCK_SIZE) * BLOCK_SIZE
@@ -356,7 +356,7 @@ def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[Ver
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
-    """Select those that may be set while this broker runs; the others would keep it from starting."""
+    """Select the configs that may be set while this broker runs; the others would keep it from starting."""
     valid = {}
     for key, text in texts.items():
         if key in BROKER_CONFIG_DEF and BROKER_CONFIG_DEF[key].dynamic:

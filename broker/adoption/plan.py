@@ -5,13 +5,13 @@ A source is one entry of Kafka's ``log.dirs``; a broker's directories are given 
 1. no process uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
 2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, users, ACLs, tokens, producer ids.
    Without it (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
-3. every topic has all its partitions here, once, under one id, and none that the target has otherwise;
+3. every topic has all its partitions here, once, under one id, and the target has no other topic of its name;
 4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
    clean-shutdown marker whatever lies after the recovery point) is mended on the copy; anything else is a problem;
 5. the target's disk has room.
 
 A topic whose configs are unknown is taken over with unlimited retention: nothing is deleted before its owner has said
-so. It stays compacted where the source's cleaner had been at it.
+so. It stays compacted where the source's cleaner has cleaned it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PlannedTopic(NamedTuple):
 
 @dataclass(slots=True)
 class AdoptionPlan:
-    """The result: what would be done, what is left out, and what stands against it. Holds the sources' locks."""
+    """The work to do, what is left out, and the problems that forbid it. Holds the sources' locks."""
 
     options: AdoptionOptions
     identity: MetaProperties | None = None
@@ -104,7 +104,7 @@ class AdoptionPlan:
 
 
 def make_plan(file_system: FileSystem, time: Time, options: AdoptionOptions) -> AdoptionPlan:
-    """Look at everything. Problems are in the plan; only what cannot be read at all raises KafkaStorageError."""
+    """Check everything. Problems are in the plan; only what cannot be read at all raises KafkaStorageError."""
     plan = AdoptionPlan(options)
     try:
         Planner(file_system, time, plan).run()

@@ -1,4 +1,4 @@
-"""A stopped Apache Kafka's partition directories: found, and looked through with ``tidelog.log.check``. Read-only.
+"""A stopped Apache Kafka's partition directories: found, and checked with ``tidelog.log.check``. Read-only.
 
 What a start of Kafka would mend is mended on the copy. Indices and snapshots that are wrong are not copied but
 rebuilt. Without the clean-shutdown marker recovery reads everything from the recovery point on: what lies there may be

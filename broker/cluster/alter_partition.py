@@ -65,7 +65,7 @@ class AlterPartitions:
         return self._not_before_ms if self._waiting and not self._flying else None
 
     def next_request(self, broker_epoch: int, now_ms: float) -> AlterPartitionRequest | None:
-        """Return the request with all proposals that wait; it is in flight then."""
+        """Return a request with all waiting proposals, which is in flight from then on; None while none is due."""
         if self.wake_ms is None or now_ms < self._not_before_ms:
             return None
         self._flying, self._waiting = self._waiting, {}
@@ -86,7 +86,7 @@ class AlterPartitions:
         return answered
 
     def take_failure(self, now_ms: float) -> None:
-        """Send all again, as no answer came. The controller may have committed it; then it says so."""
+        """Send all proposals again, as no answer came. If the controller has committed one, it will answer so."""
         sent, self._flying = self._flying, {}
         self._keep(sent, now_ms)
 
@@ -97,7 +97,7 @@ class AlterPartitions:
 
 
 def altered(key: PartitionKey, proposal: IsrProposal) -> PartitionData:
-    """Return a proposal's place in the request."""
+    """Return the request's entry for a proposal."""
     members = [BrokerState(broker_id=one.broker_id, broker_epoch=one.broker_epoch) for one in proposal.isr]
     return PartitionData(
         partition_index=key.partition,

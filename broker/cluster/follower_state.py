@@ -12,7 +12,7 @@ UNKNOWN = -1
 """An offset or broker epoch that no fetch has told yet."""
 
 NEVER = float("-inf")
-"""The time at which a follower was caught up that is outside the ISR and has not fetched yet."""
+"""``caught_up_ms`` of a follower that is outside the ISR and has not fetched yet."""
 
 
 class FollowerState:
@@ -39,7 +39,7 @@ class FollowerState:
     def note_fetch(
         self, broker_epoch: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float
     ) -> None:
-        """Take over a fetch. ``leader_end_offset`` is the leader's from before it read for this fetch."""
+        """Note a fetch. ``leader_end_offset`` is the leader's from before it read for this fetch."""
         if fetch_offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end_at_fetch != UNKNOWN and fetch_offset >= self.leader_end_at_fetch:
@@ -51,12 +51,12 @@ class FollowerState:
         self.broker_epoch = broker_epoch
 
     def note_rest(self, asked_ms: float) -> None:
-        """Take over that the follower asked at ``asked_ms`` with all that the leader had, and has, until now."""
+        """Note that the follower's fetch of ``asked_ms`` had reached the end that the leader still has."""
         self.caught_up_ms = max(self.caught_up_ms, asked_ms)
         self.fetched_ms = max(self.fetched_ms, asked_ms)
 
     def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
-        """Return whether it has fetched lately: one that fell silent would leave again at the next check."""
+        """Return whether it has fetched lately: one that fell silent would leave the ISR again at the next check."""
         return now_ms - self.fetched_ms <= lag_time_max_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:

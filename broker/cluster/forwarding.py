@@ -1,7 +1,7 @@
 """Requests that a member hands on to the active controller, whole, in an Envelope (KIP-590).
 
-    next_envelope -> Envelope to the active controller -> take_answer: the client's response, an error, or again later
-                                                       -> take_failure: again later, until the client's time is over
+    build_envelope -> Envelope to the active controller -> take_answer: the client's response, an error, or again later
+                                                        -> take_failure: again later, until the client's time is over
 
 The controller checks the rights of the client, not of the broker. Sans-io, not thread-safe.
 
@@ -73,7 +73,7 @@ class ForwardedRequest:
         if answer.error_code == errors.NotControllerError.code:
             self.take_failure(now_ms)
         elif answer.error_code == errors.ClusterAuthorizationFailedError.code:
-            self.error = errors.UnknownServerError("this broker may not forward requests: ClusterAction is missing")
+            self.error = errors.UnknownServerError("this broker may not forward requests: the controller denies its principal ClusterAction")
         elif answer.error_code:
             self.error = errors.error_for_code(answer.error_code)()
         elif answer.response_data is None:
@@ -82,7 +82,7 @@ class ForwardedRequest:
             self.response = bytes(answer.response_data)
 
     def take_failure(self, now_ms: float) -> None:
-        """Take note that the active controller did not answer: again later, or never."""
+        """Note that the active controller did not answer: ask again later, or end with an error after TIMEOUT_MS."""
         if now_ms >= self._deadline_ms:
             self.error = errors.RequestTimedOutError("the active controller did not answer in time")
             return

@@ -6,8 +6,8 @@
                 -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
                 -> SHUTTING_DOWN   the controller says so, or the shell gave up waiting
 
-One request is under way at a time, asked for by ``next_question``. An answer that was lost is no harm: registering
-again and beating again say the same. Sans-io, not thread-safe.
+One request is under way at a time, asked for by ``next_question``. A lost answer does no harm: the next registration or
+heartbeat says the same. Sans-io, not thread-safe.
 
 Source: BrokerLifecycleManager of Kafka 4.3; KIP-631, KIP-858, KIP-966, KIP-1066.
 """
@@ -99,9 +99,9 @@ class BrokerLifecycle:
         self._is_ready = False
         self._is_first_shutdown_answer = True
         self._has_news = False
-        """True where the question under way was built before this broker had more to say: the next one goes at once."""
+        """True while there is something that the request under way does not tell: the next one follows at once."""
         self._untold: dict[bytes, float] = {}
-        """Directories that failed and when, which no controller has confirmed to know."""
+        """Directories that failed, and when, until a controller has confirmed to know it."""
         self._offline: dict[bytes, None] = {}
         self._cordoned: frozenset[bytes] | None = None
         """Directories in which no new log is made; None before they are known."""
@@ -177,7 +177,7 @@ class BrokerLifecycle:
     # ---- what the controller says
 
     def take_failure(self, reason: str, now_ms: float) -> None:
-        """Take note that there is no answer by the active controller."""
+        """Note that the active controller did not answer."""
         self.last_failure = reason
         self._not_before_ms = now_ms + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, self._interval_ms)
@@ -241,7 +241,7 @@ class BrokerLifecycle:
     def _succeed(self, next_ms: float) -> None:
         self.last_failure = ""
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._not_before_ms = min([next_ms, *self._untold.values()])  # of what failed meanwhile it is told at once
+        self._not_before_ms = min([next_ms, *self._untold.values()])  # what failed meanwhile is told at once
 
     def _note_error(self, what: str, code: int, next_ms: float) -> None:
         error = errors.error_for_code(code)

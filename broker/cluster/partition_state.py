@@ -37,7 +37,7 @@ from tidelog.protocol.errors import (
 Brokers = Mapping[int, BrokerRegistration]
 
 REFUSED = frozenset({IneligibleReplicaError.code, OperationNotAttemptedError.code})
-"""Errors after which the committed ISR is proposed from again."""
+"""Errors after which the next proposal starts from the committed ISR again."""
 OVERTAKEN = frozenset(
     error.code
     for error in (
@@ -49,7 +49,7 @@ OVERTAKEN = frozenset(
         UnknownTopicOrPartitionError,
     )
 )
-"""Errors that leave open what the controller holds: the proposal stands until an image says it."""
+"""Errors that do not say what the controller holds: the proposal stands until an image tells."""
 
 
 class IsrMember(NamedTuple):
@@ -171,8 +171,9 @@ class LeaderState:
 
     @property
     def is_settling(self) -> bool:
-        """True until the high watermark has passed the start of this leader epoch: below, an earlier leader may have
-        shown more (KIP-207)."""
+        """True until the high watermark has passed the start of this leader epoch: until then an earlier leader may
+        have shown clients more (KIP-207).
+        """
         return self.high_watermark < self.epoch_start_offset
 
     def follower(self, replica_id: int) -> FollowerState | None:
@@ -201,8 +202,8 @@ class LeaderState:
         leader_end_offset: int,
         now_ms: float,
     ) -> bool:
-        """Take over a follower's fetch. Raises NotLeaderOrFollowerError for a broker that has no replica, and for an
-        earlier process of one that has."""
+        """Note a follower's fetch. Raises NotLeaderOrFollowerError for a broker that has no replica, and for an earlier
+        process of one that has."""
         follower = self._followers.get(replica_id)
         registered = self._brokers.get(replica_id)
         if follower is None or (registered is not None and UNKNOWN < broker_epoch < registered.broker_epoch):
@@ -257,8 +258,9 @@ class LeaderState:
         )
 
     def proposal(self, now_ms: float) -> IsrProposal | None:
-        """Return the ISR that should be, if it is another one than the committed; then it is pending. None while one
-        is pending already."""
+        """Return the ISR to ask for, which is pending then; None if the committed one is right, or one is pending
+        already.
+        """
         if self._pending is not None:
             return None
         if self.is_recovering:

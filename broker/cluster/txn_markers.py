@@ -1,4 +1,4 @@
-"""Markers for partitions that other brokers lead: requests of many, and what their answers mean.
+"""Transaction markers for partitions that other brokers lead: their requests, and what the answers mean.
 
 Sans-io. Source: TransactionMarkerRequestCompletionHandler of Kafka 4.3; KIP-98.
 """

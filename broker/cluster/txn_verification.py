@@ -51,7 +51,7 @@ class Verifications:
         return guard is None or guard.epoch != epoch or guard.error is not None
 
     def ask(self, key: GuardKey, epoch: int) -> Guard:
-        """Put a guard in the place of the one before."""
+        """Put a new guard in the place of the one before, and return it."""
         if key not in self._guards and len(self._guards) >= MAX_GUARDS:
             del self._guards[next(iter(self._guards))]
         guard = self._guards[key] = Guard(epoch)
@@ -72,5 +72,5 @@ class Verifications:
             raise guard.error
 
     def note_marker(self, key: GuardKey) -> None:
-        """Ask for the producer's next transaction in this partition again: a marker ends the present one."""
+        """Remove the guard, as a marker ended the transaction: the producer's next one is asked for again."""
         self._guards.pop(key, None)

@@ -2,8 +2,8 @@
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
 ``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table
-has warns once, a value that does not fit refuses to start: ``ConfigError`` names key, value and what is allowed, in one
-line.
+has is warned of once. A value that does not fit ends the start: ``ConfigError`` names key, value and what is allowed,
+in one line.
 
 A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
 need them, so a change holds from then on.
@@ -348,7 +348,7 @@ def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
 
 
 def invalid(key: str, value: object, allowed: str) -> ConfigError:
-    """Build the error for a value that only looks right beside other keys; one line, as ``ConfigKey`` writes it."""
+    """Build the error for a value that is wrong beside other keys; one line, as ``ConfigKey`` writes it."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
 
 

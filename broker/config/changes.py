@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.protocol.config_def import ConfigDef
 from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Operation(IntEnum):

@@ -184,7 +184,7 @@ class ConfigDescriber:
 
 
 def renamed(key: ConfigKey, name: str) -> ConfigKey:
-    """Return a key as it is for one listener, where it may be set while the broker runs."""
+    """Return the key of one listener: without a default, and it may be set while the broker runs."""
     return ConfigKey(name, key.type, None, key.validator, key.importance, key.doc, dynamic=True)
 
 

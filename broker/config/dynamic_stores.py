@@ -46,7 +46,7 @@ class DynamicStores:
         self._stores: Stores | None = None
 
     def watch(self, stores: Stores) -> None:
-        """Have these listeners check and follow what is set."""
+        """Have these listeners check and use what is set from now on."""
         self._stores = stores
 
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:

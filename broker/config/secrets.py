@@ -38,7 +38,7 @@ class Resolved(NamedTuple):
     keys: frozenset[str]
     """Keys whose texts had references."""
     secrets: frozenset[str]
-    """All that was put in."""
+    """All values that were put in."""
 
     def hide(self, text: str) -> str:
         """Remove secrets from a text for people; the longest first, as one may be part of another."""

@@ -63,7 +63,7 @@ def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedR
 
 
 def refusal(image: MetadataImage, voters: QuorumVoters = STATIC_VOTERS, *, enforces_acls: bool = False) -> str | None:
-    """Return what the metadata have and this broker has not, None where it can serve all they say.
+    """Return why this broker cannot serve the metadata, None where it can.
 
     ACLs need an authorizer: without it every client could do what they forbid.
     """

@@ -1,4 +1,4 @@
-"""Producer ids that are never repeated: handed out from blocks that the metadata log has given away before (KIP-98).
+"""Producer ids that are never repeated: handed out from blocks that are reserved in the metadata log (KIP-98).
 
 A block is taken by one record, synced before the first id is handed out; a crash loses the rest of the block and
 nothing else, so an id is never handed out twice. The next block is asked for when a tenth of the present one is left,

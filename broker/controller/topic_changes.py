@@ -36,11 +36,11 @@ Forget = Callable[[TopicImage], Deferred[None]]
 
 
 Created = Callable[[], None]
-"""Is called once, when a topic was created: for its line in the audit log."""
+"""Called once when a topic was created, to write its line of the audit log."""
 
 
 class NewTopic(NamedTuple):
-    """A topic that is asked for; with ``validate_only`` it is only said what it would be."""
+    """A topic that a client asks for; with ``validate_only`` it is described and not made."""
 
     name: str
     partitions: int = USE_DEFAULT
@@ -50,7 +50,7 @@ class NewTopic(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change that is under way: the topic as it will be, or was, and when that is so."""
+    """A change under way: the topic as it will be, or was before its deletion. ``done`` settles when it is made."""
 
     image: TopicImage
     done: Deferred[TopicImage]
@@ -102,7 +102,7 @@ class TopicChanges:
         return change
 
     def auto_create(self, name: str, created: Created | None = None) -> Change:
-        """Create a topic that a client named, unless that is under way already, for which ``created`` is not called.
+        """Create a topic that a client named. If that is under way, return that change, and ``created`` is not called.
 
         Raises as ``create``.
         """
@@ -146,8 +146,9 @@ class TopicChanges:
         return change.done
 
     def commit(self, topic: str | None, work: Callable[[], object]) -> Deferred[None]:
-        """Do ``work``, which commits a change of ``topic``, or with None of something else, without syncing; settles
-        when that is durable. Raises what ``work`` raises; fails with KafkaStorageError."""
+        """Do ``work``, which commits a change without syncing; settles when that is durable. ``topic`` is the topic
+        that it changes, if any. Raises what ``work`` raises; fails with KafkaStorageError.
+        """
         under_way = None if topic is None else self._widening.get(topic)
         if under_way is not None:
             return begin_after(under_way.done, lambda: self.commit(topic, work))
@@ -170,7 +171,7 @@ class TopicChanges:
         step.on_done(call)
 
     def _abort(self, change: Change) -> None:
-        """End a change that a fault of the broker cut off; a topic that was being created goes again."""
+        """End a change that a fault of the broker cut off; a topic that was being created is deleted again."""
         self._widening.pop(change.image.name, None)
         try:
             if self._creating.get(change.image.name) is change:

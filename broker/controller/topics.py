@@ -1,4 +1,4 @@
-"""Creates, widens and deletes topics: records first, then the picture for clients, then the logs.
+"""Creates, widens and deletes topics, each in an order of steps that survives a crash.
 
 Order, and why a crash between two steps is harmless
   create   records committed -> logs are made -> MetadataCache shows it. Without its logs after a crash, a topic gets
@@ -98,12 +98,12 @@ class TopicListener(Protocol):
         ...
 
     def topic_configs_changed(self, image: TopicImage) -> None:
-        """Hear that the topic's own configs, or defaults below them, are others now."""
+        """Hear that the topic's own configs, or defaults below them, have changed."""
         ...
 
 
 class TopicManager:
-    """The one that changes which topics there are. Loop thread only."""
+    """Topics of this node: created, widened, deleted and configured here alone. Loop thread only."""
 
     creates_topics = True
     """True where topics are made by this node itself, and not by another's controller."""
@@ -151,7 +151,7 @@ class TopicManager:
         self.in_transit: set[str] = set()
         """Names that are held by a topic that is being made or deleted."""
         self.unsynced: set[bytes] = set()
-        """Ids of internal topics that are in use and may not be durable."""
+        """Ids of internal topics that are in use and may not be durable yet."""
         self._call_soon = threads.call_soon
         self._directory = directory
         self.changes = TopicChanges(self, controller, listener, threads, forget)
@@ -186,7 +186,7 @@ class TopicManager:
     def begin_create(self, new: NewTopic) -> TopicImage:
         """Commit the topic, which holds its name: the first step. ``finish_create`` follows, or its deletion.
 
-        With ``validate_only`` it is only said what it would be (its id is zero then). Raises InvalidTopicError,
+        With ``validate_only`` the topic is described and not made (its id is zero then). Raises InvalidTopicError,
         TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
         PolicyViolationError. Source: CreateTopics.
         """

@@ -18,7 +18,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Names are Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+    """Settings of groups, named as Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -43,7 +43,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """Names are Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+    """Settings of transactions, named as Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000

@@ -1,8 +1,8 @@
 """Puts the coordinators of a broker together, each when it is first needed.
 
-``coordinators_of`` is the way handlers come to them. ``start`` is called once the listeners are open: where the
-internal topics exist their partitions are loaded in the background, because the sessions and transactions in them
-have clocks that must run though no client asks. Loop thread only.
+Handlers get them by ``coordinators_of``. ``start`` is called once the listeners are open: where the internal topics
+exist their partitions are loaded in the background, because the sessions and transactions in them have clocks that must
+run though no client asks. Loop thread only.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share_states)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """Release what the member held; without members the group's places are in the store alone."""
+        """Release what the member held; the states of a group without members are kept in their topic alone."""
         self.share_groups.release_session(SessionKey(group_id, member_id))
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
@@ -231,8 +231,8 @@ class Coordinators:
                 self.forget_topic(name, topic_id)
 
     def take_roles(self, topic: str) -> None:
-        """Forget what this broker does not lead and load what it does: leaders of an internal topic's partitions are
-        others now.
+        """Forget what this broker no longer leads and load what it leads: leaders of an internal topic's partitions
+        have changed.
         """
         if topic == GROUP_METADATA_TOPIC:
             for shard in self.groups.runtime.resign_lost():

@@ -15,5 +15,5 @@ def for_old_producer(code: int) -> int:
 
 
 def error_for_old_producer(error: KafkaError) -> KafkaError:
-    """Return the error code that an old producer gets for an exception."""
+    """Return the error that an old producer gets for an exception."""
     return InvalidProducerEpochError() if isinstance(error, ProducerFencedError) else error

@@ -32,7 +32,7 @@ SETTLE_S = 5.0
 
 
 class IndexBehindError(Exception):
-    """The indexer did not come as far as the log within WAIT_S."""
+    """The indexer did not reach the end of the log within WAIT_S."""
 
 
 class FoundRecord(NamedTuple):

@@ -1,7 +1,7 @@
 """Virtual topics: the partitions of a topic, of which only the records that match are read.
 
 A :class:`VirtualPartition` stands where handlers expect a ``Partition``, and reads through a :class:`FilteredLog`. All
-else is what lies beneath: offsets, leader epochs, times, configuration. Writing is INVALID_TOPIC_EXCEPTION. In the
+else is the real partition's: offsets, leader epochs, times, configuration. Writing is INVALID_TOPIC_EXCEPTION. In the
 purgatory it is found under the real partition's key, so an append wakes its fetches.
 
 Filtering reads the disk and decodes, so it never happens on the loop:
@@ -190,7 +190,7 @@ class FilteredLog:
         self._broker.purgatory.touch(self._partition)
 
     def close(self) -> None:
-        """Let go of promised slices."""
+        """Release the files of results that were not handed out."""
         while self._results:
             self._drop(self._results.popitem()[1])
 
@@ -273,7 +273,7 @@ class VirtualPartition(Partition):
         return self.real is real and self.tag_header == tag_header and epochs
 
     def close(self) -> None:
-        """Let go of what is kept for readers."""
+        """Release the results that are kept for readers."""
         self._filtered.close()
 
 

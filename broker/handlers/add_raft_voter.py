@@ -1,4 +1,5 @@
-"""AddRaftVoter: a lone node's quorum takes no other voter (KIP-853). A member forwards it. Version 1 as 0."""
+"""AddRaftVoter: a lone node's quorum takes no other voter (KIP-853). A member forwards it. Versions 0 and 1 are refused
+alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets v0: put a share group without members somewhere else (KIP-932)."""
+"""AlterShareGroupOffsets v0: set the start offsets of a share group without members (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: what is served, straight from the registry; of what a member forwards, what its controller serves, too.
+"""ApiVersions: the versions in the registry; of APIs that a member forwards, those that its controller serves, too.
 
 v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
 it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
@@ -89,7 +89,7 @@ def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVers
 
 
 def table() -> list[ApiVersion]:
-    """Write one entry per line of the registry."""
+    """Build one entry per line of the registry."""
     return [
         ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)
         for key, entry in sorted(REGISTRY.items())

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: members of consumer groups, where they are and where they are to be (KIP-848).
+"""ConsumerGroupDescribe: members of consumer groups, with their current and target assignments (KIP-848).
 
 v1 tells whether a member uses the classic protocol.
 """

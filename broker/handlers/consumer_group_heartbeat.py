@@ -29,5 +29,5 @@ def handle(
 
 
 def error_response(request: ConsumerGroupHeartbeatRequest, error: KafkaError) -> ConsumerGroupHeartbeatResponse:
-    """Answer with the error and what it says."""
+    """Answer with the error and its message."""
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

@@ -1,7 +1,8 @@
 """CreateDelegationToken: a token for the client itself or, where it may, for another owner (KIP-48, KIP-373).
 
-Versions 0 to 3. What is asked of whom, in this order: whether the connection may ask (64), CREATE_TOKENS on the owner
-(65), the owner's and the renewers' type (67), whether there is a secret key (61). Answered when the token is durable.
+Versions 0 to 3. Checks in this order, with their error codes: whether the connection may ask (64), CREATE_TOKENS on the
+owner (65), the owner's and the renewers' type (67), whether there is a secret key (61). Answered when the token is
+durable.
 """
 
 from __future__ import annotations

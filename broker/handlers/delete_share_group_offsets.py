@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets v0: forget where a share group without members is in some topics (KIP-932)."""
+"""DeleteShareGroupOffsets v0: delete the offsets of a share group without members in some topics (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics: when it answers, the topics are gone and their names are free.
+"""DeleteTopics: answered when the topics are gone and their names are free.
 
 Versions: 0 names; 3+ TOPIC_DELETION_DISABLED where older ones get INVALID_REQUEST; 5+ error messages; 6 topics by name
 or by id (KIP-516).

@@ -43,7 +43,7 @@ def handle(
 
 
 def parties(token: TokenState) -> set[str]:
-    """Return whose token it is: the owner's, and also of the user who asked for it and of those who may renew it."""
+    """Return the principals that a token belongs to: its owner, its requester and its renewers."""
     return {token.owner, token.requester, *token.renewers}
 
 

@@ -1,4 +1,4 @@
-"""DescribeProducers v0: who has written to a partition lately, and since where a transaction is open (KIP-664)."""
+"""DescribeProducers v0: producers that wrote to a partition lately, and where their transactions began (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets v0-1: where share groups are in their partitions (KIP-932). v1 tells the lag (KIP-1226)."""
+"""DescribeShareGroupOffsets v0-1: start offsets of share groups (KIP-932). v1 tells the lag (KIP-1226)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def build_error_result(name: str, error: KafkaError) -> DescribeUserScramCredent
 def error_response(
     request: DescribeUserScramCredentialsRequest, error: KafkaError
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer with the error for the whole answer, and for each user asked for, whom Kafka leaves without a name."""
+    """Answer with the error, and with it for each user asked for, whose name Kafka leaves out."""
     result = DescribeUserScramCredentialsResult(user="", error_code=error.code, error_message=error.message)
     return DescribeUserScramCredentialsResponse(
         error_code=error.code, error_message=error.message, results=[result] * len(request.users or ())

@@ -27,7 +27,7 @@ Request = ElectLeadersRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> Steps[ElectLeadersResponse]:
-    """Elect nothing; tell each partition why."""
+    """Elect no leader; each partition's result says why."""
     results = []
     for asked in request.topic_partitions or ():
         image = broker.metadata.topics.get(asked.topic)

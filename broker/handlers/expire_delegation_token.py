@@ -1,6 +1,6 @@
-"""ExpireDelegationToken: a token's end is set, or the token removed (a negative period) (KIP-48). Versions 0 to 2.
+"""ExpireDelegationToken: set when a token expires, or remove it (a negative period) (KIP-48). Versions 0 to 2.
 
-Its owner and its renewers may. Answered when that is durable.
+Its owner and its renewers may do so. Answered when the change is durable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Heartbeat: a member of a classic group lives, and hears of rebalances. v3 static members (KIP-345); v4 flexible."""
+"""Heartbeat: keeps a member of a classic group alive, and tells it of rebalances. v3 static members (KIP-345); v4
+flexible."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Partitions of an offset commit, divided into those that are there and those that are unknown.
 
-The coordinator is asked about the first alone: it refuses a group, a member or a producer, and what is unknown is told
-to be unknown whatever it says. Where nothing is there, it is not asked at all: no group is made, and no transaction
+The coordinator gets those that are there alone, and may refuse the group, the member or the producer. The others are
+answered as unknown whatever it says. Where none is there, it is not asked at all: no group is made, and no transaction
 gets a partition. Source: KafkaApis of Kafka 4.3.
 """
 

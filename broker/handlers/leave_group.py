@@ -19,7 +19,7 @@ Request = LeaveGroupRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-    """Let them go; one rebalance follows."""
+    """Remove the members; one rebalance follows for all."""
     return coordinators_of(broker).groups.leave_group(context, request)
 
 

@@ -79,7 +79,7 @@ class Moved:
 
 
 def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
-    """Wait for one of the partitions; whether the time is up."""
+    """Wait for one of the partitions to move; return whether the time is up."""
     moved = Moved()
     left_ms = max(until_ms - broker.timers.monotonic_ms(), 0)
     parked = broker.purgatory.park(moved, partitions, left_ms, moved.happened.refuse)

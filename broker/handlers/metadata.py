@@ -135,7 +135,7 @@ def answer(
 
 
 def create(broker: Broker, context: RequestContext, request: MetadataRequest, name: str) -> Change | KafkaError:
-    """Begin to create a topic that there is not; the error when it may not be created."""
+    """Begin to create a topic that does not exist; return the error when it may not be created."""
     allowed = request.allow_auto_topic_creation or context.api_version < 4
     try:
         if not (allowed and broker.config.get_bool("auto.create.topics.enable")):

@@ -1,7 +1,8 @@
 """Replica that a consumer should read from: one of its rack, where ``replica.selector.class`` says so (KIP-392).
 
 Asked at the leader, with the rack of a Fetch from v11 on. A replica of that rack is named if it has the offset and its
-broker is alive; the leader itself, if it is of that rack, serves. Of several the one that is furthest is taken.
+broker is alive; the leader itself, if it is of that rack, serves. Of several the one with the furthest log end is
+named.
 
 Source: RackAwareReplicaSelector and ReplicaManager.findPreferredReadReplica of Kafka 4.3.
 """

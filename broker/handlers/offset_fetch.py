@@ -69,7 +69,7 @@ def leave_out_repeated_partitions(
 ) -> Steps[None]:
     """Leave out the partitions that are in ``seen``, and add the others to it.
 
-    Else four bytes of a request stand for metadata of up to ``offset.metadata.max.bytes``, 4,096 by default.
+    Otherwise each four bytes of a request could ask for ``offset.metadata.max.bytes`` of metadata, 4,096 by default.
     """
     for topic in topics:
         topic_id, kept = bytes(topic.topic_id), []

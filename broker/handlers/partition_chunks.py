@@ -1,7 +1,7 @@
 """Requests for many partitions, split into requests for few, which a coordinator decides and stores at once.
 
 A commit of 20,000 partitions is one record each, built, checked, appended and replayed at about 10 µs: at once it would
-hold the loop for 200 ms. Each partition is committed for itself, so that a part of them may be committed before others.
+hold the loop for 200 ms. Each partition is committed by itself, so some of them may be committed before others.
 """
 
 from __future__ import annotations

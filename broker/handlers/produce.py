@@ -95,12 +95,12 @@ class Progress:
         self.waits: Waits = []
         self.has_failed = False
         self.asks_coordinator = False
-        """True while a coordinator's word about a transaction is waited for: the next batch may rest on it."""
+        """True where the answer waits for a transaction's coordinator: the next batch may depend on it."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append; None for acks=0, deferred where
-    ``flush.messages`` asks for a sync before the acknowledgement, in steps where it takes longer than a turn.
+    """Append the records. The answer is None for acks=0, deferred where ``flush.messages`` asks for a sync before it,
+    and comes in steps where it takes longer than a turn.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
@@ -130,7 +130,7 @@ def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest)
     try:
         appended = append(broker, context, request, topic, topic.partition_data[0], progress)
     except TooMuchForTurnError:
-        progress.budget = one_batch_budget()  # in the thread the limits of a turn do not hold for it, and it alone
+        progress.budget = one_batch_budget()  # a thread has no turn to keep to, and this is its only batch
         return _in_steps(broker, context, request, progress)
     response, answer = blank(ProduceResponse), blank(TopicProduceResponse)
     answer.name, answer.topic_id = topic.name, topic.topic_id
@@ -202,12 +202,12 @@ def answer_of(
             raise CloseConnectionError("a produce request with acks=0 failed")
         return None
     if progress.waits:
-        _let_go_of_records(request)
+        _forget_records(request)
         return _when_committed(broker, context, response, progress)
     return _with_leaders(broker, context, response) if progress.has_failed else response
 
 
-def _let_go_of_records(request: ProduceRequest) -> None:
+def _forget_records(request: ProduceRequest) -> None:
     """Forget the records, which are in the log: they would keep a connection's buffer while the answer waits."""
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -257,7 +257,7 @@ def append(
     progress: Progress,
     validated: ValidationResult | None = None,
 ) -> PartitionProduceResponse:
-    """Append one partition's records; the answer. What it has to wait for is noted in ``progress``, and a failure.
+    """Append one partition's records and return the answer. What it waits for, or a failure, is noted in ``progress``.
 
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """

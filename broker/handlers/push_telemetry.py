@@ -1,6 +1,6 @@
 """PushTelemetry: metrics from a client (KIP-714). Version 0.
 
-They are checked as Kafka checks them and then let go: no receiver for client metrics is part of the broker.
+They are checked as Kafka checks them and then dropped: no receiver for client metrics is part of the broker.
 """
 
 from __future__ import annotations

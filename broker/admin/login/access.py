@@ -15,7 +15,7 @@ from tidelog.broker.security.policy import is_loopback
 
 NONE, BASIC, BEARER, MTLS = "none", "basic", "bearer", "mtls"
 LISTENER = "admin"
-"""Its name in log lines, and that of its stores."""
+"""The interface's name in log lines, also for its TLS stores."""
 _PREFIX = "admin."
 _CLIENT_AUTH = "ssl.client.auth"
 _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
@@ -69,7 +69,7 @@ def bearer_texts(config: BrokerConfig) -> dict[str, str]:
 
 
 def check_bearer(config: BrokerConfig) -> None:
-    """Raise ConfigError where no token could be good."""
+    """Raise ConfigError where no token could be valid."""
     texts = bearer_texts(config)
     if texts:
         from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL
@@ -82,7 +82,7 @@ def check_bearer(config: BrokerConfig) -> None:
 
 
 def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mapping[str, str]:
-    """Return the texts of an interface's TLS. Raises ConfigError where it cannot ask for what it shall."""
+    """Return the texts of an interface's TLS. Raises ConfigError where the configured logins cannot work."""
     if not config.get_str(listener):
         return {}
     given, methods = config.get_list(ADMIN_AUTHENTICATION), methods_of(config, listener)

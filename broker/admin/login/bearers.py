@@ -22,14 +22,14 @@ LONGEST_TOKEN = 16 * 1024
 
 
 class UnknownBearerError(Exception):
-    """A token that is not good, and why; fit for a log."""
+    """A token is refused; the message says why, and may be logged."""
 
 
 class Bearers:
-    """All tokens that are taken."""
+    """All tokens that are accepted."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Begin to read the keys of signed tokens, if such are taken. Raises ConfigError."""
+        """Begin to read the keys of signed tokens, if those are accepted. Raises ConfigError."""
         path = config.get(ADMIN_TOKENS_FILE)
         self._file = TokenFile(path) if path else None
         self._signed: Secured | None = None

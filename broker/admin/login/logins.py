@@ -1,8 +1,8 @@
 """Logins to the admin interface: who sends a request, by a password, a token or a certificate.
 
-An address waits for the answer to one password that it got wrong before its next is checked, the longer the more it
-gets wrong. So guessing costs the broker little. Users behind the same address whose login is known already wait for
-nothing, and neither do bearer tokens, which are too long to guess. Loop thread only.
+The passwords from one address are checked one after the other, and a wrong one is answered late, the later the more
+were wrong. So guessing costs the broker little. Users at that address whose login is known already do not wait, and
+neither do bearer tokens, which are too long to guess. Loop thread only.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Logins:
         return "Authorization" in request.headers or self._certificate_of(request) is not None
 
     async def identify(self, request: web.Request) -> Caller | None:
-        """Tell who sends a request; None if it does not say, or says it wrong, or has gone."""
+        """Tell who sends a request; None without a login, after a wrong one, or when the client has gone."""
         if not self.methods:
             return Caller(ANONYMOUS)
         try:
@@ -102,7 +102,7 @@ class Logins:
         return await (self._wait_for_turn(request) if is_guessable else self._check(request))
 
     def _known(self, request: web.Request) -> Caller | None:
-        """Tell the sender as far as it costs no time to tell. Raises LoginError."""
+        """Tell the sender by a certificate, or by a password that was proved lately. Raises LoginError."""
         certificate = self._certificate_of(request)
         if certificate is not None and self._tls is not None:
             try:
@@ -117,7 +117,7 @@ class Logins:
         return None
 
     async def _wait_for_turn(self, request: web.Request) -> Caller | None:
-        """Check a password when the ones before it of this address are answered."""
+        """Check a password after the earlier ones from this address are answered."""
         source = source_of(request.remote or "")
         lock = self._turns.setdefault(source, asyncio.Lock())
         self._waiting[source] += 1

@@ -1,10 +1,9 @@
 """Passwords of users, checked for the admin interface: those of PLAIN's JAAS texts, and SCRAM's credentials.
 
 SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
-proof is remembered for a minute after its last use and for its address, by a keyed digest, and holds while the
-credential is the same object: what is not proved yet has to wait for its turn, or guesses beside one another would wait
-for nothing. An unknown user takes as long as a known one: a key is derived for each mechanism, of a user with fewer
-too. Loop thread only.
+proof is remembered by a keyed digest of address, user and password, until it is unused for a minute or the user's
+credential changes. An unknown user takes as long as a known one: a key is derived for every mechanism, also for a user
+with a credential for one alone. Loop thread only.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ class Passwords:
         executor: Executor,
         usual_iterations: UsualIterations,
     ) -> None:
-        """``usual_iterations`` are those of unknown users. Raises ConfigError."""
+        """``usual_iterations`` gives those to derive for unknown users. Raises ConfigError."""
         self._plain = all_plain_users(config)
         self._credentials = credentials
         self._usual_iterations = usual_iterations
         self._monotonic_ms = monotonic_ms
         self._key = secrets.token_bytes(32)
         self._proved: dict[bytes, tuple[float, ScramState | PlainUsers]] = {}
-        """Digest of address, user and password -> the end of the proof, and what it was proved by."""
+        """Digest of address, user and password -> when the proof expires, and the credential that proved it."""
         self._executor = executor
         nothing = bytes(32)
         self._nobody = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
 
     def is_known(self, source: str, user: str, password: str) -> bool:
-        """Return whether the user has used this password from this source a moment ago; this is a use, too."""
+        """Return whether the user has proved this password from this source lately; asking counts as a use."""
         digest, now_ms = self._digest(source, user, password), self._monotonic_ms()
         expires_ms, proof = self._proved.get(digest, (0.0, self._nobody))
         if now_ms >= expires_ms:

@@ -1,4 +1,4 @@
-"""Bearer tokens of the admin interface: a file that holds their digests, the users they stand for, and their ends.
+"""Bearer tokens of the admin interface: a file that holds their digests, users, scopes and expiry times.
 
     SHA-256 of the token, hexadecimal   user   read|write   seconds since 1970
 
@@ -21,7 +21,7 @@ _Stamp = tuple[int, int, int]
 
 
 class Token(NamedTuple):
-    """User, scope and end of one token."""
+    """User, scope and expiry time of one token."""
 
     user: str
     may_write: bool
@@ -37,7 +37,9 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def find(self, token: str, now_s: float) -> Token | None:
-        """Find the token that is valid now. The look-up is by digest, so its time tells nothing. Raises OSError."""
+        """Find the token that is valid now. It is looked up by digest, so the time taken tells nothing of it. Raises
+        OSError.
+        """
         self._refresh()
         found = self._tokens.get(digest_of(token))
         return found if found is not None and now_s < found.expires_s else None
@@ -52,7 +54,7 @@ class TokenFile:
 
 
 def parse_tokens(text: str) -> dict[str, Token]:
-    """Digest -> token, of every line that is whole."""
+    """Parse the file's lines into tokens by digest; malformed lines are passed over."""
     tokens = {}
     for line in text.splitlines():
         words = line.partition("#")[0].split()

@@ -14,8 +14,8 @@ Stages of a partition::
                                                               EARLIEST --start > ours--> APPLYING (StartAt)
     APPLYING --fail--> FAILED, until another leader epoch
 
-An answer counts for a partition only if offset and leader epoch that it was asked with are still the ones (F1). A
-follower truncates to where a diverging epoch ends, never to its high watermark (F2). Sans-io, not thread-safe.
+An answer counts for a partition only if offset and leader epoch are still those that were asked with. A follower
+truncates to where a diverging epoch ends, never to its high watermark. Sans-io, not thread-safe.
 
 Source: AbstractFetcherThread, ReplicaFetcherThread of Kafka 4.3; KIP-101, KIP-279, KIP-595, KIP-903.
 """
@@ -91,7 +91,7 @@ class _Partition:
         self.not_before_ms = 0.0
 
     def ask(self) -> PartitionAsk:
-        """Return the request of it."""
+        """Return what the next Fetch asks for this partition."""
         end_offset, last_epoch, log_start_offset = self.position
         return PartitionAsk(self.leader_epoch, end_offset, last_epoch, log_start_offset)
 
@@ -144,15 +144,14 @@ class LeaderFetcher:
     # ---- what became of the work
 
     def moved(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
-        """Go on fetching: the work is done, or was not needed any more, as the log is there now."""
+        """Go on fetching at ``position``: the work is done, or was no longer needed."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.position = position
             partition.stage = Stage.FETCHING
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
-        """Fetch later, as the work brought nothing: the leader's records are damaged, or cut where the log ends
-        already.
+        """Fetch later, as the work brought nothing: the leader's records are damaged, or the log was cut there already.
         """
         partition = self._working(key, leader_epoch)
         if partition is not None:
@@ -161,13 +160,13 @@ class LeaderFetcher:
             self._delay(key, partition, now_ms)
 
     def fail(self, key: FetchKey, leader_epoch: int) -> None:
-        """Stop fetching for a log that does not take it, until its leader changes."""
+        """Stop fetching a partition whose log refused the work, until its leader changes."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.stage = Stage.FAILED
 
     def _working(self, key: FetchKey, leader_epoch: int) -> _Partition | None:
-        """Return the partition whose work is over, None if it is another leader's meanwhile."""
+        """Return the partition whose work is over, None if its leader has changed since."""
         partition = self._partitions.get(key)
         if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not Stage.APPLYING:
             return None
@@ -187,8 +186,9 @@ class LeaderFetcher:
         return max(min(due), self._not_before_ms) if due else None
 
     def next_request(self, now_ms: float, throttled: Iterable[FetchKey] = ()) -> Request | None:
-        """Return the next request; None while one is in flight, work is to be done, or nothing is due. What is
-        ``throttled`` is left out of it for a while."""
+        """Return the next request; None while one is in flight, work is to be done, or nothing is due. ``throttled``
+        partitions are left out for a while.
+        """
         if self._in_flight or self._unfinished or now_ms < self._not_before_ms:
             return None
         for key in [key for key in self._delayed if self._partitions[key].not_before_ms <= now_ms]:
@@ -262,14 +262,14 @@ class LeaderFetcher:
         partition = self._partitions.get(key)
         asked = self._session.asked[key]
         if partition is None or partition.stage is not Stage.FETCHING or asked != partition.ask():
-            # The leader counts a watermark as told that this drops: without a new session a partition at rest lacks it.
+            # This drops a watermark that the leader takes as sent: without a new session an idle partition lacks it.
             self._session.lose()
             return None
         if answer.error_code == NONE:
             work = _work_of(key, partition, answer)
             partition.delay_ms = 0
             if isinstance(work, TruncateToEpochEnd):
-                # The leader counts its watermark as told, and would not tell it again in this session.
+                # The leader takes its watermark as sent, and would not send it again in this session.
                 self._session.lose()
             if work is not None:
                 partition.stage = Stage.APPLYING
@@ -284,7 +284,7 @@ class LeaderFetcher:
         return None
 
     def _delay(self, key: FetchKey, partition: _Partition, now_ms: float) -> None:
-        """Leave a partition out for a while, as its images may arrive here and there at different times."""
+        """Leave a partition out for a while: new metadata may reach the leader later than this broker, or earlier."""
         partition.delay_ms = min(max(2 * partition.delay_ms, FIRST_DELAY_MS), self.config.backoff_ms)
         partition.not_before_ms = now_ms + partition.delay_ms
         self._delayed.add(key)

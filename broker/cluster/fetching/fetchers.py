@@ -48,8 +48,9 @@ class Fetchers:
         return self._loops.keys()
 
     def take_topic(self, name: str, topic_id: bytes, states: Sequence[PartitionState]) -> set[FetcherId]:
-        """Take a topic's partitions as a new image has them; return the loops that it changes. Without ``states`` the
-        topic is gone."""
+        """Take a topic's partitions as a new image has them; return the loops that it changes. With no ``states`` the
+        topic is gone.
+        """
         touched: set[FetcherId] = set()
         known = self._topics.setdefault(topic_id, {})
         for index, state in enumerate(states):

@@ -81,7 +81,7 @@ class LeaderSession:
         return SessionTurn(self._session_id, self._epoch, named, tuple(forgotten))
 
     def take_answer(self, error_code: int, session_id: int, named: Iterable[FetchKey]) -> bool:
-        """Take note of an answer; return whether what it says of its partitions counts."""
+        """Note an answer; return whether it counts for its partitions."""
         if error_code != NONE:
             if error_code == FetchSessionIdNotFoundError.code:
                 self._session_id = NO_SESSION
@@ -98,5 +98,5 @@ class LeaderSession:
         return True
 
     def lose(self) -> None:
-        """Lose the session, as an answer was lost: nothing is known of it, and the next request replaces it."""
+        """Give the session up, as an answer was lost: the next request names all partitions again."""
         self._epoch = FULL_EPOCH

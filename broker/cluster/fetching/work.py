@@ -28,7 +28,7 @@ class LogPosition(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A partition that one leader has in ``leader_epoch``, and where the log here stands."""
+    """A partition that a broker leads in ``leader_epoch``, and the position of the log here."""
 
     topic: str
     leader_epoch: int
@@ -57,7 +57,7 @@ class TruncateToEpochEnd(NamedTuple):
 
 
 class TruncateTo(NamedTuple):
-    """Cut the log at the leader's end: it lacks what is here."""
+    """Cut the log at the leader's end: the leader lacks what lies after it."""
 
     key: FetchKey
     leader_epoch: int

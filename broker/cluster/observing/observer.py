@@ -51,9 +51,9 @@ class ObserverError(Exception):
 
 
 class ObserverConfig(NamedTuple):
-    """Addresses to begin with, and who the observer is: without a replica id the quorum does not list it.
+    """Addresses to begin with, and the observer's identity: without a replica id the quorum does not list it.
 
-    ``known`` is what a process before has acted upon: a quorum that has another record there is refused.
+    ``known`` is what an earlier process acted upon: a quorum that has another record there is refused.
     """
 
     bootstrap: tuple[Address, ...]
@@ -125,7 +125,7 @@ class Observer:
         return self._fetch_request(FetchPosition(self._known.offset, passed_by.epoch))
 
     def take_failure(self, reason: str, now_ms: float) -> None:
-        """Take note that a request was not answered; the next one goes to another controller, later."""
+        """Note that a request was not answered; the next one goes to another controller, later."""
         self.last_failure = reason
         self.is_caught_up = False
         self.quorum.lose_leader()
@@ -160,8 +160,7 @@ class Observer:
     def _good_partition(
         self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
     ) -> _Partition | None:
-        """Return the partition of an answer without an error by the leader; None for another, of which a note is
-        taken."""
+        """Return the partition of the leader's answer; None after an error, or an answer by another controller."""
         asked = self.quorum.address
         partition = _only_partition(response)
         is_news = partition is not None and self._learn_leader(response, partition)

@@ -98,8 +98,8 @@ SOCKET_KEYS = (
     ConfigKey("socket.receive.buffer.bytes", INT, -1, between(-1), HIGH,
         "SO_RCVBUF of client sockets; -1: the system's, which grows with the connection."),
     ConfigKey("socket.busy.poll.us", INT, 150, between(0, 10_000), LOW,
-        "A client that sends each request within so many microseconds of the one before it is expected to go on: the "
-        "broker looks for its next one so long, without sleeping. 0: it always sleeps. Tidelog's own key."),
+        "When a client sends each request within so many microseconds of its last one, the broker waits so long for "
+        "the next one without sleeping. 0: it always sleeps. Tidelog's own key."),
     ConfigKey("socket.listen.backlog.size", INT, 50, between(1), MEDIUM, "Connections that may wait to be accepted."),
     ConfigKey("max.connections", INT, INT_MAX, between(0), MEDIUM,
         "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),
@@ -114,7 +114,7 @@ SOCKET_KEYS = (
         "A connection on which nothing happened for this long is closed; negative: never."),
     ConfigKey("queued.max.request.bytes", LONG, 100 * 1024 * 1024, None, MEDIUM,
         "The most bytes of requests that were received in part, over all connections. Beyond it large requests are "
-        "read on one at a time, those below 64 KiB as ever; one of socket.request.max.bytes always has room. -1: no "
+        "read on one at a time, those below 64 KiB at once; one of socket.request.max.bytes always has room. -1: no "
         "limit, which is Kafka's default."),
 )
 
@@ -261,7 +261,7 @@ GROUP_KEYS = (
     ConfigKey("share.coordinator.state.topic.segment.bytes", INT, 100 * 1024 * 1024, between(1), HIGH,
         "Segment size of __share_group_state."),
     ConfigKey("share.coordinator.snapshot.update.records.per.snapshot", INT, 500, between(0, 500), MEDIUM,
-        "So many changes of a share partition are written between two that say its whole state."),
+        "How many changes of a share partition's state are written between two snapshots of it."),
     ConfigKey("offset.metadata.max.bytes", INT, 4096, between(0), HIGH,
         "The longest metadata text of a committed offset."),
     ConfigKey("offsets.topic.num.partitions", INT, 50, between(1), HIGH,

@@ -22,8 +22,8 @@ MEMBER_KEYS = (
     ConfigKey("controller.quorum.bootstrap.servers", LIST, None, None, HIGH,
         "The controllers of a member's cluster: HOST:PORT, separated by commas. Name all of them."),
     ConfigKey("controller.quorum.voters", LIST, None, None, HIGH,
-        "The same with the controllers' ids: ID@HOST:PORT; read by a member that has no "
-        "controller.quorum.bootstrap.servers."),
+        "The controllers of a member's cluster with their ids: ID@HOST:PORT, separated by commas; read by a member "
+        "that has no controller.quorum.bootstrap.servers."),
     ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM,
         "The listener over which the brokers of a cluster reach each other; by default the one that is named as "
         "security.inter.broker.protocol says. It is among this broker's own listeners."),
@@ -36,7 +36,7 @@ MEMBER_KEYS = (
         "The mechanism by which a member logs in at the controllers, as sasl.mechanism.inter.broker.protocol; the "
         "sasl.jaas.config is that of the first of controller.listener.names."),
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
-        "How often a member tells the active controller that it lives. The controllers take it for dead after their "
+        "How often a member tells the active controller that it is alive. The controllers take it for dead after their "
         "broker.session.timeout.ms."),
     ConfigKey("broker.session.timeout.ms", INT, 9000, between(2), MEDIUM,
         "The session that the controllers give a member. It gives up a heartbeat without an answer after half of this, "
@@ -47,7 +47,7 @@ MEMBER_KEYS = (
     ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, between(1), MEDIUM,
         "How long a member waits for a controller's answer when it fetches the metadata; then it asks another one."),
     ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, between(1), MEDIUM,
-        "How long a member goes on that can tell no controller of a log directory that failed; then it ends."),
+        "How long a member goes on while it can tell no controller of a log directory that failed; then it ends."),
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,

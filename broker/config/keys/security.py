@@ -62,8 +62,8 @@ TLS_KEYS = (
     ConfigKey("ssl.truststore.type", STRING, "JKS", one_of(*STORE_TYPES), MEDIUM,
         "PEM or PKCS12, as ssl.keystore.type."),
     ConfigKey("ssl.truststore.location", STRING, None, None, HIGH,
-        "The file of the certificates that those of clients, controllers and other brokers are checked by. Without one "
-        "the system's are used."),
+        "The file of trusted certificates, by which those of clients, controllers and other brokers are checked. "
+        "Without one the system's are used."),
     ConfigKey("ssl.truststore.password", PASSWORD, None, None, HIGH, "The password of a PKCS12 file."),
     ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, HIGH,
         "The trusted certificates themselves, in PEM form, in place of a file."),
@@ -139,7 +139,7 @@ OAUTHBEARER_KEYS = (
     ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.urls", LIST, None, None, LOW,
         "URLs of keys that may be used; any if it is not given. Kafka's system property, read from KAFKA_OPTS, too."),
     ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.files", LIST, None, None, LOW,
-        "Likewise for the paths of files."),
+        "Files of keys that may be used; any if it is not given. Kafka's system property, read from KAFKA_OPTS, too."),
 )
 
 KERBEROS_KEYS = (

@@ -1,7 +1,7 @@
 """ACLs as the admin API sets them: validated, filtered, and turned into records of the metadata log.
 
-An ACL that is there already is created without a word and without a record. A request's records are one batch: all of
-it holds, or nothing. Bounds: ``MAX_ACLS`` in all, ``MAX_CHANGED`` created or deleted by one request. Loop thread only.
+Creating an ACL that exists succeeds without a record. A request's records are one batch: all of it holds, or nothing.
+Bounds: ``MAX_ACLS`` in all, ``MAX_CHANGED`` created or deleted by one request. Loop thread only.
 
 Source: AclControlManager and AclApis of Kafka 4.3, KIP-290.
 """
@@ -108,7 +108,7 @@ def check_acl(rule: AccessRule) -> None:
 
 
 def check_filter(wanted: AclFilter) -> None:
-    """Raise InvalidRequestError for a filter with a number that is none."""
+    """Raise InvalidRequestError for a filter with an unknown number."""
     if ResourceType.UNKNOWN in (
         member_of(ResourceType, wanted.resource_type),
         member_of(PatternType, wanted.pattern_type),

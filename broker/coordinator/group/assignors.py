@@ -39,7 +39,7 @@ _Places = dict[str, set[tuple[bytes, int]]]
 
 
 def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Assign neighbouring partitions of each topic, the first members one more where it does not come out even."""
+    """Assign neighbouring partitions of each topic; the first members get one more where the number does not divide."""
     order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     assigned: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic_id, count in partition_counts.items():
@@ -106,7 +106,7 @@ def _hand_out(places: _Places, readers: Collection[str], free: list[tuple[bytes,
 def _level(places: _Places, members: Members) -> None:
     """Move partitions from full to empty members while that makes them more alike.
 
-    Always to the emptiest: one that takes before it would have to give what it took to that one later.
+    Always to the emptiest: a fuller member that took one first would have to give it away again.
     """
     moved = True
     while moved:

@@ -123,7 +123,7 @@ class GroupCoordinator:
         try:
             response = self._execute(request.group_id, shard.leave(request.group_id, members))
         except UnknownMemberIdError as error:  # there is no such group
-            response = completed(nobody_left(members, error))
+            response = completed(refuse_leaving(members, error))
         if batched:
             return response
         return response.then(lambda left: LeaveGroupResponse(error_code=left.members[0].error_code))
@@ -246,7 +246,7 @@ class GroupCoordinator:
         return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end))
 
 
-def nobody_left(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
+def refuse_leaving(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
     """Answer every member with the error."""
     return LeaveGroupResponse(
         members=[

@@ -62,7 +62,8 @@ DOWNGRADES = ("bidirectional", "downgrade")
 
 
 class Migration:
-    """Both ways. Decisions only; ``finish_upgrade`` and what ``downgrade`` returns change the groups."""
+    """Changes of protocol, both ways. Decisions only; ``finish_upgrade`` and what ``downgrade`` returns change groups.
+    """
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records, and what makes the groups as they say once they are stored."""
+        """Build the records of a downgrade, and the callback that replaces the group once they are stored."""
         classic = self._classic_group(group, leaving_id, joining)
         records = [*consumer_group_tombstones(group), group_metadata_record(classic)]
 
@@ -188,8 +189,7 @@ class Migration:
         return records, on_append
 
     def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
-        """Build a stable classic group of the same generation; who takes the place of the leaving one has its
-        target.
+        """Build a stable classic group of the same generation; ``joining`` takes over the target of the leaving member.
         """
         classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
         classic.generation_id = group.epoch

@@ -1,4 +1,4 @@
-"""Committed offsets of the groups of one partition, and those that hang on an open transaction.
+"""Committed offsets of the groups of one partition, and those of open transactions.
 
     committed   group -> topic -> partition -> OffsetAndMetadata
     pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
@@ -8,7 +8,8 @@ A transactional commit is a record of a transactional batch; it becomes visible 
 replayed. Of a plain and a transactional commit for one partition the later *record* wins, not the later marker:
 compaction may have removed either, so the record's own offset decides.
 
-``replay*`` change, all else reads. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98, KIP-211.
+Only the ``replay`` methods change anything. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98,
+KIP-211.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ NO_OFFSETS: TopicOffsets = {}
 
 
 class OffsetStore:
-    """Changed by ``replay`` and ``replay_end_transaction`` only. Loop thread only."""
+    """Offsets of the groups of one partition. ``replay`` and ``replay_end_transaction`` alone change it. Loop thread
+    only.
+    """
 
     __slots__ = ("_committed", "_groups", "_pending", "_producers")
 
@@ -145,7 +148,7 @@ class OffsetStore:
 
     def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
         """Apply a transaction marker: pending commits of the producer become visible, or are gone. Returns the groups
-        it touched. Returns the groups it touched.
+        it touched.
         """
         pending = self._pending.pop(producer_id, None)
         if pending is None:

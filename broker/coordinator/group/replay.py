@@ -20,7 +20,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-    """Record 2: a classic group as it is, or its end."""
+    """Replace a classic group, or remove it, as record 2 says."""
     if value is not None:
         groups[key.group] = classic_group_of(key.group, value)
     elif isinstance(groups.get(key.group), ClassicGroup):
@@ -30,7 +30,7 @@ def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value:
 def replay_consumer_group(
     groups: dict[str, Group], key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None
 ) -> None:
-    """Record 3: the epoch of a consumer group, or its end."""
+    """Set the epoch of a consumer group, or remove it, as record 3 says."""
     if value is None:
         if isinstance(groups.get(key.group_id), ConsumerGroup):
             del groups[key.group_id]

@@ -144,7 +144,7 @@ class GroupShard:
         return group
 
     def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        """Return the group of one who says to be a classic member. Raises UnknownMemberIdError."""
+        """Return the group that a classic member names. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMemberIdError
@@ -247,7 +247,7 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Answer OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and of ``check_epoch``."""
+        """Answer OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and what ``check_epoch`` raises."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup) and (
             request.member_id is not None or request.member_epoch >= 0

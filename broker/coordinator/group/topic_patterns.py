@@ -1,7 +1,7 @@
 """Regular expressions that clients send: which topics a subscription names, which transactional ids a list asks for.
 
-They are run by RE2, as in Apache Kafka: it takes time in proportion to the text, and so no pattern can stop the broker;
-look-around and back references it does not know. The package (google-re2) is imported with the first pattern.
+They are run by RE2, as in Apache Kafka: it takes time in proportion to the text, and so no pattern can stop the broker.
+It has no look-around and no back references. The package (google-re2) is imported with the first pattern.
 
 Source: KIP-848 (ConsumerGroupHeartbeat v1), KIP-1152 (ListTransactions v2).
 """

@@ -1,4 +1,4 @@
-"""The committer of offsets, as the kinds of groups check it."""
+"""Identity of a client that commits offsets, as each kind of group checks it."""
 
 from __future__ import annotations
 

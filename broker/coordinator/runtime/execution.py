@@ -37,7 +37,7 @@ class Decided(NamedTuple, Generic[S]):
 
 
 def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
-    """Tell of an append that failed; return what the request is to be refused with, if it is."""
+    """Call ``on_append`` with the error of a failed append; return the error that refuses the request, if one does."""
     try:
         on_append(error)
     except KafkaError as refusal:
@@ -59,8 +59,8 @@ def execute_for_clock(runtime: Writer[S], partition: int, shard: S, result: Time
         return
     try:
         runtime.write(partition, shard, result)
-    except KafkaError:
-        logger.warning("partition %d: what a clock asked for was not stored; it is asked again later", partition)
+    except KafkaError as error:
+        logger.warning("partition %d: a timed change was not stored, and is tried again later: %s", partition, error)
 
 
 def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None]:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Serde(Protocol):
-    """Bytes of a topic's records."""
+    """Encoder and decoder of a topic's records."""
 
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
 

@@ -2,7 +2,7 @@
 
 A state machine decides and returns; the runtime appends. Durable state changes only in ``replay(record)``, which the
 runtime calls after the append and the loader calls for each record of the log: serving and loading go one way. Soft
-state (who waits for a rebalance, deadlines) is not in the log; whatever of it hangs on the append is settled in
+state (who waits for a rebalance, deadlines) is not in the log; whatever of it depends on the append is settled in
 ``on_append``, which learns whether the append went well.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).

@@ -4,7 +4,7 @@ A heap of (deadline, sequence, key) beside a table key -> (deadline, action). Mo
 heartbeat does, is one table write: the heap keeps the old entry, and when that comes up it is pushed again with the
 true deadline. So the heap holds at most one live and a few stale entries per key and a heartbeat costs no heap work.
 
-The clock's jumps move nothing here (F11). One thread: the loop's.
+Jumps of the wall clock move nothing here. Loop thread only.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InternalTopicLog:
-    """``__consumer_offsets`` or ``__transaction_state`` of this broker."""
+    """An internal topic of this broker, such as ``__consumer_offsets``."""
 
     def __init__(self, broker: Broker, topic: str, planned_partitions: int) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""The share coordinator: keeps where share partitions are, in ``__share_group_state`` (KIP-932).
+"""The share coordinator: keeps the states of share partitions in ``__share_group_state`` (KIP-932).
 
 It is asked by the leaders of partitions and by group coordinators: over the network (APIs 83 to 87) where they are on
 other brokers, else called. A share partition's state lives in the partition of the topic that Kafka puts it in: by the
@@ -29,7 +29,8 @@ class ShareStateLog(InternalTopicLog):
     """``__share_group_state`` of this broker, whose beginning can be cut off."""
 
     def delete_before(self, partition: int, offset: int) -> None:
-        """Let go of records below ``offset`` once all that was appended so far is committed; never, where it is not.
+        """Delete the records below ``offset`` once all that was appended so far is committed; keep them where it is
+        not.
 
         What stands for those records was appended after them. It may be lost with this broker as long as it is not
         committed; followers hear at once where the log begins.

@@ -4,10 +4,10 @@
                                                                       -> take_failure: again later
 
 Calls about one share partition go one after the other, in their order; changes that wait become one. A coordinator that
-moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused
-those that wait behind it are refused with it: they were worked out upon it. A state that several members have made at
-once is made once: the second time would take away what the first one's member has done. One who waits may ask from
-within its answer, so answers are given when the queues hold the present state. Sans-io; loop thread only.
+moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused,
+the changes that wait after it are refused with it: they were worked out upon it. A state that several members ask for
+at once is made once: the second time would undo what the first one's member has done. A callback may ask again, so
+callbacks are called when the queues hold the present state. Sans-io; loop thread only.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ShareStatePersister:
         return min((time_ms for time_ms in waiting if time_ms > now_ms), default=None)
 
     def take_failure(self, batch: Batch, reason: str, now_ms: float) -> None:
-        """Take note that a coordinator did not answer."""
+        """Note that a coordinator did not answer."""
         error = errors.CoordinatorNotAvailableError(reason)
         self.take_results(batch, dict.fromkeys(batch.calls, error), now_ms)
 
@@ -167,7 +167,7 @@ class ShareStatePersister:
         settle_all(ended)
 
     def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[Ended]:
-        """Have a call wait; return it, and those behind it, where the time is over."""
+        """Have a call wait; return it, and those that it decides, where its time is over."""
         call = self._queues[key][0]
         if now_ms >= call.deadline_ms:
             return self._end(key, error)
@@ -197,7 +197,7 @@ def settle_all(ended: Iterable[Ended]) -> None:
 
 
 def is_creation(asked: Struct) -> bool:
-    """Return whether a state is to be made without a place, as heartbeats of the group's members ask for."""
+    """Return whether a state is to be made without a start offset, as heartbeats of the group's members ask."""
     return isinstance(asked, InitializePartition) and asked.start_offset < 0
 
 

@@ -22,7 +22,7 @@ from tidelog.protocol.schema.fields import Message
 
 
 class ShareStateSerde:
-    """Bytes of the records of ``__share_group_state``."""
+    """Encoder and decoder of the records of ``__share_group_state``."""
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:

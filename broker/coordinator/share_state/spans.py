@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The numbers of the log."""
+    """State of a record, by the numbers of the log."""
 
     AVAILABLE = 0
     ACQUIRED = 1

@@ -1,4 +1,4 @@
-"""The state machine of one partition of ``__share_group_state``: where share partitions are (KIP-932).
+"""The state machine of one partition of ``__share_group_state``: the states of share partitions (KIP-932).
 
 A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
 changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
@@ -45,7 +45,7 @@ COLD_AFTER_MS = 300_000
 MAX_SNAPSHOTS_PER_PRUNE = 1_000
 UNCHANGED_OFFSET = -1
 NO_EPOCH = -1
-"""Of one who does not say its epoch, and is not fenced."""
+"""The epoch of a caller that gives none, and is not fenced."""
 KEYS_PER_PART = 128
 """States that are looked at before others are served, where a topic is deleted."""
 
@@ -153,7 +153,7 @@ class ShareStateShard:
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
-        """Take a change over. Raises InvalidRequestError where there is no state, FencedLeaderEpochError,
+        """Change a state. Raises InvalidRequestError where there is no state, FencedLeaderEpochError,
         FencedStateEpochError."""
         held = self._held.get(key)
         if held is None:
@@ -287,7 +287,7 @@ def join_equal(spans: Iterable[Span]) -> list[Span]:
 
 
 def snapshot_state(value: ShareSnapshotValue) -> ShareState:
-    """Read the state that a snapshot says."""
+    """Read the state that a snapshot holds."""
     return ShareState(
         value.start_offset,
         tuple(decode_spans(value.state_batches)),

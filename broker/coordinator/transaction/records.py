@@ -16,7 +16,7 @@ _WRITTEN_VERSION = 1
 
 
 class TransactionRecordSerde:
-    """Bytes of the records of ``__transaction_state``."""
+    """Encoder and decoder of the records of ``__transaction_state``."""
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:

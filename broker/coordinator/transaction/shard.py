@@ -1,11 +1,11 @@
 """The state machine of one partition of ``__transaction_state``.
 
-Each method checks the producer against the transaction and decides the next record; ``replay`` takes it over. Who
-comes with what, and what the answer is:
+Each method checks the producer against the transaction and decides the next record; ``replay`` takes it over. What is
+refused, and with which error:
 
     unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING
     another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH to old clients)
-    markers are being written .......................... CONCURRENT_TRANSACTIONS, the client comes again
+    markers are being written .......................... CONCURRENT_TRANSACTIONS, the client tries again
     a commit of what is aborting, and the like ......... INVALID_TXN_STATE
 
 Once a prepare record is in the log the decision stands: ``finish`` (the coordinator's) writes the markers, now or

@@ -32,7 +32,7 @@ PartitionKey = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """The numbers of the log; ``label`` is what admin clients see."""
+    """State of a transaction, by the numbers of the log; ``label`` is what admin clients see."""
 
     EMPTY = 0
     ONGOING = 1
@@ -108,7 +108,7 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """No further epoch may be given to a client."""
+        """True when no further epoch may be given to a client."""
         return self.producer_epoch >= MAX_EPOCH - 1
 
     @property

@@ -41,7 +41,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class ClassicGroupState(Enum):
-    """The value is the name the admin APIs show."""
+    """State of a classic group; the value is the name that the admin APIs show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -259,7 +259,7 @@ class ClassicGroup:
         return True
 
     def init_next_generation(self, now_ms: int) -> None:
-        """Count the generation up; on to CompletingRebalance with a protocol, or to Empty without members."""
+        """Begin the next generation: CompletingRebalance with a protocol, or Empty without members."""
         self.generation_id += 1
         if self.members:
             self.protocol_name = self.select_protocol()
@@ -360,7 +360,7 @@ class ClassicGroup:
             raise NonEmptyGroupError
 
     def validate_offset_delete(self) -> None:
-        """Raise NonEmptyGroupError for a live group of which the subscription is not known. OffsetDelete v0."""
+        """Raise NonEmptyGroupError for a group with members whose subscriptions are not known. OffsetDelete v0."""
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise NonEmptyGroupError
 

@@ -6,7 +6,7 @@ assignment is what reconciliation has given it so far.
     JoinGroup    what the member says and holds (ConsumerProtocolSubscription), as a heartbeat would say it
     SyncGroup    the partitions it has, unless a new rebalance began meanwhile
     Heartbeat    REBALANCE_IN_PROGRESS while it is behind the group, has something to give back, or can have more
-    LeaveGroup   out, each by itself
+    LeaveGroup   the members leave, each by itself
 
 No member waits: it gets what is free now and is told to come again when there is more. Loop thread only.
 
@@ -76,7 +76,7 @@ class ClassicMembers:
     # -- JoinGroup ----------------------------------------------------------------------------------------------
 
     def join(self, context: RequestContext, request: JoinGroupRequest, group: ConsumerGroup) -> JoinResult:
-        """Say what it reads and holds, and hear its epoch. The group has members."""
+        """Answer JoinGroup of a classic member of a consumer group, which has members already."""
         protocols = protocols_of(request)
         try:
             self._consumers.check_size(group, request.member_id, request.group_instance_id)

@@ -1,4 +1,4 @@
-"""A decision about a consumer group in the works: what of it is known, and the records so far.
+"""A decision about a consumer group while it is made: the member as it will be, and the records so far.
 
 A heartbeat, or a JoinGroup of a classic member (``classic.members``), goes through the same steps over a ``Draft``:
 

@@ -31,7 +31,7 @@ FIRST_COMMIT_WITH_EPOCH = 9
 
 
 class ConsumerGroupState(Enum):
-    """The value is the name the admin APIs show."""
+    """State of a consumer group; the value is the name that the admin APIs show."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -126,7 +126,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Derived from epochs, never stored."""
+        """State of the group, derived from its epochs and never stored."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -166,7 +166,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- what replay changes ------------------------------------------------------------------------------------
 
     def put_member(self, member_id: str, subscription: Subscription) -> None:
-        """Record 5: the member is here, and says this."""
+        """Add a member, or replace its subscription, as record 5 says."""
         member = self.members.get(member_id)
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
@@ -186,7 +186,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             del self.static_members[instance_id]
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        """Record 8: the member is there. The tombstone puts the state of a new one."""
+        """Set a member's current assignment, as record 8 says; the tombstone sets that of a new member."""
         member = self.members.get(member_id)
         if member is None:
             return

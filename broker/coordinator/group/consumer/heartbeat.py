@@ -256,8 +256,8 @@ class ConsumerHeartbeats:
         return CoordinatorResult(response, records)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member one of whose clocks has run out: it is not heard of, or has not given back what it lost in
-        this epoch.
+        """Remove a member one of whose clocks has run out: it fell silent, or has not given back what it lost in this
+        epoch.
         """
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -271,9 +271,7 @@ class ConsumerHeartbeats:
 
 
 def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
-    """Make a group without members and with an assignment of nothing, both of epoch 1: epoch 0 is of who is not in
-    yet.
-    """
+    """Make a group without members, whose target is empty. Both begin with epoch 1: members that are to join have 0."""
     group = ConsumerGroup(group_id)
     group.epoch = group.assignment_epoch = FIRST_EPOCH
     records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
@@ -322,7 +320,7 @@ def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
     Raises FencedMemberEpochError.
     """
     if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):

@@ -6,8 +6,8 @@
     else it goes on to the target's epoch with owned + what is free -> UnreleasedPartitions while something is to wait
                                                                        for, Stable when nothing is
 
-A member says what it holds in each heartbeat that changes it; without a word it is taken to hold all still.
-Pure function. Source: KIP-848.
+A member says what it holds in each heartbeat that changes it; if it says nothing, it is taken to hold all still. Pure
+function. Source: KIP-848.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Between the values of a consumer group and its records in ``__consumer_offsets`` (types 3 to 8 and 16)."""
+"""Conversion between a consumer group and its records in ``__consumer_offsets`` (types 3 to 8 and 16)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
 
 
 def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
-    """Take over one record of types 4 to 8 and 16; type 3 makes and removes groups and is the caller's."""
+    """Apply one record of types 4 to 8 and 16; type 3 makes and removes groups and is the caller's."""
     kind = key.__class__
     if kind is ConsumerGroupMemberMetadataKey:
         if value is None:

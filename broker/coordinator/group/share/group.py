@@ -24,7 +24,7 @@ from tidelog.protocol.errors import GroupIdNotFoundError
 
 
 class ShareGroupState(Enum):
-    """The value is the name the admin APIs show."""
+    """State of a share group; the value is the name that the admin APIs show."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -89,7 +89,7 @@ class ShareGroup(ModernGroup[ShareMember]):
 
     @property
     def state(self) -> ShareGroupState:
-        """Derived, never stored."""
+        """State of the group, derived from its members and never stored."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     def topics_with_states(self) -> dict[bytes, str]:

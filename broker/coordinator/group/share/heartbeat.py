@@ -74,7 +74,7 @@ Uninitialized = dict[bytes, frozenset[int]]
 @dataclass(slots=True)
 class Decision:
     """Result of a heartbeat, and what must be done before it is decided again: share partitions that need a state, and
-    members that need an assignment. With none of both it may be appended."""
+    members that need an assignment. With neither it may be appended."""
 
     result: HeartbeatResult
     epoch: int = 0
@@ -84,7 +84,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Draft:
-    """One heartbeat in the works: the group as it is, the member as it will be, the records so far."""
+    """One heartbeat while it is decided: the group as it is, the member as it will be, the records so far."""
 
     group: ShareGroup
     member_id: str
@@ -117,7 +117,9 @@ class ShareHeartbeats:
         on_member_gone: Callable[[str, str], object],
         interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
-        """``config`` gives a group's values; ``on_member_gone(group_id, member_id)`` hears of who left or expired."""
+        """``config`` gives a group's values; ``on_member_gone(group_id, member_id)`` is called when one left or
+        expired.
+        """
         self._groups = groups
         self._timer = timer
         self._time = time
@@ -349,7 +351,7 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: ShareAssignment, epoch: int) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
     Raises FencedMemberEpochError.
     """
     if epoch not in (current.epoch, current.previous_epoch, JOIN_EPOCH):

@@ -63,8 +63,8 @@ class ShareMembers:
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
         """Answer ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions.
-        Others change the group meanwhile: so it is decided again, until nothing lacks a state that this request has not
-        made, and that no other request may have deleted since.
+        Others may change the group meanwhile, so it is decided again until this request has made all states that it
+        needs, and no other request may have deleted some since.
         """
         made: dict[bytes, frozenset[int]] = {}
         assigned = None
@@ -94,7 +94,8 @@ class ShareMembers:
     def _make_states(
         self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int
     ) -> Steps[list[Deferred[None]]]:
-        """Make the states that no other member's heartbeat has made meanwhile; settled when they are committed.
+        """Make the states that no other member's heartbeat has made meanwhile; the Deferreds settle when these are
+        committed.
 
         Raises KafkaError.
         """
@@ -118,7 +119,7 @@ class ShareMembers:
         return described
 
     def is_empty(self, group_id: str) -> bool:
-        """Return whether a group has no members, or is none."""
+        """Return whether a group has no members, or does not exist."""
         group = self._runtime.shard_for(group_id).groups.get(group_id)
         return group is None or group.is_empty
 
@@ -255,7 +256,8 @@ class ShareMembers:
         return topic
 
     def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
-        """Append which partitions have a state now. The group is looked up again: members may have come meanwhile."""
+        """Append which partitions have a state now. The group is looked up again, as members may have joined meanwhile.
+        """
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():

@@ -1,4 +1,4 @@
-"""Between the values of a share group and its records in ``__consumer_offsets`` (types 10 to 15)."""
+"""Conversion between a share group and its records in ``__consumer_offsets`` (types 10 to 15)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def share_group_tombstones(group: ShareGroup) -> list[Record]:
 
 
 def replay_share(groups: MutableMapping[str, Any], key: Any, value: Any) -> None:
-    """Take over one record of types 10 to 15: what comes first makes the group, the tombstone of type 11 removes it."""
+    """Apply one record of types 10 to 15: the first one makes the group, the tombstone of type 11 removes it."""
     group = groups.get(key.group_id)
     if key.__class__ is ShareGroupMetadataKey and value is None:
         if isinstance(group, ShareGroup):

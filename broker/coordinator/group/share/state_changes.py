@@ -1,8 +1,8 @@
-"""Deletion of a share group's states, in steps, and the turns that those who change states of a group take.
+"""Deletion of a share group's states, in steps; changes of a group's states are made one after the other.
 
-What is deleted has no place in the group any more before the first state goes: the group's record names the topic as
-one that is being deleted, until the last state is gone. A deletion that is cut off, by a crash or by its client, is
-finished when it is asked for again; a member that comes instead makes all states again.
+Before the first state is deleted, a record of the group names the topic as one that is being deleted; it does so until
+the last state is gone. A deletion that is cut off, by a crash or by its client, is finished when it is asked for again;
+a member that comes instead makes all states again.
 
 Those who set or delete states of a group, which has no members then, do so one after the other (``alone``). Heartbeats
 wait for them, and make their states again where ``count`` says that another changed some. Loop thread only.
@@ -54,7 +54,7 @@ class StateChanges:
             over.complete(None)
 
     def end_of(self, group_id: str) -> Steps[None]:
-        """Wait for those who change states of the group."""
+        """Wait until no change of the group's states is under way."""
         while (other := self._under_way.get(group_id)) is not None:
             yield other
 

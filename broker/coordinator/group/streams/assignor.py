@@ -48,7 +48,7 @@ def assign_sticky(
 
 
 class _Share:
-    """Quota of tasks of a member: the rest of them over the rest of members, rounded up."""
+    """Quota of tasks of a member: the tasks left over the members left, rounded up."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
@@ -63,7 +63,7 @@ class _Share:
 
 
 class _Work:
-    """An assignment in the works."""
+    """One run of the assignor: the tasks that each member has so far."""
 
     def __init__(
         self, members: Mapping[str, TaskMember], parts: list[ConfiguredSubtopology], num_standby_replicas: int
@@ -95,7 +95,7 @@ class _Work:
             self._give(min(self._counts, key=self._load), task, self.active)
 
     def _back(self, tasks: list[TaskId], find: _Find) -> list[TaskId]:
-        """Give tasks to whom ``find`` names while there is room; what is left."""
+        """Give tasks to the members that ``find`` names, while these have room; return the other tasks."""
         left = []
         for task in tasks:
             name = find(task)
@@ -132,7 +132,7 @@ class _Work:
         for number in range(count):
             names = list(self._exclude_holders(task, self._counts))
             if not names:
-                logger.info("task %s_%d is to have %d more standby tasks than processes", *task, count - number)
+                logger.info("streams task %s_%d: no process is free for %d of its standby tasks", *task, count - number)
                 return
             self._give(min(names, key=self._load), task, self.standby)
 

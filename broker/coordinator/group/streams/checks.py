@@ -70,7 +70,7 @@ def owned_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
 
 
 def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that lost the answer that raised it.
+    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
     Raises FencedMemberEpochError.
     """
     epoch = request.member_epoch

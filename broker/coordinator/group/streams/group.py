@@ -37,7 +37,7 @@ TaskId = tuple[str, int]
 
 
 class StreamsGroupState(Enum):
-    """The value is the name the admin APIs show."""
+    """State of a streams group; the value is the name that the admin APIs show."""
 
     EMPTY = "Empty"
     NOT_READY = "NotReady"
@@ -157,7 +157,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
 
     @property
     def state(self) -> StreamsGroupState:
-        """Derived, never stored."""
+        """State of the group, derived from its epochs and topology and never stored."""
         if not self.members:
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.validated_epoch:

@@ -101,7 +101,7 @@ class StreamsDecision:
 
 @dataclass(slots=True)
 class Draft:
-    """One heartbeat in the works: the group as it is, the member as it will be, the records so far."""
+    """One heartbeat while it is decided: the group as it is, the member as it will be, the records so far."""
 
     group: StreamsGroup
     config: StreamsConfig
@@ -234,7 +234,7 @@ class StreamsHeartbeats:
     # -- 2. the topology ----------------------------------------------------------------------------------------
 
     def _configure(self, draft: Draft) -> int:
-        """Compare the topology with the topics; the hash of these."""
+        """Compare the topology with the topics; return the hash of these."""
         group = draft.group
         if group.configured is not None and group.metadata_version == self._metadata.changes:
             draft.configured = group.configured
@@ -405,7 +405,7 @@ class StreamsHeartbeats:
             self._timer.schedule(key, draft.spec.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch))
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member that is not heard of, or has not given back what it lost in this epoch."""
+        """Remove a member that fell silent, or has not given back what it lost in this epoch."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             return None
@@ -424,7 +424,7 @@ class StreamsHeartbeats:
 
 
 def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> bool:
-    """Take over what the member says of itself; whether it is new or another than it was."""
+    """Take over what the member says of itself; return whether it is new or has changed."""
     spec = update_spec(draft.spec, context, request)
     changed = spec != draft.spec or draft.member_id not in draft.group.members
     if changed:
@@ -475,7 +475,7 @@ def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
 
 
 def tell_statuses(draft: Draft, response: StreamsGroupHeartbeatResponse) -> None:
-    """Tell everything there is to say beside tasks."""
+    """Put the statuses into the answer."""
     if draft.configured.problem is not None:
         draft.statuses.append(draft.configured.problem)
     if draft.shutdown_member is not None:

@@ -86,13 +86,13 @@ class StreamsMembers:
         return answer
 
     def _make(self, context: RequestContext, group: str, topics: Iterable[InternalTopic]) -> list[str]:
-        """Begin to make topics; which cannot be, and why."""
+        """Begin to make topics; return those that cannot be made, and why."""
         failed = []
         for topic in topics:
             new = NewTopic(topic.name, topic.partitions, topic.replication_factor or USE_DEFAULT, dict(topic.configs))
             try:
                 created = partial(note_change, "topic created", context, name=new.name, group=group)
-                self._topics.create(new, created).done.on_done(log_failure)
+                self._topics.create(new, created).done.on_done(partial(log_failure, new.name))
             except TopicAlreadyExistsError:
                 continue  # the heartbeat of another member came before
             except KafkaError as error:
@@ -121,9 +121,9 @@ def tell_missing(response: StreamsGroupHeartbeatResponse, text: str) -> None:
             status.status_detail += text
 
 
-def log_failure(done: Deferred[TopicImage]) -> None:
-    """Log that the disk would not take a topic: the next heartbeat asks again."""
+def log_failure(name: str, done: Deferred[TopicImage]) -> None:
+    """Log that a topic could not be stored: the next heartbeat asks for it again."""
     try:
         done.result()
     except KafkaError as error:
-        logger.warning("a topic of a streams group could not be made: %s", error)
+        logger.warning("topic %s of a streams group could not be made, its next heartbeat asks again: %s", name, error)

@@ -1,4 +1,4 @@
-"""Between the values of a streams group and its records in ``__consumer_offsets`` (types 17 and 19 to 23)."""
+"""Conversion between a streams group and its records in ``__consumer_offsets`` (types 17 and 19 to 23)."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def streams_group_tombstones(group: StreamsGroup) -> list[Record]:
 
 
 def replay_streams(groups: MutableMapping[str, Any], key: Any, value: Any) -> None:
-    """Take over one record: what comes first makes the group, the tombstone of type 17 removes it."""
+    """Apply one record: the first one makes the group, the tombstone of type 17 removes it."""
     group = groups.get(key.group_id)
     if key.__class__ is schema.StreamsGroupMetadataKey and value is None:
         if isinstance(group, StreamsGroup):

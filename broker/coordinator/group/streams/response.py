@@ -1,4 +1,4 @@
-"""Between the values of a streams group and the fields of StreamsGroupHeartbeat. Pure functions."""
+"""Conversion between a streams group and the fields of StreamsGroupHeartbeat. Pure functions."""
 
 from __future__ import annotations
 

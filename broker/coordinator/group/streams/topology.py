@@ -1,4 +1,4 @@
-"""The topology of a Kafka Streams application, and what topics it comes to.
+"""The topology of a Kafka Streams application, and the topics that it needs.
 
 A topology is a list of subtopologies; each reads topics (sources of the application, and repartition topics that
 another subtopology writes) and keeps states, each with a changelog topic. Partition p of all it reads is one task.
@@ -46,7 +46,7 @@ class Status(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A repartition or changelog topic; 0 partitions or replicas: not said."""
+    """A repartition or changelog topic; 0 partitions or replicas: not given."""
 
     name: str
     partitions: int = 0
@@ -76,7 +76,7 @@ class Subtopology:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """All that it reads."""
+        """Names of all topics that it reads."""
         return (*self.source_topics, *(topic.name for topic in self.repartition_sources))
 
 
@@ -196,7 +196,9 @@ def check_topology(topology: Topology) -> None:
 
 
 def configure(topology: Topology, existing: PartitionCounts) -> Configured:
-    """Work the counts out. Raises StreamsInvalidTopologyError where no topics could fit."""
+    """Work out the partition counts and the missing topics. Raises StreamsInvalidTopologyError where no topics could
+    fit.
+    """
     try:
         _check_sources(topology, existing)
         counts = _decide(topology, existing)

@@ -88,7 +88,7 @@ async def test_a_refusal_is_told_and_the_next_request_is_asked() -> None:
     forwarder = forwarder_to(controller)
     answers = [forwarder.forward(memoryview(data), WHO, "::1") for data in (b"1", b"2")]
     await run_until(forwarder, answers[-1])
-    with pytest.raises(Exception, match="ClusterAction is missing"):
+    with pytest.raises(Exception, match="denies its principal ClusterAction"):
         answers[0].result()
     assert answers[1].result() == b"2"
 
