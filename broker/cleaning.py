@@ -2,8 +2,8 @@
 
 It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
 costs the start nothing. A log that was not opened since a clean stop is looked at once. It is opened if it has more
-than one segment, as only then there is anything to clean, or if it has records and ``max.compaction.lag.ms`` is set, by
-which its only segment has to be rolled.
+than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is opened for any record,
+as its only segment has to be rolled in time.
 """
 
 from __future__ import annotations

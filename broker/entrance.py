@@ -71,12 +71,14 @@ class Entrance:
     def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
         """Take over a new connection, unless its address has too many already, or opens too many."""
         if self._per_ip[host] >= self._limit_for(host):
-            logger.info("refusing a connection of %s: it has %d", host, self._per_ip[host])
+            logger.info("refusing a connection from %s, which has %d: max.connections.per.ip", host, self._per_ip[host])
             client.close()
             return
         quotas = self._broker.services.quotas.made
         if quotas is not None and (hold_ms := quotas.record_connection(host)):
-            logger.info("holding a connection of %s for %d ms: it opens too many", host, hold_ms)
+            logger.info(
+                "holding a connection from %s for %d ms, over its quota connection_creation_rate", host, hold_ms
+            )
             self._broker.timers.schedule(hold_ms, client.close)  # closed at once, it would come again at once
             return
         try:
@@ -132,8 +134,8 @@ class Entrance:
 
     def _limit_for(self, host: str) -> int:
         overrides = self._config.get_str("max.connections.per.ip.overrides")
-        for entry in filter(None, overrides.split(",")):
-            address, _, count = entry.strip().rpartition(":")
+        for entry in filter(None, map(str.strip, overrides.split(","))):
+            address, _, count = entry.rpartition(":")
             if address == host:
                 return int(count)
         return self._config.get_int("max.connections.per.ip")
@@ -150,7 +152,7 @@ def build_tls(broker: Broker) -> TlsListeners | None:
     try:
         return TlsListeners(names, config.listener_texts(), *parts)
     except ConfigError as error:  # set while it ran, and gone meanwhile
-        logger.error("the stores that were set by kafka-configs cannot be used, so those of the start are: %s", error)
+        logger.error("stores set by kafka-configs cannot be used, those of the configuration file are: %s", error)
         return TlsListeners(names, config.listener_texts_with({}), *parts)
 
 

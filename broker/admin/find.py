@@ -19,6 +19,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX = 100
 _PART_RECORDS = 256
+_PART_BYTES = 1024 * 1024
+"""A part of an answer ends with the record that reaches either: it is built in a worker, and is in memory."""
 _MAX_DIGITS = 9
 _PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
 _ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -48,8 +51,8 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
         asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
         await open_logs(broker, asked.topic)
         answer = plan(broker, asked)
-        records = iter(answer)
-        part = await broker.loop.run_in_executor(None, take, records)
+        in_worker = partial(broker.loop.run_in_executor, None, take, iter(answer), parameters.get("format") == "base64")
+        part = await in_worker()
     except (ValueError, InvalidRequestError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except UnknownTopicOrPartitionError as error:
@@ -58,17 +61,13 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
         return web.json_response({"error": str(error)}, status=409)
     except (IndexBehindError, KafkaError) as error:
         return web.json_response({"error": str(error)}, status=503)
-    as_base64 = parameters.get("format") == "base64"
     response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
     await response.prepare(request)
-    separator = '{"records": ['
+    await response.write(b'{"records": [')
     while part:
-        lines = [json.dumps(format_record(found, as_base64=as_base64)) for found in part]
-        await response.write((separator + ",\n".join(lines)).encode())
-        separator = ",\n"
-        part = await broker.loop.run_in_executor(None, take, records)
-    if separator != ",\n":
-        await response.write(separator.encode())
+        await response.write(part)
+        part = await in_worker()
+        await response.write(b",\n" if part else b"")
     await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.lag}}}\n'.encode())
     await response.write_eof()
     return response
@@ -85,9 +84,16 @@ async def open_logs(broker: Broker, topic: str) -> None:
             await opened.wait()
 
 
-def take(records: Iterator[FoundRecord]) -> list[FoundRecord]:
-    """Take the next part of an answer. In a worker."""
-    return list(islice(records, _PART_RECORDS))
+def take(records: Iterator[FoundRecord], as_base64: bool) -> bytes:
+    """Return the next part of an answer, a line of JSON for each record; empty at the end. In a worker."""
+    lines: list[bytes] = []
+    size = 0
+    for found in islice(records, _PART_RECORDS):
+        lines.append(json.dumps(format_record(found, as_base64=as_base64)).encode())
+        size += len(lines[-1])
+        if size >= _PART_BYTES:
+            break
+    return b",\n".join(lines)
 
 
 def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:

@@ -2,9 +2,9 @@
 
 It serves the admin interface, and by another key the schema registry. ``admin.listener`` says where (empty: nowhere).
 Its default is a port of the loopback address, or any free one where that is taken: two brokers on a machine need no
-settings. The address that came of it is what DescribeConfigs answers for that key, so whoever knows the broker's
-address finds this one. The HTTP library is imported in a thread when the first connection waits in the socket's queue:
-start-up and idle memory are those of a broker without it. Loop thread only.
+settings. The address that came of it is what DescribeConfigs answers for that key, so a client of the broker finds this
+one. The HTTP library is imported in a thread when the first connection waits in the socket's queue: start-up and idle
+memory are those of a broker without it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.log.records.quiet_import import quiet_import
+from tidelog.protocol.config_def import ConfigError
 
 if TYPE_CHECKING:
     from aiohttp.web import AppRunner
@@ -86,14 +87,21 @@ class AdminListener:
     async def _serve(self) -> None:
         try:
             module = await self._broker.loop.run_in_executor(None, _import_app, self._interface.app)
+            self._runner = await module.serve(self._broker, self._socket)
         except ImportError as error:
-            logger.error("no %s, its HTTP library is missing (pip install aiohttp): %s", self._interface.name, error)
-            assert self._socket is not None
-            self._socket.close()
-            self._socket = None
+            self._give_up(f"its HTTP library is missing (pip install aiohttp): {error}")
             return
-        self._runner = await module.serve(self._broker, self._socket)
+        except ConfigError as error:  # a store or a file of keys was changed since the start
+            self._give_up(str(error))
+            return
         logger.info("the %s serves on %s", self._interface.name, self._broker.config.get_str(self._interface.key))
+
+    def _give_up(self, reason: str) -> None:
+        """Refuse all connections until a restart."""
+        logger.error("no %s until a restart: %s", self._interface.name, reason)
+        assert self._socket is not None
+        self._socket.close()
+        self._socket = None
 
     async def close(self) -> None:
         """Stop serving; open requests are cut off."""

@@ -139,8 +139,7 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
 
 
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Measure sizes and offsets of the logs that are open; no log is opened for it.
-    """
+    """Measure sizes and offsets of the logs that are open; no log is opened for it."""
     for partition in partitions:
         metrics = partition.log_metrics()
         if metrics is None:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from tidelog.broker.admin.connections import Connections
 from tidelog.broker.admin.guard import REQUEST_TIMEOUT_S, RequestClock
+from tidelog.broker.network.acceptor import OUT_OF_RESOURCES
 from tidelog.broker.security.tls.listener import TlsListener
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ BACKLOG = 64
 """Clients that wait to be accepted; they are taken in one turn of the loop."""
 MAX_HANDSHAKES = 100
 """Handshakes under way; one more ends the oldest."""
+PAUSE_S = 1.0
+"""Time after which clients are accepted again where there was no descriptor for one, as in asyncio's own server."""
 
 
 class PlainSite(web.BaseSite):
@@ -57,14 +60,20 @@ class TlsSite(PlainSite):
         super().__init__(runner, listener, connections)
         self._tls = tls
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+        self._resume: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Serve from now on."""
         await web.BaseSite.start(self)
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept, self.protocol_factory())
+        self._listen(self.protocol_factory())
+
+    def _listen(self, make: Callable[[], RequestClock]) -> None:
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept, make)
 
     async def stop(self) -> None:
         """Close the listening socket, and end the handshakes."""
+        if self._resume is not None:
+            self._resume.cancel()
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
         tasks = list(self._handshakes)
@@ -77,16 +86,27 @@ class TlsSite(PlainSite):
         for _ in range(BACKLOG):
             try:
                 client, _address = self._listener.accept()
-            except OSError:  # none waits, or there is no descriptor for it
+            except BlockingIOError:  # none waits
                 return
+            except OSError as error:
+                if error.errno in OUT_OF_RESOURCES:
+                    self._pause(make)
+                    return
+                continue  # this client gave up while it waited
             client.setblocking(False)
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                self._give_way()
+                self._end_oldest()
             task = asyncio.get_running_loop().create_task(self._shake_hands(client, make))
             self._handshakes[task] = client
             task.add_done_callback(self._end)
 
-    def _give_way(self) -> None:
+    def _pause(self, make: Callable[[], RequestClock]) -> None:
+        """Leave clients in the backlog for a while: as long as they wait there, the loop would not rest."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        self._resume = loop.call_later(PAUSE_S, self._listen, make)
+
+    def _end_oldest(self) -> None:
         oldest = next(iter(self._handshakes))
         self._end(oldest)
         oldest.cancel()

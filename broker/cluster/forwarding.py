@@ -73,7 +73,9 @@ class ForwardedRequest:
         if answer.error_code == errors.NotControllerError.code:
             self.take_failure(now_ms)
         elif answer.error_code == errors.ClusterAuthorizationFailedError.code:
-            self.error = errors.UnknownServerError("this broker may not forward requests: the controller denies its principal ClusterAction")
+            self.error = errors.UnknownServerError(
+                "this broker may not forward requests: the controller denies its principal ClusterAction"
+            )
         elif answer.error_code:
             self.error = errors.error_for_code(answer.error_code)()
         elif answer.response_data is None:

@@ -295,7 +295,7 @@ def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrid
     environment = environment or {}
     texts: dict[str, str] = {}
     for default in filter(os.path.exists, environment.get(FILES_VARIABLE, "").split(":")):
-        texts.update(read_properties(default))
+        texts.update(read_properties(default, FILES_VARIABLE))
     if path is not None:
         texts.update(read_properties(path))
     if CLUSTER_ID_VARIABLE in environment:
@@ -308,14 +308,14 @@ def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrid
     return texts
 
 
-def read_properties(path: str) -> dict[str, str]:
-    """Read the texts of a properties file. Raises ConfigError, which names the file."""
+def read_properties(path: str, origin: str = "--config") -> dict[str, str]:
+    """Read the texts of a properties file. Raises ConfigError, which names the file and what named it."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse_properties(file.read())
     except (OSError, UnicodeDecodeError, PropertiesError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--config {path}: {reason}; expected a server.properties file") from error
+        raise ConfigError(f"{origin} {path}: {reason}; expected a server.properties file") from error
 
 
 def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:

@@ -17,6 +17,7 @@ from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigKey
 
 CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
+UNKNOWN_TYPE = 0  # Kafka's type of a key that no table declares
 
 
 class ResourceType(IntEnum):
@@ -116,17 +117,20 @@ class ConfigDescriber:
     def broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
         """Describe this broker's keys, or what is set for all brokers."""
         if name == CLUSTER_DEFAULT:
-            given = {key: BROKER_CONFIG_DEF[key] for key in self._texts.cluster}
-        else:
-            stores = {key: renamed(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None}
-            given = {**BROKER_CONFIG_DEF.keys, **stores}
-        return [self._broker_entry(key, name) for key in given.values() if keys is None or key.name in keys]
+            return [self._cluster_entry(key) for key in self._texts.cluster if keys is None or key in keys]
+        stores = {key: renamed(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None}
+        given = {**BROKER_CONFIG_DEF.keys, **stores}
+        return [self._broker_entry(key) for key in given.values() if keys is None or key.name in keys]
 
-    def _broker_entry(self, key: ConfigKey, name: str) -> ConfigEntry:
-        if name == CLUSTER_DEFAULT:
-            text = self._texts.cluster[key.name]
-            synonyms = [ConfigSynonym(key.name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
-            return entry_of(key, text, ConfigSource.DYNAMIC_DEFAULT_BROKER, synonyms)
+    def _cluster_entry(self, name: str) -> ConfigEntry:
+        """Describe what is set for all brokers; of a key that is not known here, without its value, as Kafka does."""
+        source, key = ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER_CONFIG_DEF.keys.get(name)
+        if key is None:
+            return ConfigEntry(name, None, source, False, True, [ConfigSynonym(name, None, source)], UNKNOWN_TYPE, "")
+        text = self._texts.cluster[name]
+        return entry_of(key, text, source, [ConfigSynonym(name, text, source)])
+
+    def _broker_entry(self, key: ConfigKey) -> ConfigEntry:
         synonyms = self._broker_synonyms(key)
         for other in unit_synonyms(key.name):
             synonyms += self._broker_synonyms(BROKER_CONFIG_DEF[other])

@@ -6,11 +6,12 @@ Names are those of the Python loggers that exist, and ``root``; levels are calle
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from tidelog.broker.config.changes import Change, Operation, apply_changes
 from tidelog.broker.config.description import ConfigEntry, ConfigSource, ConfigSynonym
-from tidelog.protocol.config_def import ConfigType
-from tidelog.protocol.errors import InvalidConfigError
+from tidelog.protocol.config_def import ConfigDef, ConfigType
+from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 
 ROOT = "root"
 LEVELS = {
@@ -42,13 +43,40 @@ def describe_logger(name: str) -> ConfigEntry:
 def set_levels(texts: Mapping[str, str], validate_only: bool) -> None:
     """Set levels of loggers that exist. Raises InvalidConfigError before any is changed."""
     for name, text in texts.items():
-        if name != ROOT and name not in logging.Logger.manager.loggerDict:
-            raise InvalidConfigError(f"Logger {name} does not exist!")
+        check_exists(name)
         if text.upper() not in LEVELS:
             raise InvalidConfigError(f"Cannot set the log level of {name} to {text}; allowed: {', '.join(LEVELS)}")
     if not validate_only:
         for name, text in texts.items():
             logger_of(name).setLevel(LEVELS[text.upper()])
+
+
+def change_levels(changes: Sequence[Change], validate_only: bool) -> None:
+    """Set levels, or remove those that were set: such a logger has the level of the one above it.
+
+    Raises InvalidConfigError, InvalidRequestError before any is changed.
+    """
+    for change in changes:
+        if change.operation in (Operation.APPEND, Operation.SUBTRACT):
+            raise InvalidRequestError(
+                f"{change.operation.name} operation is not allowed for the BROKER_LOGGER resource"
+            )
+    texts = apply_changes(ConfigDef(()), {}, changes)
+    removed = [change.name for change in changes if change.operation is Operation.DELETE]
+    for name in removed:
+        check_exists(name)
+        if name == ROOT:
+            raise InvalidRequestError(f"Removing the log level of the {ROOT} logger is not allowed")
+    set_levels(texts, validate_only)
+    if not validate_only:
+        for name in removed:
+            logger_of(name).setLevel(logging.NOTSET)
+
+
+def check_exists(name: str) -> None:
+    """Raise InvalidConfigError for the name of no logger."""
+    if name != ROOT and name not in logging.Logger.manager.loggerDict:
+        raise InvalidConfigError(f"Logger {name} does not exist!")
 
 
 def logger_of(name: str) -> logging.Logger:

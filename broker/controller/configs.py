@@ -210,6 +210,13 @@ class ConfigManager:
     def alter(self, kind: int, name: str, changes: Iterable[Change], validate_only: bool) -> None:
         """Change single keys, as ``replace`` does. Raises KafkaErrors. Source: IncrementalAlterConfigs."""
         listed = list(changes)
+        if kind == ResourceType.BROKER_LOGGER:
+            self._check_node(name)
+            from tidelog.broker.config.logger_levels import change_levels
+
+            change_levels(listed, validate_only)
+            self._on_levels()
+            return
         config_def = self._config_def(kind)
         self._change(kind, name, lambda texts: apply_changes(config_def, texts, listed), validate_only)
 
@@ -327,9 +334,13 @@ class ConfigManager:
 
 
 def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:
-    """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words."""
+    """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words.
+
+    Unknown keys that stay as they are pass: Kafka set them before this node took its log over.
+    """
     stores = {key: store for key in texts if (store := store_key_of(key)) is not None}
-    others = {key: text for key, text in texts.items() if key not in stores}
+    kept = {key for key, text in texts.items() if key not in BROKER_CONFIG_DEF.keys and old.get(key) == text}
+    others = {key: text for key, text in texts.items() if key not in stores and key not in kept}
     check_known(BROKER_CONFIG_DEF, others, "broker")
     if is_default and stores:
         raise InvalidRequestError(f"Cannot update these configs at default cluster level: {', '.join(sorted(stores))}")

@@ -27,6 +27,7 @@ from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
+    AbortTransactionRecord,
     BeginTransactionRecord,
     DeletedTopic,
     EndTransactionRecord,
@@ -41,6 +42,7 @@ SNAPSHOT_BYTES = 20 * 1024 * 1024
 """Bytes of the log after which a snapshot is taken: Kafka's ``metadata.log.max.record.bytes.between.snapshots``."""
 CLOSING_SNAPSHOT_BYTES = 256 * 1024
 """Bytes of the log that a clean stop leaves to the next start at most."""
+ABORT = VersionedRecord(AbortTransactionRecord())
 
 
 class EmbeddedController:
@@ -121,9 +123,20 @@ class EmbeddedController:
             self._log.append(listed, now)
             return
         self._log.append([VersionedRecord(BeginTransactionRecord())], now)
-        for start in range(0, len(listed), RECORDS_PER_BATCH):
-            self._log.append(listed[start : start + RECORDS_PER_BATCH], now)
-        self._log.append([VersionedRecord(EndTransactionRecord())], now)
+        try:
+            for start in range(0, len(listed), RECORDS_PER_BATCH):
+                self._log.append(listed[start : start + RECORDS_PER_BATCH], now)
+            self._log.append([VersionedRecord(EndTransactionRecord())], now)
+        except KafkaStorageError:
+            self._abort(now)
+            raise
+
+    def _abort(self, now: int) -> None:
+        """End the open transaction without its records, or later commits would be part of it and never count."""
+        try:
+            self._log.append([ABORT], now)
+        except KafkaStorageError as error:
+            self._failure = error  # a later start aborts it
 
     def sync(self) -> None:
         """Make everything durable that was committed before the call. Any thread, but not the loop's while it serves.
@@ -134,9 +147,7 @@ class EmbeddedController:
         end = self._log.end_offset
         try:
             self._log.sync()
-            self._synced_end = (
-                end  # not less than it: another thread may have synced more, and then one sync is too many
-            )
+            self._synced_end = end  # another thread may have synced more: then a later sync is one too many
         except KafkaStorageError as error:
             if isinstance(error, LogStorageError) and error.recoverable:
                 raise  # nothing is lost: the next sync may find room, or descriptors
@@ -144,9 +155,9 @@ class EmbeddedController:
             self._refuse_after_failure()
 
     def _refuse_after_failure(self) -> None:
-        """Raise KafkaStorageError after a failure of the metadata log. Any thread. Raises KafkaStorageError."""
+        """Raise KafkaStorageError after a failure of the metadata log. Any thread."""
         if self._failure is not None:
-            raise KafkaStorageError(f"the metadata log takes nothing more, its sync failed: {self._failure}")
+            raise KafkaStorageError(f"the metadata log takes nothing more until a restart: {self._failure}")
 
     def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
         """Write a snapshot and forget the log below it, unless the log is shorter than ``least_bytes``.
@@ -190,11 +201,14 @@ def open_controller(
 ) -> EmbeddedController:
     """Open the metadata log, or make it, with this node as its leader, and read what it holds.
 
-    ``known`` is what it held a moment ago; it is read again unless it still ends there. Raises KafkaStorageError.
+    ``known`` is what it held a moment ago; it is read again unless it still ends there. A transaction that a kill left
+    open is aborted. Raises KafkaStorageError.
     """
     log = open_metadata_log(place, node_id)
     if known is None or known.end_offset != log.end_offset:
         known = read_metadata_log(place.environment.file_system, place.path)
     log.append_leader_change(node_id, time.milliseconds())
+    if known.is_in_transaction:
+        log.append([ABORT], time.milliseconds())
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
     return EmbeddedController(log, known._replace(image=image), time, node_id, threads)

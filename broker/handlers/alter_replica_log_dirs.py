@@ -77,6 +77,7 @@ def error_response(request: AlterReplicaLogDirsRequest, error: KafkaError) -> St
 
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for topic in (topic for directory in request.dirs for topic in directory.topics):
-        topics[topic.name] = yield from apply_each(topic.partitions, refuse)
+        refused = yield from apply_each(topic.partitions, refuse)
+        topics.setdefault(topic.name, []).extend(refused)
         yield None
     return (yield from answer(topics))

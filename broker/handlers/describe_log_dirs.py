@@ -6,6 +6,7 @@ Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable byte
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Set
 from functools import partial
@@ -80,10 +81,10 @@ def describe_directory(
                 found = partition_of(entry.name, counts)
                 if found is None or (asked is not None and found.partition not in asked.get(found.topic, ())):
                     continue
-                partition = DescribeLogDirsPartition(
-                    partition_index=found.partition, partition_size=log_bytes(entry.path)
-                )
-                topics.setdefault(found.topic, []).append(partition)
+                with contextlib.suppress(FileNotFoundError):  # the topic is being deleted
+                    size = log_bytes(entry.path)
+                    partition = DescribeLogDirsPartition(partition_index=found.partition, partition_size=size)
+                    topics.setdefault(found.topic, []).append(partition)
         room = os.statvfs(path)
     except OSError:
         return DescribeLogDirsResult(error_code=KafkaStorageError.code, log_dir=path)
@@ -108,7 +109,9 @@ def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartiti
 
 
 def log_bytes(path: str) -> int:
-    """Count bytes in a partition's segments. Raises OSError; a file that was deleted meanwhile counts nothing."""
+    """Count bytes in a partition's segments; a file that was deleted meanwhile counts nothing. Raises OSError,
+    FileNotFoundError where the directory itself is gone.
+    """
     size = 0
     with os.scandir(path) as entries:
         for entry in entries:

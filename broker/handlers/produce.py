@@ -230,14 +230,14 @@ def _when_committed(
     error.
     """
     deferred: Deferred[ProduceResponse] = Deferred() if progress.asks_coordinator else Acknowledgement()
-    waits, outstanding = progress.waits, len(progress.waits)
+    waits, outstanding, version = progress.waits, len(progress.waits), context.api_version
 
     def settle(answer: PartitionProduceResponse, done: Deferred[None]) -> None:
         nonlocal outstanding
         try:
             done.result()
         except KafkaError as error:
-            answer.error_code, answer.error_message, answer.base_offset = error.code, error.message, -1
+            answer.error_code, answer.error_message, answer.base_offset = code_for(error, version), error.message, -1
             progress.has_failed = True
         outstanding -= 1
         if not outstanding and not deferred.abandoned:
@@ -384,14 +384,22 @@ def _not_one_batch(records: memoryview | None, version: int) -> KafkaError:
     )
 
 
+def code_for(error: KafkaError, version: int) -> int:
+    """Return an error's code; clients that do not know a storage error get one that they know how to retry."""
+    if version < _FIRST_VERSION_WITH_STORAGE_ERROR and error.code == KafkaStorageError.code:
+        return NotLeaderOrFollowerError.code
+    return error.code
+
+
 def _failed(index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
-    code = error.code
-    if version < _FIRST_VERSION_WITH_STORAGE_ERROR and code == KafkaStorageError.code:
-        code = NotLeaderOrFollowerError.code  # which these clients know how to retry
     faults = [
         BatchIndexAndErrorMessage(batch_index=fault.batch_index, batch_index_error_message=fault.message)
         for fault in record_errors(error)
     ]
     return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, record_errors=faults, error_message=error.message
+        index=index,
+        error_code=code_for(error, version),
+        base_offset=-1,
+        record_errors=faults,
+        error_message=error.message,
     )

@@ -39,6 +39,11 @@ class LoadedMetadata(NamedTuple):
     voters: QuorumVoters = STATIC_VOTERS
     is_unsafe_for_kafka: bool = False
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """True where the log ends in a transaction that is neither committed nor aborted."""
+        return self.end_offset > self.image.offset + 1
+
 
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
     """Return the image that the ``__cluster_metadata-0`` in ``directory`` makes. Raises as ``read_metadata_log``."""

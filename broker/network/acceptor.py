@@ -39,7 +39,7 @@ RECOUNT_MS = 1_000
 RESERVED_SHARE = 8
 """One of this many descriptors is reserved for files; at least RESERVED_MINIMUM, at most half of all."""
 RESERVED_MINIMUM = 64
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def raise_descriptor_limit() -> int:
@@ -180,7 +180,7 @@ class Acceptor:
                 return
             except OSError as error:
                 # Any other error: this client gave up while it waited.
-                if error.errno in _OUT_OF_RESOURCES and not self._go_on(str(error)):
+                if error.errno in OUT_OF_RESOURCES and not self._go_on(str(error)):
                     return
                 continue
             client.setblocking(False)

@@ -151,8 +151,7 @@ class LeaderFetcher:
             partition.stage = Stage.FETCHING
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
-        """Fetch later, as the work brought nothing: the leader's records are damaged, or the log was cut there already.
-        """
+        """Fetch later, as the work brought nothing: damaged records, or a cut where the log ends already."""
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.position = position

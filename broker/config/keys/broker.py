@@ -42,6 +42,12 @@ def is_directory_mode(text: str) -> bool:
     return len(text) in (3, 4) and set(text) <= set("01234567") and int(text, 8) & ~0o077 == 0o700
 
 
+def are_limits(text: str) -> bool:
+    """Return whether each entry of a list is an address and a number of connections."""
+    entries = [entry.strip().rpartition(":") for entry in text.split(",") if entry.strip()]
+    return all(address and count.isascii() and count.isdigit() for address, _, count in entries)
+
+
 IS_DIRECTORY_MODE = Check(is_directory_mode, "an octal mode from 0700 to 0777")
 
 
@@ -105,7 +111,8 @@ SOCKET_KEYS = (
         "The most connections at one time; further ones are not accepted until one closes.", dynamic=True),
     ConfigKey("max.connections.per.ip", INT, INT_MAX, between(0), MEDIUM,
         "The most connections from one address; further ones are closed at once.", dynamic=True),
-    ConfigKey("max.connections.per.ip.overrides", STRING, "", None, MEDIUM,
+    ConfigKey("max.connections.per.ip.overrides", STRING, "",
+        Check(are_limits, "ADDRESS:COUNT, separated by commas"), MEDIUM,
         "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas.", dynamic=True),
     ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(1), MEDIUM,
         "The most connections accepted per second, by all listeners; further ones wait in the backlog. For one "

@@ -62,8 +62,7 @@ DOWNGRADES = ("bidirectional", "downgrade")
 
 
 class Migration:
-    """Changes of protocol, both ways. Decisions only; ``finish_upgrade`` and what ``downgrade`` returns change groups.
-    """
+    """Decisions on changes of protocol; ``finish_upgrade`` and the callback of ``downgrade`` carry them out."""
 
     def __init__(
         self,
@@ -189,8 +188,7 @@ class Migration:
         return records, on_append
 
     def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
-        """Build a stable classic group of the same generation; ``joining`` takes over the target of the leaving member.
-        """
+        """Build a stable classic group of this generation; ``joining`` takes over the target of the leaving member."""
         classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
         classic.generation_id = group.epoch
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE

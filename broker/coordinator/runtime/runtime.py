@@ -564,7 +564,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _fail(self, partition: int, error: KafkaError) -> None:
         if self._reported.get(partition) != str(error):
-            logger.error("%s-%d cannot be loaded, its groups are refused: %s", self._name, partition, error)
+            logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self._name, partition, error)
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
@@ -590,7 +590,7 @@ class CoordinatorRuntime(Generic[S]):
         """Forget the shard after an unexpected error, in its handler: its state may not be the log's, and it is loaded
         again later. See the module.
         """
-        logger.exception("%s-%d is given up, and loaded again", self._name, partition)
+        logger.exception("%s-%d is forgotten after an unexpected error, and loaded again", self._name, partition)
         shard = self._shards.pop(partition, None)
         self._loading.pop(partition, None)
         self._failed[partition] = UnknownServerError()
@@ -602,7 +602,7 @@ class CoordinatorRuntime(Generic[S]):
         try:
             self._close(shard)
         except Exception:
-            logger.exception("%s-%d: some who wait for it cannot be told", self._name, partition)
+            logger.exception("%s-%d: requests that wait for it could not be answered", self._name, partition)
 
     # -- clocks -------------------------------------------------------------------------------------------------
 

@@ -63,8 +63,8 @@ class ShareMembers:
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
         """Answer ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions.
-        Others may change the group meanwhile, so it is decided again until this request has made all states that it
-        needs, and no other request may have deleted some since.
+        Others may change the group meanwhile. So it is decided again until this request has made all states that it
+        needs, and no other one may have deleted some of them.
         """
         made: dict[bytes, frozenset[int]] = {}
         assigned = None
@@ -256,8 +256,7 @@ class ShareMembers:
         return topic
 
     def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
-        """Append which partitions have a state now. The group is looked up again, as members may have joined meanwhile.
-        """
+        """Append which partitions have a state now. The group is looked up again: members may have joined."""
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():

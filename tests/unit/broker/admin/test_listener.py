@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Mapping
@@ -11,9 +12,11 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.broker.admin import listener as admin_listener
 from tidelog.broker.admin.listener import AdminListener
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
+from tidelog.protocol.config_def import ConfigError
 
 
 async def opened(texts: Mapping[str, str]) -> str | None:
@@ -75,3 +78,26 @@ async def test_the_default_leaves_a_port_that_the_broker_was_given_for_something
 
 async def test_an_empty_address_is_none() -> None:
     assert await opened({ADMIN_LISTENER: ""}) is None
+
+
+async def test_an_interface_whose_stores_are_gone_refuses_connections_and_ends_cleanly(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(*_: object) -> None:
+        raise ConfigError("admin.ssl.keystore.location: no such file")
+
+    monkeypatch.setattr(admin_listener, "_import_app", lambda _name: SimpleNamespace(serve=serve))
+    loop = asyncio.get_running_loop()
+    broker = SimpleNamespace(config=BrokerConfig({ADMIN_LISTENER: "127.0.0.1:0"}), loop=loop)
+    listener = AdminListener(cast(Any, broker))
+    address = listener.open()
+    assert address is not None
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
+    await listener.close()
+    assert "no admin interface until a restart: admin.ssl.keystore.location: no such file" in caplog.text

@@ -326,3 +326,22 @@ def test_every_declared_key_has_a_reader() -> None:
     assert not unread, f"declared, and read nowhere: {unread}; they belong in NO_EFFECT"
     assert not is_read("queued.max.requests", source)
     assert not is_read("group.coordinator.append.linger.ms", source)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1:x", "10.0.0.1", ":5", "10.0.0.1:-1"])
+def test_a_limit_of_an_address_that_is_none_refuses_the_start(text: str) -> None:
+    """It would refuse each connection of that address."""
+    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
+        BrokerConfig({"max.connections.per.ip.overrides": text})
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1:5", "10.0.0.1:5, ::1:0,"])
+def test_limits_of_addresses_are_taken(text: str) -> None:
+    assert BrokerConfig({"max.connections.per.ip.overrides": text}).get_str("max.connections.per.ip.overrides") == text
+
+
+def test_a_file_that_is_named_by_the_environment_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "image.properties"
+    file.write_text("a=\\u00zz\n")
+    with pytest.raises(ConfigError, match=f"^TIDELOG_CONFIG_FILES {file}: malformed"):
+        BrokerConfig.load(None, {"TIDELOG_CONFIG_FILES": str(file)})

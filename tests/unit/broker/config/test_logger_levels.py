@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.broker.config.logger_levels import ROOT, describe_loggers, logger_of, set_levels
-from tidelog.protocol.errors import InvalidConfigError
+from tidelog.broker.config.changes import Change, Operation
+from tidelog.broker.config.logger_levels import ROOT, change_levels, describe_loggers, logger_of, set_levels
+from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaError
 
 NAME = "tests.of.logger.levels"
 
@@ -56,4 +57,31 @@ def test_a_mistake_changes_nothing(logger: logging.Logger, texts: dict[str, str]
 
 def test_to_validate_changes_nothing(logger: logging.Logger) -> None:
     set_levels({NAME: "DEBUG"}, validate_only=True)
+    assert logger.level == logging.NOTSET
+
+
+def test_a_level_that_is_removed_is_that_of_the_logger_above(logger: logging.Logger) -> None:
+    set_levels({ROOT: "ERROR"}, validate_only=False)
+    change_levels([Change(NAME, Operation.SET, "DEBUG")], validate_only=False)
+    change_levels([Change(NAME, Operation.DELETE, None)], validate_only=True)
+    assert logger.level == logging.DEBUG
+    change_levels([Change(NAME, Operation.DELETE, None)], validate_only=False)
+    assert [entry.value for entry in describe_loggers([NAME])] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (Change(ROOT, Operation.DELETE, None), InvalidRequestError),
+        (Change("no.such.logger", Operation.DELETE, None), InvalidConfigError),
+        (Change(ROOT, Operation.APPEND, "INFO"), InvalidRequestError),
+        (Change(ROOT, Operation.SUBTRACT, "INFO"), InvalidRequestError),
+        (Change(ROOT, Operation.SET, None), InvalidRequestError),
+    ],
+)
+def test_a_change_that_kafka_refuses_changes_nothing(
+    logger: logging.Logger, wrong: Change, error: type[KafkaError]
+) -> None:
+    with pytest.raises(error):
+        change_levels([Change(NAME, Operation.SET, "DEBUG"), wrong], validate_only=False)
     assert logger.level == logging.NOTSET

@@ -19,6 +19,7 @@ from tidelog.broker.config.description import (
     unit_synonyms,
 )
 from tidelog.broker.controller.features import level_record
+from tidelog.broker.metadata.image_records import config_records
 from tidelog.log.config import TOPIC_CONFIG_DEF
 from tidelog.protocol.errors import (
     InvalidConfigError,
@@ -414,3 +415,34 @@ def test_an_older_level_knows_no_cordoned_directories(admin: AdminBroker) -> Non
     admin.controller.commit([level_record("metadata.version", 29)])
     with pytest.raises(InvalidConfigError, match=r"4\.3-IV0"):
         admin.configs.alter(BROKER, "1", [change("cordoned.log.dirs", "*")], False)
+
+
+def set_by_kafka(admin: AdminBroker, name: str) -> None:
+    """Set a key on brokers that Kafka has and Tidelog has not, as a log that Kafka wrote holds it."""
+    admin.controller.commit(config_records((BROKER, name), {}, {"num.io.threads": "16"}))
+
+
+def test_a_key_of_kafkas_that_is_not_known_here_is_described_without_its_value(admin: AdminBroker) -> None:
+    set_by_kafka(admin, "")
+    (entry,) = admin.configs.describe(BROKER, "")
+    assert (entry.name, entry.value, entry.is_sensitive, entry.type) == ("num.io.threads", None, True, 0)
+    assert entry.synonyms == [ConfigSynonym("num.io.threads", None, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+
+
+@pytest.mark.parametrize("name", ["", "1"])
+def test_a_key_that_kafka_set_forbids_no_other_change(admin: AdminBroker, name: str) -> None:
+    set_by_kafka(admin, name)
+    admin.configs.alter(BROKER, name, [change("log.retention.ms", "7")], False)
+    assert one(admin, BROKER, name, "log.retention.ms").value == "7"
+    with pytest.raises(InvalidConfigError, match=r"num\.io\.threads"):
+        admin.configs.alter(BROKER, name, [change("num.io.threads", "17")], False)
+    admin.configs.alter(BROKER, name, [change("num.io.threads", None, Operation.DELETE)], False)
+    assert admin.controller.image.configs[BROKER, name] == {"log.retention.ms": "7"}
+
+
+def test_a_loggers_level_is_removed(admin: AdminBroker) -> None:
+    logger = logging.getLogger("tests.of.a.removed.level")
+    admin.configs.alter(LOGGER, "1", [change(logger.name, "DEBUG")], False)
+    assert logger.level == logging.DEBUG
+    admin.configs.alter(LOGGER, "1", [change(logger.name, None, Operation.DELETE)], False)
+    assert logger.level == logging.NOTSET

@@ -113,6 +113,63 @@ def test_what_is_too_much_for_a_batch_is_one_transaction(tmp_path: Path) -> None
     assert loaded.image == controller.image
 
 
+def configs_at(directory: Path) -> dict[str, str]:
+    image = read_metadata_log(OsFileSystem(), place_at(directory).path).image
+    return dict(image.configs.get((2, "orders"), {}))
+
+
+def test_a_kill_within_a_transaction_takes_no_later_commit_along(tmp_path: Path) -> None:
+    controller = started(tmp_path)
+    controller._append([VersionedRecord(records.BeginTransactionRecord()), config("5")], 0)  # and it is killed
+    again = started(tmp_path)
+    assert again.image.configs == {}
+    again.commit([config("6", "segment.ms")])
+    again.sync()  # and it is killed
+    assert configs_at(tmp_path) == {"segment.ms": "6"}
+
+
+class FullAfter:
+    """Metadata log's ``append`` that refuses some of its calls, by number, as a full disk does."""
+
+    def __init__(self, controller: EmbeddedController, refused: set[int]) -> None:
+        self._append, self._refused, self._calls = controller._log.append, refused, 0
+
+    def __call__(self, listed: list[VersionedRecord], now_ms: int) -> int:
+        self._calls += 1
+        if self._calls in self._refused:
+            raise KafkaStorageError("no space left")
+        return self._append(listed, now_ms)
+
+
+@pytest.mark.parametrize("refused", [{1}, {2}, {3}, {4}])
+def test_a_disk_that_fills_within_a_transaction_leaves_none_of_it(
+    tmp_path: Path, refused: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = started(tmp_path)
+    before = controller.image
+    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, refused), raising=True)
+    with pytest.raises(KafkaStorageError, match="no space left"):
+        controller.commit(topic(RECORDS_PER_BATCH + 1))
+    assert controller.image is before
+    controller.commit([config("5")])
+    controller.sync()
+    assert configs_at(tmp_path) == {"retention.ms": "5"}
+
+
+def test_a_transaction_that_cannot_be_aborted_ends_all_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = started(tmp_path)
+    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, {2, 3}), raising=True)
+    with pytest.raises(KafkaStorageError, match="no space left"):
+        controller.commit(topic(RECORDS_PER_BATCH + 1))
+    with pytest.raises(KafkaStorageError, match="takes nothing more until a restart: no space left"):
+        controller.commit([config("5")])
+    monkeypatch.undo()
+    again = started(tmp_path)
+    again.commit([config("6")])
+    again.sync()
+    assert configs_at(tmp_path) == {"retention.ms": "6"}
+
+
 def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> None:
     controller = started(tmp_path)
     controller.commit(topic())

@@ -257,3 +257,7 @@ def test_a_replica_stays_in_its_directory(tmp_path: Path, version: int) -> None:
     ]
     whole = response_of(alter_replica_log_dirs.error_response(request, UnknownServerError()))
     assert {entry.error_code for entry in whole.results[0].partitions} == {-1}
+    named = [AlterReplicaLogDirTopic(name="a", partitions=[index]) for index in range(2)]
+    spread = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/no", topics=[topic]) for topic in named])
+    answered = response_of(alter_replica_log_dirs.error_response(spread, UnknownServerError()))
+    assert [entry.partition_index for entry in answered.results[0].partitions] == [0, 1]

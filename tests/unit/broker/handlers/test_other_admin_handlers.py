@@ -503,6 +503,21 @@ async def test_log_directories_are_described(tmp_path: Path) -> None:
     assert describe_log_dirs.error_response(DescribeLogDirsRequest(), UnknownServerError()).error_code == -1
 
 
+def test_a_topic_that_is_deleted_meanwhile_fails_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a-0", "b-0"):
+        (tmp_path / name).mkdir()
+    count = describe_log_dirs.log_bytes
+
+    def delete_and_count(path: str) -> int:
+        if path.endswith("a-0"):
+            (tmp_path / "a-0").rename(tmp_path / "a-0.1-delete")
+        return count(path)
+
+    monkeypatch.setattr(describe_log_dirs, "log_bytes", delete_and_count)
+    result = describe_log_dirs.describe_directory(str(tmp_path), {"a": 1, "b": 1}, None)
+    assert (result.error_code, [topic.name for topic in result.topics]) == (0, ["b"])
+
+
 async def described(admin: AdminBroker, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     deferred = describe_log_dirs.handle(admin.broker, context_of(5), request)
     assert isinstance(deferred, Deferred)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.replicated import ReplicatedBroker
+from tests.unit.broker.admin_broker import context_of
 from tests.unit.broker.data_broker import batch
 from tidelog.broker.handlers import produce
 from tidelog.broker.loop.deferred import Acknowledgement, Deferred
 from tidelog.log.records.work_budget import NO_BUDGET
-from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
+from tidelog.protocol.errors import KafkaError, KafkaStorageError, NotLeaderOrFollowerError, UnknownServerError
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -34,7 +36,7 @@ def test_a_fault_in_the_making_of_the_answer_is_told(monkeypatch: pytest.MonkeyP
     waits: list[Deferred[None]] = [Deferred(), Deferred()]
     progress.waits = [(PartitionProduceResponse(index=index), wait) for index, wait in enumerate(waits)]
     nothing: Any = None
-    answer = produce._when_committed(nothing, nothing, ProduceResponse(), progress)
+    answer = produce._when_committed(nothing, context_of(13), ProduceResponse(), progress)
     waits[0].fail(KafkaStorageError())
     assert not answer.done
     waits[1].complete(None)
@@ -64,3 +66,16 @@ def test_the_next_request_may_be_carried_out_unless_a_coordinator_was_asked(
     replicated.fetch(3, 1)
     assert answer.done is not asks_coordinator
     replicated.close()
+
+
+@pytest.mark.parametrize(("version", "error"), [(3, NotLeaderOrFollowerError), (4, KafkaStorageError)])
+def test_a_sync_that_fails_while_the_answer_waits_has_a_code_that_old_clients_retry(
+    version: int, error: type[KafkaError]
+) -> None:
+    progress, wait = produce.Progress(NO_BUDGET), Deferred[None]()
+    answer = PartitionProduceResponse(index=0)
+    progress.waits = [(answer, wait)]
+    broker: Any = SimpleNamespace(peers=None)
+    produce._when_committed(broker, context_of(version), ProduceResponse(), progress)
+    wait.fail(KafkaStorageError())
+    assert (answer.error_code, answer.base_offset) == (error.code, -1)
