@@ -231,15 +231,16 @@ def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
     return FetchSessionCache(slots, time.monotonic_ms, SystemRandom())
 
 
-def recovery_of(broker: Broker) -> Callable[[], list[TopicPartition]]:
-    """Return the work, for a thread, that opens or looks at the logs and returns those of no topic.
+def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) -> Callable[[], list[TopicPartition]]:
+    """Return the work, for a thread, that opens or looks at the logs and returns those of no topic. ``found_ids`` are
+    topic ids of directories, by path, where they are known.
 
     It raises KafkaStorageError.
     """
     configs = partial(current_config, broker.metadata, broker.topic_configs)
     deleted = dict(broker.controller.deletions)
     topic_ids = {name: image.topic_id for name, image in broker.metadata.topics.items()}
-    return lambda: broker.log_manager.startup(configs, deleted, topic_ids)
+    return lambda: broker.log_manager.startup(configs, deleted, topic_ids, found_ids)
 
 
 def finish_deletions(broker: Broker) -> None:

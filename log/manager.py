@@ -145,13 +145,15 @@ class LogManager:
         topic_configs: TopicConfigs | Mapping[str, LogConfig] | None = None,
         deleted_topics: Mapping[bytes, str] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
+        found_ids: Mapping[str, bytes] | None = None,
     ) -> list[TopicPartition]:
         """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
 
         ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread; None for a topic that does
         not exist (its logs are reported and left alone); ``topic_ids`` its id. ``deleted_topics`` are ids and names of
         topics whose acknowledged deletion could not be finished: their logs go now, also beside a new topic of that
-        name. Raises KafkaStorageError when no directory works.
+        name. ``found_ids`` are topic ids that were read from directories since this broker claimed them, by path.
+        Raises KafkaStorageError when no directory works.
         """
         if topic_configs is None:
             self._configs = lambda _: self.default_config
@@ -159,7 +161,7 @@ class LogManager:
             self._configs = topic_configs.get
         else:
             self._configs = topic_configs
-        topics = KnownTopics(self._configs, topic_ids or {}, deleted_topics or {})
+        topics = KnownTopics(self._configs, topic_ids or {}, deleted_topics or {}, found_ids or {})
         strays: list[TopicPartition] = []
         for directory in self._online:
             try:
@@ -322,6 +324,7 @@ class LogManager:
                 clean=entry.clean,
                 progress=opening.progress,
                 saves_epochs=opening.saves_epochs,
+                found_id=entry.found_id,
                 index_digests=directory.index_digests.of(partition),
             )
         )

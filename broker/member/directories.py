@@ -108,21 +108,27 @@ def formatted_identity(file_system: FileSystem, directory: str) -> MetaPropertie
     return identity
 
 
-def move_strays(file_system: FileSystem, config: BrokerConfig, image: MetadataImage) -> None:
-    """Rename the logs that are not this broker's by the image, so that none of them is served.
+def move_strays(file_system: FileSystem, config: BrokerConfig, image: MetadataImage) -> dict[str, bytes]:
+    """Rename the logs that are not this broker's by the image, so that none of them is served; return the topic ids of
+    the others, by path.
 
     A log without a readable topic id was never appended to. Any thread. Raises KafkaStorageError.
     """
-    for directory in config.log_dirs:
+    own: dict[str, bytes] = {}
+    for directory in map(os.path.abspath, config.log_dirs):
         moved = False
         for path, partition in partition_directories(file_system, directory):
-            if not is_own(file_system, path, partition, config.node_id, image):
+            topic_id = own_topic_id(file_system, path, partition, config.node_id, image)
+            if topic_id is not None:
+                own[path] = topic_id
+            else:
                 aside = os.path.join(directory, name_aside(partition, STRAY_SUFFIX))
                 file_system.rename(path, aside)
                 moved = True
                 logger.warning("%s is no replica of this broker any more; kept as %s", path, aside)
         if moved:
             file_system.sync_directory(directory)
+    return own
 
 
 def partition_directories(file_system: FileSystem, directory: str) -> Iterator[tuple[str, TopicPartition]]:
@@ -133,19 +139,22 @@ def partition_directories(file_system: FileSystem, directory: str) -> Iterator[t
             yield os.path.join(directory, name), partition
 
 
-def is_own(file_system: FileSystem, path: str, partition: TopicPartition, node_id: int, image: MetadataImage) -> bool:
-    """Return whether the image gives this log's partition a replica on this broker."""
+def own_topic_id(
+    file_system: FileSystem, path: str, partition: TopicPartition, node_id: int, image: MetadataImage
+) -> bytes | None:
+    """Return the topic id of a log, None unless the image gives its partition a replica on this broker."""
     try:
         topic_id = read_partition_metadata(file_system, path)
     except CheckpointCorruptError:
         topic_id = None
     topic = None if topic_id is None else image.topics.get(topic_id)
-    return (
+    is_own = (
         topic is not None
         and topic.name == partition.topic
         and partition.partition < len(topic.partitions)
         and node_id in topic.partitions[partition.partition].replicas
     )
+    return topic.topic_id if topic is not None and is_own else None
 
 
 def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:

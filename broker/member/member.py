@@ -164,7 +164,7 @@ class Member:
         """Recover the logs and take the roles of the present image. Raises KafkaStorageError."""
         config, image = self._config, self._view.image
         self._backlog.clear()
-        await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
+        found_ids = await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
         ground = lay_foundation(config, self._time, self._loop, directories.claimed)
         controller = RemoteController(image, config.node_id, self._channels.forwarded_versions)
         self._forwarder = Forwarder(self._view.quorum, self._channels.open(), self._time)
@@ -182,7 +182,7 @@ class Member:
         roles = MemberRoles(controller, ground.timers, lag_ms, run_in_thread, quotas.leader)
         broker.replica_manager.roles = roles
         roles.measure(broker.metrics)
-        strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker)))
+        strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker, found_ids)))
         fetching = fetcher_config(config, self.broker_epoch)
         replication = self._replication = Replication(broker, controller, fetching, self._settings, quotas.follower)
         replication.measure(broker.metrics)

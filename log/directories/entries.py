@@ -22,12 +22,17 @@ class Entry:
     ``tidelog.log.manager`` tells of ``lock``.
     """
 
-    __slots__ = ("clean", "directory", "error", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id")
+    __slots__ = (
+        "clean", "directory", "error", "found_id", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id",
+    )  # fmt: skip
 
     def __init__(
-        self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False
-    ) -> None:
-        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first."""
+        self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False,
+        found_id: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first.
+        ``found_id``: the one that the directory says, where that is known."""
+        self.found_id = found_id
         self.is_new = is_new
         self.directory = directory
         self.path = path

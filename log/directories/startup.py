@@ -28,11 +28,13 @@ Entries = dict[TopicPartition, Entry]
 
 
 class KnownTopics(NamedTuple):
-    """The topics at the start: configurations and ids by name, and names by id of those whose deletion is left."""
+    """The topics at the start: configurations and ids by name, names by id of those whose deletion is left, and the ids
+    that are known to be in directories, by path."""
 
     configs: TopicConfigs
     ids: Mapping[str, bytes]
     deleted: Mapping[bytes, str]
+    found_ids: Mapping[str, bytes]
 
 
 def find_logs(
@@ -61,8 +63,9 @@ def find_logs(
             raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}")
         else:
             entries[partition] = Entry(
-                directory, path, clean=directory.was_clean, topic_id=topics.ids.get(partition.topic)
-            )
+                directory, path, clean=directory.was_clean, topic_id=topics.ids.get(partition.topic),
+                found_id=topics.found_ids.get(path),
+            )  # fmt: skip
     return strays
 
 

@@ -21,7 +21,7 @@ from sys import intern
 from typing import NamedTuple
 
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.system.file_system import FileSystem, ReadableFiles
+from tidelog.log.system.file_system import FileSystem, LogStorageError, ReadableFiles
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
@@ -87,6 +87,16 @@ def decode_lines(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
         yield found
 
 
+def read_if_there(file_system: ReadableFiles, path: str) -> bytes | None:
+    """Read a small file as a whole; None when there is none. Raises KafkaStorageError."""
+    try:
+        return file_system.read_file(path)
+    except LogStorageError as error:
+        if error.is_missing:
+            return None
+        raise
+
+
 def read_offset_checkpoint(
     file_system: ReadableFiles, path: str, known: dict[str, TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
@@ -123,10 +133,11 @@ def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping
 
 def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
     """Read the entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
-    if not file_system.exists(path):
+    data = read_if_there(file_system, path)
+    if data is None:
         return []
     try:
-        return [EpochEntry(int(e), int(o)) for e, o in decode_lines(file_system.read_file(path), path, 2)]
+        return [EpochEntry(int(e), int(o)) for e, o in decode_lines(data, path, 2)]
     except ValueError as error:
         raise CheckpointCorruptError(f"{path} has a line that is not two numbers") from error
 
@@ -136,13 +147,10 @@ def read_partition_metadata(file_system: ReadableFiles, directory: str) -> bytes
     CheckpointCorruptError.
     """
     path = os.path.join(directory, PARTITION_METADATA_FILE)
-    if not file_system.exists(path):
+    data = read_if_there(file_system, path)
+    if data is None:
         return None
-    values = dict(
-        line.split(": ", 1)
-        for line in file_system.read_file(path).decode(errors="replace").splitlines()
-        if ": " in line
-    )
+    values = dict(line.split(": ", 1) for line in data.decode(errors="replace").splitlines() if ": " in line)
     try:
         return uuid_from_str(values["topic_id"])
     except (KeyError, ValueError) as error:

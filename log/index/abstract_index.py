@@ -26,7 +26,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import ClassVar
 
-from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, open_in_memory
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, open_if_there, open_in_memory
 from tidelog.log.system.reserve import write_if_room
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -150,12 +150,10 @@ class AbstractIndex:
             if self._entries < 0:
                 if self._is_sealed:
                     raise KafkaStorageError(f"{self.path} is closed")
-                entries = 0
-                if self._file_system.exists(self.path):
-                    file = self._file_system.open_file(self.path)
-                    self._capacity = file.size()
-                    entries = self._capacity // self.ENTRY.size
-                    self._file = file if entries else None
+                file = open_if_there(self._file_system, self.path)
+                self._capacity = 0 if file is None else file.size()
+                entries = self._capacity // self.ENTRY.size
+                self._file = file if entries else None
                 self._entries = entries
             return self._entries, self._memory or self._file
 
@@ -340,7 +338,7 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
 
 
 def note_empty(index: AbstractIndex) -> None:
-    """Take over from a listing that the file is there and empty: it is not opened to see that. Before any use."""
+    """Take over from a listing that the file is empty or not there: it is not opened to see that. Before any use."""
     index._entries = index._capacity = 0
 
 

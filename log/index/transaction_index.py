@@ -179,7 +179,7 @@ class TransactionIndex:
 
     def sanity_check(self) -> None:
         """Raise IndexCorruptError when an entry is impossible, or ends before the segment begins."""
-        if self._file_system.exists(self.path):
+        if self._entries and self._file_system.exists(self.path):
             for entry in self._iterate():
                 if entry.last_offset < self.start_offset:
                     raise IndexCorruptError(f"{self.path} has a transaction that ended at {entry.last_offset}")
@@ -248,3 +248,8 @@ class TransactionIndex:
             if self._file_system.exists(self.path):
                 self._file_system.rename(self.path, path)
             self.path = path
+
+
+def note_absent(index: TransactionIndex) -> None:
+    """Take over from a listing that there is no file: it is not looked for. Before any use."""
+    index._entries = 0

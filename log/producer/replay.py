@@ -86,13 +86,15 @@ def rebuild_producer_state(
     *,
     keep_later_snapshots: bool = False,
     recalled_bytes: int = RECALLED_BYTES_FLUSHED,
+    snapshots: Iterable[int] | None = None,
 ) -> None:
     """Rebuild producer state as of ``log_end_offset``: the newest snapshot, and the batches after it.
 
     A snapshot holds the last batch of each producer; the four before it are read from up to ``recalled_bytes`` of
-    records before the snapshot. Raises KafkaStorageError, CorruptMessageError.
+    records before the snapshot. ``snapshots`` are the offsets of those that are there, where that is known. Raises
+    KafkaStorageError, CorruptMessageError.
     """
-    state.load(log_start_offset, log_end_offset, keep_later=keep_later_snapshots)
+    state.load(log_start_offset, log_end_offset, keep_later=keep_later_snapshots, snapshots=snapshots)
     if state.producers:
         recall_batches(state, segments, recalled_bytes)
     if state.end_offset < log_end_offset:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -433,9 +433,7 @@ class ProducerStateManager:
 
     def snapshot_offsets(self) -> list[int]:
         """List the offsets of the snapshot files, ascending."""
-        stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in self._file_system.list_names(self._directory)
-                 if name.endswith(SNAPSHOT_SUFFIX))  # fmt: skip
-        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
+        return snapshot_offsets_in(self._file_system.list_names(self._directory))
 
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the state at ``end_offset``, unless that was done. Raises KafkaStorageError.
@@ -447,14 +445,18 @@ class ProducerStateManager:
         self._file_system.replace_file(self.snapshot_path(self.end_offset), _snapshot_of(self), sync=sync)
         self._last_snapshot_offset = self.end_offset
 
-    def load(self, log_start_offset: int, log_end_offset: int, *, keep_later: bool = False) -> None:
+    def load(
+        self, log_start_offset: int, log_end_offset: int, *, keep_later: bool = False,
+        snapshots: Iterable[int] | None = None,
+    ) -> None:  # fmt: skip
         """Take the newest valid snapshot in (log start, log end]; without one, begin empty at the log start.
 
         The caller replays the batches from ``end_offset`` on. Unreadable snapshots are removed, and those above the log
-        end too (unless ``keep_later``: this is then the state at an earlier offset of a longer log).
+        end too (unless ``keep_later``: this is then the state at an earlier offset of a longer log). ``snapshots`` are
+        the offsets of those that are there, ascending; the directory is listed where they are not given.
         """
         self.clear(log_start_offset)
-        for offset in reversed(self.snapshot_offsets()):
+        for offset in reversed(self.snapshot_offsets() if snapshots is None else list(snapshots)):
             if offset > log_end_offset:
                 if not keep_later:
                     self.remove_snapshot(offset)
@@ -514,6 +516,12 @@ class ProducerStateManager:
         for offset in self.snapshot_offsets():
             if offset not in kept:
                 self.remove_snapshot(offset)
+
+
+def snapshot_offsets_in(names: Iterable[str]) -> list[int]:
+    """Return the offsets of the snapshots among these names, ascending."""
+    stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)]
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
 
 
 def _snapshot_of(state: ProducerStateManager) -> bytearray:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
@@ -30,14 +30,15 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.abstract_index import note_empty
+from tidelog.log.index.transaction_index import note_absent
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
-from tidelog.log.producer.state import ProducerStateManager
+from tidelog.log.producer.state import ProducerStateManager, snapshot_offsets_in
 from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.recovery.segment_recovery import (
     LogLoadError,
-    has_sparse_end,
+    end_after_entries,
     index_fault,
     rebuild_indices,
     rebuild_transaction_index,
@@ -50,7 +51,6 @@ from tidelog.log.segment.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_FILE_SUFFIXES,
-    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -81,6 +81,8 @@ class LoadRequest(NamedTuple):
     recovery_point: int = 0
     clean: bool = False
     progress: RecoveryProgress | None = None
+    found_id: bytes | None = None
+    """The topic id that ``partition.metadata`` has, where it was read since the directory is claimed."""
     index_digests: frozenset[str] = frozenset()
     """Digests of the transaction indices as they were when the log was closed."""
     saves_epochs: bool = True
@@ -109,12 +111,14 @@ def flush_rebuilt(segment: LogSegment) -> None:
     write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced")
 
 
-def note_empty_indices(segments: Iterable[LogSegment], empty: Collection[str]) -> None:
-    """Have the indices whose files are ``empty``, by their names, not opened for that."""
+def note_listed(segments: Iterable[LogSegment], sizes: Mapping[str, int]) -> None:
+    """Have no file of an index opened or looked for that is empty or not there by a listing's names and ``sizes``."""
     for segment in segments:
         for index, suffix in ((segment.offset_index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
-            if file_name(segment.base_offset, suffix) in empty:
+            if not sizes.get(file_name(segment.base_offset, suffix), 0):
                 note_empty(index)
+        if file_name(segment.base_offset, TXN_INDEX_SUFFIX) not in sizes:
+            note_absent(segment.transaction_index)
 
 
 class LogLoader:
@@ -132,8 +136,12 @@ class LogLoader:
         )
         self._epochs = LeaderEpochCache(self._file_system, self._directory)
         self._topic_id: bytes | None = None
-        self._snapshots: set[str] = set()
-        """Names of the snapshots of producers that the directory had at first."""
+        self._names: frozenset[str] = frozenset()
+        """Names in the directory, leftovers resolved. What the load itself makes or removes is not noted."""
+        self._snapshots: list[int] | None = None
+        """Offsets of the snapshots of producers; None where the directory is to be listed for them."""
+        self._ends: dict[LogSegment, int] = {}
+        """Where segments end that were walked from their last index entry on, and have not changed since."""
 
     def load(self) -> UnifiedLog:
         """See :func:`load_log`."""
@@ -196,6 +204,8 @@ class LogLoader:
         """Read the id in ``partition.metadata``; None when there is none, or none that can be read and it is known
         whose directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError.
         """
+        if self._request.found_id is not None:
+            return self._request.found_id
         try:
             return read_partition_metadata(self._file_system, self._directory)
         except CheckpointCorruptError as error:
@@ -269,7 +279,8 @@ class LogLoader:
     def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
         """Open a segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
         segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
-        self._snapshots = {entry.name for entry in listing if entry.name.endswith(SNAPSHOT_SUFFIX)}
+        self._names = frozenset(entry.name for entry in listing)
+        self._snapshots = snapshot_offsets_in(self._names) if self._request.clean else None
         logs: dict[int, FileEntry] = {}
         for entry in segment_files:
             if not entry.is_file:
@@ -297,7 +308,7 @@ class LogLoader:
             LogSegment(self._directory, base, self._request.config, self._environment, size=entry.size)
             for base, entry in sorted(logs.items())
         ]
-        note_empty_indices(segments, {entry.name for entry in segment_files if entry.size == 0})
+        note_listed(segments, {entry.name: entry.size for entry in segment_files})
         return segments
 
     def _check_layout(self, segments: LogSegments) -> int:
@@ -318,7 +329,8 @@ class LogLoader:
                     f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing says "
                     f"that the topic was compacted once; set cleanup.policy=compact,delete to accept that"
                 )
-            previous_end = segment.read_next_offset()
+            end = self._ends.get(segment)
+            previous_end = segment.read_next_offset() if end is None else end
         assert previous_end is not None, "there is an active segment"
         return previous_end
 
@@ -340,19 +352,20 @@ class LogLoader:
 
     def _check_indices(self, segments: LogSegments, *, every_entry: bool) -> None:
         for segment in segments:
-            missing = segment.size > 0 and not (
-                self._file_system.exists(segment.offset_index.path)
-                and self._file_system.exists(segment.time_index.path)
-            )
+            names = {file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
+            missing = segment.size > 0 and not names <= self._names
             fault = "missing index" if missing else index_fault(segment, every_entry=every_entry)
             if fault is not None:
                 if segment.size == 0 and segment is not segments.active:
                     raise LogLoadError(f"{segment.records.path} is empty, but its index is not: {fault}")
                 logger.warning("%s: rebuilding indices of segment %d: %s", self._directory, segment.base_offset, fault)
                 self._request.environment.damage.indices += 1
-            if fault is not None or has_sparse_end(segment, self._interval_bytes):
+            end = None if fault is not None else end_after_entries(segment, self._interval_bytes)
+            if end is None:
                 rebuild_indices(segment, self._interval_bytes)
                 flush_rebuilt(segment)
+            else:
+                self._ends[segment] = end
             self._check_transaction_index(segments, segment)
 
     def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
@@ -368,7 +381,8 @@ class LogLoader:
         segment.transaction_index.is_proven = is_known or segment.size == 0
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
-        """Rebuild the producer state just before ``offset``, apart from the log's own."""
+        """Rebuild the producer state just before ``offset``, apart from the log's own. Snapshots may go."""
+        self._snapshots = None
         environment = self._request.environment
         state = ProducerStateManager(
             self._file_system, self._directory, environment.time, environment.producer_id_expiration_ms
@@ -432,23 +446,13 @@ class LogLoader:
         request = self._request
         start = max(request.log_start_offset, segments.first.base_offset)
         if not epochs_known or (not self._epochs.entries and _has_epochs(segments)):
-            self._rebuild_epochs(segments)
+            _rebuild_epochs(self._epochs, segments)
         self._epochs.truncate_from_end(end, write=False)
         if self._epochs.entries and self._epochs.entries[0].start_offset < start:
             self._epochs.truncate_from_start(start, write=False)
         if request.saves_epochs:
             self._epochs.save()
-        kept = bases_and(segments, end)
-        if not (request.clean and self._snapshots <= {file_name(offset, SNAPSHOT_SUFFIX) for offset in kept}):
-            self._producer_state.remove_snapshots_outside(kept)
-        try:
-            needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
-            recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
-            rebuild_producer_state(self._producer_state, segments, start, end, recalled_bytes=recalled_bytes)
-        except CorruptMessageError as error:
-            # Damage below the recovery point: sequences after it are not known, transactions that were open there stay
-            # open. Readable records must stay readable, so the log opens.
-            logger.error("%s: producer state is incomplete: %s", self._directory, error)
+        self._load_producers(segments, start, end)
         recovery_point = end if request.clean else min(request.recovery_point, end)
         return UnifiedLog(
             LogParts(
@@ -468,12 +472,31 @@ class LogLoader:
             )
         )
 
-    def _rebuild_epochs(self, segments: LogSegments) -> None:
-        self._epochs.clear(write=False)
-        for segment in segments:
-            for header in segment.headers():
-                if header.leader_epoch > self._epochs.latest_epoch:
-                    self._epochs.assign(header.leader_epoch, header.base_offset, write=False)
+    def _load_producers(self, segments: LogSegments, start: int, end: int) -> None:
+        request, snapshots = self._request, self._snapshots
+        kept = bases_and(segments, end)
+        if snapshots is None or not kept.issuperset(snapshots):
+            self._producer_state.remove_snapshots_outside(kept)
+            snapshots = None
+        try:
+            needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
+            recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
+            rebuild_producer_state(
+                self._producer_state, segments, start, end, recalled_bytes=recalled_bytes, snapshots=snapshots
+            )
+        except CorruptMessageError as error:
+            # Damage below the recovery point: sequences after it are not known, transactions that were open there stay
+            # open. Readable records must stay readable, so the log opens.
+            logger.error("%s: producer state is incomplete: %s", self._directory, error)
+
+
+def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
+    """Note the leader epochs that the records have."""
+    epochs.clear(write=False)
+    for segment in segments:
+        for header in segment.headers():
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset, write=False)
 
 
 def _has_epochs(segments: LogSegments) -> bool:

@@ -18,7 +18,8 @@ Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where 
 walks elsewhere, and from a damaged batch or one of an old format on.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
-``has_sparse_end`` whether only entries are missing at the end; ``rebuild_indices`` makes them from batch headers.
+``end_after_entries`` where it ends, and whether only entries are missing there; ``rebuild_indices`` makes them from
+batch headers.
 """
 
 from __future__ import annotations
@@ -323,19 +324,23 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
     return None
 
 
-def has_sparse_end(segment: LogSegment, interval_bytes: int) -> bool:
-    """Return whether a rebuild would make another offset index entry after the last one. A damaged batch there makes it
-    True, too: the rebuild names it.
+def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
+    """Read the offset after the last batch; None where a rebuild would make another offset index entry after the last
+    one. So it is, too, where a batch there is damaged: the rebuild names it.
 
     Apache Kafka leaves such an end at a restart, clean or not: it counts bytes from there again. Nothing is wrong with
     the entries, and look-ups only read on for longer; rebuilding costs once.
     """
-    index = segment.offset_index
+    index, end = segment.offset_index, segment.base_offset
     start = index.entry(index.entries - 1).position if index.entries else 0
     try:
-        return any(header.position - start > interval_bytes for header in segment.headers(start))
+        for header in segment.headers(start):
+            if header.position - start > interval_bytes:
+                return None
+            end = header.last_offset + 1
     except CorruptMessageError:
-        return True
+        return None
+    return end
 
 
 def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
@@ -353,19 +358,18 @@ def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
         ):
             return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) cannot be"
         previous = entry
-    return _last_time_entry_fault(segment)
+    return _last_time_entry_fault(segment, previous if count else None)
 
 
-def _last_time_entry_fault(segment: LogSegment) -> str | None:
-    """Say if the last entry is not the maximum of a batch that is there, or if entries lack though batches have a
+def _last_time_entry_fault(segment: LogSegment, last: TimestampOffset | None) -> str | None:
+    """Say if the ``last`` entry is not the maximum of a batch that is there, or if entries lack though batches have a
     time.
     """
     index = segment.time_index
-    if index.entries == 0:
+    if last is None:
         for header in segment.headers():
             return f"{index.path} is empty" if header.max_timestamp >= 0 and segment.offset_index.entries else None
         return None
-    last = index.last_entry
     for header in segment.headers(segment.offset_index.lookup(last.offset).position):
         if header.last_offset == last.offset and header.max_timestamp == last.timestamp:
             return None

@@ -19,8 +19,6 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from tidelog.protocol.errors import KafkaStorageError
@@ -58,6 +56,11 @@ class LogStorageError(KafkaStorageError):
     def lacks_room(self) -> bool:
         """True when the disk or the user's quota is full."""
         return self.os_errno in NO_ROOM_ERRNOS and self.recoverable
+
+    @property
+    def is_missing(self) -> bool:
+        """True when there is no file of that name."""
+        return self.os_errno == errno.ENOENT
 
     @property
     def is_read_only(self) -> bool:
@@ -162,12 +165,22 @@ class FileSystem(ReadableFiles, Protocol):
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None: ...
 
 
-@contextmanager
-def _translate_errors(operation: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise LogStorageError(operation, path, error.errno or errno.EIO) from error
+class _TranslatedErrors:
+    """Block whose ``OSError`` is raised as a LogStorageError. Entered fourteen times by the opening of a log: a
+    generator would cost it three times as much."""
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: str) -> None:
+        self._operation = operation
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise LogStorageError(self._operation, self._path, error.errno or errno.EIO) from error
 
 
 class OsFile:
@@ -183,7 +196,7 @@ class OsFile:
         return self._fd
 
     def size(self) -> int:
-        with _translate_errors("stat", self.path):
+        with _TranslatedErrors("stat", self.path):
             return os.fstat(self._fd).st_size
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -205,7 +218,7 @@ class OsFile:
         return b"".join(parts)
 
     def read_into(self, position: int, target: memoryview) -> int:
-        with _translate_errors("read", self.path):
+        with _TranslatedErrors("read", self.path):
             done = 0
             while done < len(target) and (count := os.preadv(self._fd, [target[done:]], position + done)):
                 done += count
@@ -236,17 +249,17 @@ class OsFile:
         return len(data)
 
     def truncate(self, size: int) -> None:
-        with _translate_errors("truncate", self.path):
+        with _TranslatedErrors("truncate", self.path):
             os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        with _translate_errors("sync", self.path):
+        with _TranslatedErrors("sync", self.path):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with _translate_errors("close", self.path):
+            with _TranslatedErrors("close", self.path):
                 os.close(fd)
 
     _close = staticmethod(os.close)
@@ -261,25 +274,41 @@ class OsFile:
 def allocate(file: OpenFile, size: int) -> None:
     """Give ``file`` blocks for ``size`` bytes, without writing them where the file system can. Raises
     LogStorageError."""
-    with _translate_errors("write", file.path):
+    with _TranslatedErrors("write", file.path):
         os.posix_fallocate(file.fileno(), 0, size)
+
+
+def open_if_there(file_system: FileSystem, path: str) -> OpenFile | None:
+    """Open a file; None when there is none. Raises LogStorageError."""
+    try:
+        return file_system.open_file(path)
+    except LogStorageError as error:
+        if error.is_missing:
+            return None
+        raise
 
 
 def open_in_memory(path: str) -> OpenFile:
     """Open an empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
-    with _translate_errors("open", path):
+    with _TranslatedErrors("open", path):
         return OsFile(os.memfd_create(os.path.basename(path)), path)
 
 
 def open_regular(path: str, *, create: bool, writable: bool) -> int:
     """Return a descriptor of the regular file ``path``. Raises LogStorageError, NotRegularFileError."""
+    return _open_sized(path, create=create, writable=writable)[0]
+
+
+def _open_sized(path: str, *, create: bool, writable: bool) -> tuple[int, int]:
+    """Return the descriptor of :func:`open_regular`, and the file's length in bytes."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
-    with _translate_errors("open", path):
+    with _TranslatedErrors("open", path):
         descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise NotRegularFileError(path)
-    return descriptor
+    return descriptor, status.st_size
 
 
 class OsFileSystem:
@@ -296,9 +325,10 @@ class OsFileSystem:
 
     def read_file(self, path: str) -> bytes:
         """Read the whole content of a small file."""
-        file = self.open_file(path, writable=False)
+        descriptor, size = _open_sized(path, create=False, writable=False)
+        file = OsFile(descriptor, path)
         try:
-            return file.read_at(0, file.size())
+            return file.read_at(0, size)
         finally:
             file.close()
 
@@ -321,11 +351,11 @@ class OsFileSystem:
             self.sync_directory(os.path.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
-        with _translate_errors("rename", old):
+        with _TranslatedErrors("rename", old):
             os.rename(old, new)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        with _translate_errors("unlink", path):
+        with _TranslatedErrors("unlink", path):
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -334,7 +364,7 @@ class OsFileSystem:
 
     def list_directory(self, path: str) -> list[FileEntry]:
         """List all entries, sorted by name."""
-        with _translate_errors("list", path), os.scandir(path) as entries:
+        with _TranslatedErrors("list", path), os.scandir(path) as entries:
             listing = []
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
@@ -349,12 +379,12 @@ class OsFileSystem:
         """List the names of a directory, sorted, without a look at each: ten thousand partitions must list in
         milliseconds.
         """
-        with _translate_errors("list", path):
+        with _TranslatedErrors("list", path):
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
         """Make ``path`` and its missing parents; it may exist."""
-        with _translate_errors("mkdir", path):
+        with _TranslatedErrors("mkdir", path):
             os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
@@ -362,7 +392,7 @@ class OsFileSystem:
 
         What cannot be removed keeps nothing beside it: the first error is raised when all was tried.
         """
-        with _translate_errors("remove", path):
+        with _TranslatedErrors("remove", path):
             if os.path.islink(path):
                 os.unlink(path)
                 return
@@ -387,10 +417,10 @@ class OsFileSystem:
 
     def sync_directory(self, path: str) -> None:
         # Not "sync": a lack of descriptors says nothing about what the disk holds.
-        with _translate_errors("open", path):
+        with _TranslatedErrors("open", path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _translate_errors("sync", path):
+            with _TranslatedErrors("sync", path):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -400,13 +430,13 @@ class OsFileSystem:
 
     def disk_space(self, path: str) -> tuple[int, int]:
         """Return (total, usable) bytes of the file system that holds ``path``."""
-        with _translate_errors("stat", path):
+        with _TranslatedErrors("stat", path):
             space = os.statvfs(path)
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def link_file(self, path: str, new: str) -> None:
         """Give the file at ``path`` a second name, on the same file system."""
-        with _translate_errors("link", path):
+        with _TranslatedErrors("link", path):
             os.link(path, new, follow_symlinks=False)
 
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:

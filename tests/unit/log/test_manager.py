@@ -495,3 +495,36 @@ def test_sizes_are_described_without_opening(tmp_path: Path) -> None:
     assert description.sizes == {T0: size}
     assert description.total_bytes > description.usable_bytes > 0
     assert list(again.open_logs()) == []
+
+
+class NoSecondLook(OsFileSystem):
+    """A file system on which ``partition.metadata`` cannot be read: it was, when the directory was claimed."""
+
+    def read_file(self, path: str) -> bytes:
+        assert not path.endswith(PARTITION_METADATA_FILE)
+        return super().read_file(path)
+
+
+def test_topic_ids_that_were_read_already_are_not_read_again(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(3))
+    manager.get_or_create_log(T1, ID, CONFIG)
+    manager.shutdown()
+    again = LogManager([str(tmp_path)], NoSecondLook(), ManualTime(NOW_MS), CONFIG)
+    found = {str(tmp_path / partition.directory_name): ID for partition in (T0, T1)}
+    again.startup({T0.topic: CONFIG}, topic_ids={T0.topic: ID}, found_ids=found)
+    assert again.get_or_create_log(T0, ID, CONFIG).topic_id == ID
+    with pytest.raises(InconsistentTopicIdError):
+        again.get_or_create_log(T1, bytes(16), CONFIG)
+
+
+def test_a_topic_id_that_was_found_is_not_that_of_a_log_made_later(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    append(manager.get_or_create_log(T0, ID, CONFIG), batch(3))
+    manager.shutdown()
+    again = LogManager([str(tmp_path)], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
+    again.startup({T0.topic: CONFIG}, topic_ids={T0.topic: ID}, found_ids={str(tmp_path / T0.directory_name): ID})
+    assert again.delete_log(T0)
+    new = again.get_or_create_log(T0, bytes(16), CONFIG, is_new=True)
+    assert new.topic_id == bytes(16)
+    assert read_partition_metadata(OsFileSystem(), new.directory) == bytes(16)

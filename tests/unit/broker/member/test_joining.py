@@ -168,7 +168,8 @@ def test_logs_that_are_not_this_brokers_are_put_aside(tmp_path: Path) -> None:
             write_partition_metadata(FILE_SYSTEM, str(tmp_path / "a" / name), topic_id)
     (tmp_path / "a" / "__cluster_metadata-0").mkdir()
     (tmp_path / "b" / "old-0.1-delete").mkdir()
-    move_strays(FILE_SYSTEM, config(tmp_path), image((NODE,), (8,), (NODE,), (NODE,)))
+    own = move_strays(FILE_SYSTEM, config(tmp_path), image((NODE,), (8,), (NODE,), (NODE,)))
+    assert own == {str(tmp_path / "a" / "t-0"): TOPIC_ID}
     left = {path.name for path in (tmp_path / "a").iterdir()}
     kept = {name for name in left if not name.endswith("-stray")}
     assert kept == {"t-0", "__cluster_metadata-0"}

@@ -19,7 +19,7 @@ from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaStorageError
 
 FILES = OsFileSystem()
-KNOWN = KnownTopics({"known": LogConfig()}.get, {"known": bytes(range(16))}, {})
+KNOWN = KnownTopics({"known": LogConfig()}.get, {"known": bytes(range(16))}, {}, {})
 PARTITION = TopicPartition("known", 0)
 
 

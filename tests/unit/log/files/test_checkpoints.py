@@ -21,6 +21,7 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import OsFileSystem
+from tidelog.protocol.errors import KafkaStorageError
 
 FILES = OsFileSystem()
 TOPIC_ID = bytes(range(16))
@@ -110,3 +111,14 @@ def test_clean_shutdown_is_taken_once(tmp_path: Path) -> None:
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":5}'
     assert take_clean_shutdown(FILES, str(tmp_path))
     assert not take_clean_shutdown(FILES, str(tmp_path))
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
+    assert read_leader_epochs(FILES, str(tmp_path / "leader-epoch-checkpoint")) == []
+    assert read_partition_metadata(FILES, str(tmp_path)) is None
+    (tmp_path / "partition.metadata").mkdir()
+    with pytest.raises(KafkaStorageError):
+        read_partition_metadata(FILES, str(tmp_path))
+    (tmp_path / "leader-epoch-checkpoint").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(KafkaStorageError):
+        read_leader_epochs(FILES, str(tmp_path / "leader-epoch-checkpoint"))

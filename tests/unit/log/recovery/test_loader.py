@@ -11,6 +11,7 @@ import pytest
 from tests.support.faulty_file_system import FaultyFileSystem
 from tests.support.logs import LogBench, append, batch, producer_batch, values
 from tidelog.log.config import LogConfig
+from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.unified_log import UnifiedLog
 
@@ -148,7 +149,7 @@ def test_a_log_that_was_closed_well_is_opened_by_few_calls(tmp_path: Path) -> No
     disk.calls.clear()
     disk.counts_reads = True
     log = bench.open(clean=True, recovery_point=3)
-    assert Counter(operation for operation, _ in disk.calls) == {"list": 2, "open": 2, "read": 8}
+    assert Counter(operation for operation, _ in disk.calls) == {"list": 1, "open": 2, "read": 7}
     assert log.segments.active.offset_index.path not in {os.path.join(log.directory, name) for _, name in disk.calls}
     assert list(values(log)) == [0, 1, 2]
 
@@ -165,3 +166,67 @@ def test_a_snapshot_of_producers_from_within_a_segment_is_removed_at_an_opening(
     log = bench.open(clean=True, recovery_point=2)
     assert [whole.exists(), left.exists()] == [True, False]
     assert log.producer_state.producers[7].last_sequence == 1
+
+
+def test_a_snapshot_that_a_rebuilt_transaction_index_found_torn_is_not_looked_for_again(tmp_path: Path) -> None:
+    """The opening lists the directory once; what it removes itself it must not read by that list."""
+    bench = LogBench(str(tmp_path))
+    log = bench.open()
+    append(log, producer_batch(0))
+    log.roll()
+    append(log, producer_batch(1))
+    log.flush()
+    log.close()
+    first, last = (Path(bench.directory) / f"{offset:020d}.snapshot" for offset in (1, 2))
+    last.unlink()
+    first.write_bytes(first.read_bytes()[:-1])
+    (Path(bench.directory) / f"{1:020d}.txnindex").write_bytes(bytes([0, 9]) + bytes(32))
+    log = bench.open(clean=True, recovery_point=2)
+    assert not first.exists()
+    assert log.producer_state.producers[7].last_sequence == 1
+    assert list(values(log)) == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_an_index_that_the_listing_lacks_is_made_again_after_a_clean_stop(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = LogBench(str(tmp_path), index_interval_bytes="10")
+    log = bench.open()
+    for _ in range(5):
+        append(log, batch())
+    log.flush()
+    log.close()
+    path = Path(bench.directory) / f"{0:020d}.{suffix}"
+    before = path.read_bytes()
+    path.unlink()
+    bench.open(clean=True, recovery_point=5).close()
+    assert before
+    assert path.read_bytes() == before
+    assert "missing index" in caplog.text
+
+
+def test_records_that_follow_a_torn_end_are_not_counted(tmp_path: Path) -> None:
+    """The end of the log is that of the last whole batch, whether indices have entries for it or not."""
+    for interval in ("10", "4096"):
+        bench = LogBench(str(tmp_path / interval), index_interval_bytes=interval)
+        log = bench.open()
+        for _ in range(3):
+            append(log, batch())
+        log.flush()
+        log.close()
+        path = Path(bench.directory) / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-1])
+        assert bench.open(recovery_point=2).log_end_offset == 2
+
+
+def test_an_aborted_transaction_after_an_opening_makes_the_index_that_was_not_there(tmp_path: Path) -> None:
+    bench = LogBench(str(tmp_path))
+    bench.open().close()
+    log = bench.open(clean=True)
+    index = log.segments.active.transaction_index
+    assert not Path(index.path).exists()
+    index.append(AbortedTxn(7, 0, 1, 2))
+    log.close()
+    again = bench.open(clean=True)
+    assert list(again.segments.active.transaction_index) == [AbortedTxn(7, 0, 1, 2)]
