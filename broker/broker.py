@@ -65,7 +65,7 @@ class Broker:
     locks: list[OpenFile]
     """The data directories' locks, held until the process ends."""
     services: LateServices
-    """What is built when it is first wanted: coordinators, cleaner, indexing, quotas, ..."""
+    """Services that are built when first needed: coordinators, cleaner, indexing, quotas, ..."""
     imports: LateImports
     """Modules that come with the first request for them."""
     late_lines: LateLines

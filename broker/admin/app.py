@@ -77,7 +77,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
 
 
 def tls_of(stores: TlsListeners | None) -> Callable[[], TlsListener] | None:
-    """Return a function that gives the interface's TLS of the moment; None where it speaks none."""
+    """Return a function that returns the interface's present TLS listener; None where it speaks no TLS."""
     return None if stores is None else partial(stores.listener, LISTENER)
 
 
@@ -154,7 +154,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def plain(value: Any) -> Any:
-    """Convert a frozen value to what JSON has."""
+    """Convert a value, such as a frozen dataclass, to what JSON has."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, TopicPartition):
@@ -222,7 +222,7 @@ def try_refused_again(manager: LogManager) -> str:
 
 
 async def find_records(request: web.Request) -> web.StreamResponse:
-    """Look records up; imported with the first question."""
+    """Look records up; the code for it is imported with the first request."""
     from tidelog.broker.admin.find import answer_find
 
     return await answer_find(request.app[BROKER], request)

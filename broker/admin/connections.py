@@ -46,7 +46,7 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: Connection) -> None:
-        """Take a new connection in; one gives way where there are too many."""
+        """Take a new connection in; one is closed where there are too many."""
         victim = min(self._open, key=lambda one: one.activity) if len(self._open) >= self._limit else None
         self._open[connection] = None
         if victim is not None:

@@ -168,7 +168,7 @@ class RequestClock(asyncio.Protocol):
             self._transport.abort()
 
     def _close_in(self, seconds: float) -> None:
-        """Close in so many seconds, or earlier if that was said before."""
+        """Close in so many seconds, unless it closes earlier already."""
         loop = asyncio.get_running_loop()
         if self._transport is None or (self._timer is not None and self._timer.when() <= loop.time() + seconds):
             return
@@ -177,8 +177,8 @@ class RequestClock(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self._transport.close)
 
     def stop(self) -> None:
-        """Stop the clock: the header is whole and the request is checked. Until it has passed the connection gives way
-        as a new one.
+        """Stop the clock: the header is whole and the request is checked. Until the checks are passed the connection
+        counts as a new one.
         """
         self._is_running = self._is_new = True
         if self._timer is not None:

@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
     samples: list[Sample]
     shared: Iterable[Sample]
-    """Values for any thread; asked for one by one."""
+    """Samples that any thread may read, one by one."""
     partitions: list[Partition]
     commits: list[Commits]
 

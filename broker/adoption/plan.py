@@ -51,7 +51,7 @@ class AdoptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionOptions:
-    """Sources to take over, and the target. ``topic_configs`` are for sources that do not tell theirs."""
+    """Sources to take over, and the target. ``topic_configs`` are for sources that do not hold theirs."""
 
     sources: tuple[str, ...]
     target: str
@@ -196,7 +196,7 @@ class Planner:
             )
 
     def _is_without_its_metadata(self) -> bool:
-        """Tell whether topics' configs are somewhere, but neither here nor given."""
+        """Tell whether the topics' configs are in a metadata log that is not here, and were not given."""
         return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
 
     # ---- what is there

@@ -52,7 +52,7 @@ _NEVER = 2**63
 
 @dataclass(slots=True)
 class SourcePartition:
-    """One partition directory of a source and what is known of it. ``omit`` are files that do not go over."""
+    """One partition directory of a source and what is known of it. ``omit`` are names of files that are not copied."""
 
     partition: TopicPartition
     directory: str
@@ -66,7 +66,7 @@ class SourcePartition:
 
     @property
     def copied(self) -> list[FileEntry]:
-        """The files that go over."""
+        """The files to copy."""
         return [file for file in self.files if file.name not in self.omit]
 
     @property
@@ -90,7 +90,7 @@ class SourcePartition:
 
 @dataclass(slots=True)
 class SourceListing:
-    """The partitions of one source directory, and the directories that are none (path: why)."""
+    """The partitions of one source directory, and its other directories (path: reason)."""
 
     clean: bool
     partitions: list[SourcePartition] = field(default_factory=list)

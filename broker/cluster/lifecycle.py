@@ -106,7 +106,7 @@ class BrokerLifecycle:
         self._cordoned: frozenset[bytes] | None = None
         """Directories in which no new log is made; None before they are known."""
         self._told: frozenset[bytes] = frozenset()
-        """The directories that the heartbeat under way tells of."""
+        """The directories that the heartbeat under way reports."""
 
     @property
     def wants_fence(self) -> bool:

@@ -30,7 +30,7 @@ class Marker(NamedTuple):
     is_commit: bool
     coordinator_epoch: int
     transaction_version: int
-    """Brokers before 4.2 are not told it (KIP-1228)."""
+    """Not sent to brokers before 4.2 (KIP-1228)."""
 
 
 def request_of(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:

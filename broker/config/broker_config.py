@@ -202,14 +202,14 @@ class BrokerConfig:
 
     def listener_texts_with(self, dynamic: Mapping[str, str]) -> dict[str, str]:
         """Return ``listener_texts`` as they would be with these texts set through the admin API, in place of the
-        present.
+        present ones.
         """
         merged = {**self.static_texts, **dynamic}
         return {**select_known_texts(merged), **select_listener_texts(merged)}
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """All declared keys with their values, for those that build their own config of them."""
+        """All declared keys with their values, for parts that build their own config from them."""
         return self._values
 
     def set_dynamic(self, texts: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Descriptions of configs: every key with its value, where that comes from and what else is set below it.
+"""Descriptions of configs: every key with its value, where that comes from and the values that it overrides.
 
 The origins of a value stand at the top of ``broker/controller/configs.py``, which changes what is read here. Loop
 thread only.
@@ -44,7 +44,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """One place a value may come from, with what stands there."""
+    """One source of a value, and the value that it gives."""
 
     name: str
     value: str | None
@@ -52,7 +52,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A described key: its value in force, where that comes from, and what else is set below it."""
+    """A described key: its value in force, where that comes from, and the values that it overrides."""
 
     name: str
     value: str | None

@@ -52,7 +52,7 @@ class DynamicStores:
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
         """Return the check, for a thread, of what changes set for stores; None where they set nothing for any.
 
-        It raises InvalidRequestError, as this does.
+        Both raise InvalidRequestError.
         """
         stores, listed = self._stores, list(changes)
         concerned = any(store_key_of(change.name) is not None for change in listed)

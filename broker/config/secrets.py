@@ -75,7 +75,7 @@ def forms_of(secret: str) -> Iterator[str]:
 
 
 def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], match: re.Match[str]) -> str:
-    """Look up the value of a reference. Raises ConfigError. One to a provider that is not there stays as it is, as in
+    """Look up the value of a reference. Raises ConfigError. A reference to an unknown provider stays as it is, as in
     Kafka.
     """
     name, path, wanted = match.groups()

@@ -28,7 +28,7 @@ ForwardedVersions = Mapping[int, tuple[int, int] | None]
 
 
 class Publisher(NamedTuple):
-    """A part of the broker that follows the metadata: its name for the log, and what takes (delta, image)."""
+    """A part of the broker that follows the metadata: its name for the log, and the function that takes a change."""
 
     name: str
     publish: Callable[[MetadataDelta, MetadataImage], None]

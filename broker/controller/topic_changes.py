@@ -157,7 +157,7 @@ class TopicChanges:
 
     def _then(self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change) -> None:
         """Go on with a change once this step of it is settled. An unexpected error ends the change: it does not stay
-        under way, and who waits for it is told."""
+        under way, and those who wait for it get an error."""
 
         def call(settled: Deferred[None]) -> None:
             finished = False

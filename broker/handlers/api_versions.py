@@ -81,7 +81,7 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
 
 def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
-    """Return the entries in the versions that the active controller serves, too, where it is the one that answers."""
+    """Return the entries, those that the active controller answers in versions that it serves too."""
     for entry in entries:
         lowest, highest = limits.get(entry.api_key, (entry.min_version, entry.max_version)) or (0, -1)
         entry.min_version, entry.max_version = max(entry.min_version, lowest), min(entry.max_version, highest)

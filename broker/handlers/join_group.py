@@ -34,7 +34,7 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
 
 
 def name_no_protocol(done: Deferred[JoinGroupResponse]) -> None:
-    """Remove the name of a protocol from an error, which can be said since version 7; before, it is the empty name."""
+    """Set an error's protocol name to null, which version 7 and later can hold."""
     if done.has_value and done.result().error_code:
         done.result().protocol_name = None
 

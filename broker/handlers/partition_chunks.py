@@ -19,7 +19,7 @@ def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
     """Yield the topics of a request as lists of topics with at most CHUNK partitions in all; a long topic comes in
     parts.
 
-    A topic without partitions counts as one. A short request is one chunk, of the very topics.
+    A topic without partitions counts as one. A short request is one chunk: the given list.
     """
     if sum(max(len(topic.partitions), 1) for topic in topics) <= CHUNK:
         yield topics

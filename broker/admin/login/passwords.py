@@ -76,7 +76,7 @@ class Passwords:
         return True
 
     def _prove_plain(self, user: str, password: str) -> PlainUsers | None:
-        """Return the users of PLAIN among whom this is a user with this password."""
+        """Return a listener's PLAIN users if this user with this password is among them."""
         return next((users for users in self._plain if users.is_password(user, password)), None)
 
     async def _prove_scram(self, user: str, password: str) -> ScramState | None:

@@ -27,7 +27,7 @@ ADMIN_TOKEN_KEYS = "admin.sasl.oauthbearer.jwks.endpoint.url"
 
 
 def _of_interface(key: ConfigKey) -> ConfigKey:
-    """Return the HTTP interface's own key of a listener's key."""
+    """Return the HTTP interface's counterpart of a listener's key."""
     return ConfigKey(
         f"admin.{key.name}",
         key.type,

@@ -128,7 +128,7 @@ def quota_record(entity: Entity, change: QuotaChange) -> VersionedRecord:
 
 
 def check_filter(components: Sequence[FilterComponent]) -> None:
-    """Raise InvalidRequestError, UnsupportedVersionError for a filter that no entity could be asked by."""
+    """Raise InvalidRequestError or UnsupportedVersionError for an invalid filter."""
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type not in (USER, CLIENT_ID, IP):

@@ -115,7 +115,7 @@ class GroupCoordinator:
         return self.runtime.when_committed(request.group_id, response)
 
     def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-        """Answer LeaveGroup v0-5; before v3 one member, its error the answer's."""
+        """Answer LeaveGroup v0-5; before v3 the request names one member, whose error is the answer's."""
         check_group_id(request.group_id)
         batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
         members = request.members if batched else [MemberIdentity(member_id=request.member_id)]

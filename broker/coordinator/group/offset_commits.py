@@ -293,7 +293,7 @@ class OffsetCommits:
     def collect_expired(
         self, group: Group, partitions: Iterable[TopicPartitionKey], now_ms: int
     ) -> list[CoordinatorRecord]:
-        """Build tombstones of those of these offsets that have expired at ``now_ms``."""
+        """Build tombstones of the given offsets that have expired at ``now_ms``."""
         group_id = group.group_id
         tombstones = []
         subscribed: dict[str, bool] = {}

@@ -165,7 +165,7 @@ class OffsetStore:
         return list(pending)
 
     def _forget_unused(self, group_id: str, topics: Iterable[str]) -> None:
-        """Forget that the group has offsets of those of ``topics`` of which it has none any more."""
+        """Remove the group from the index of those of ``topics`` of which it has no offset any more."""
         for topic in topics:
             groups = self._groups.get(topic)
             if groups is None or topic in self.of_group(group_id):

@@ -201,7 +201,9 @@ class ShareStateShard:
     # -- pruning ------------------------------------------------------------------------------------------------
 
     def prune(self) -> TimerResult:
-        """Write those states again that hold the cut back, then cut. Runs again after the interval."""
+        """Write the states again whose old records keep the beginning of the log, then delete that. Runs again after
+        the interval.
+        """
         self._schedule_pruning()
         quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS
         cold = [

@@ -151,7 +151,7 @@ class Transaction:
         return value
 
     def fence(self, now_ms: int) -> TransactionLogValue:
-        """Build PrepareAbort with the epoch raised once: the producer that has the old one is out."""
+        """Build PrepareAbort with the epoch raised once: the producer that has the old one is fenced."""
         value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
         value.producer_epoch = self.producer_epoch + 1
         return value

@@ -200,7 +200,7 @@ class ClassicRebalance:
         return self.complete_join(group)
 
     def complete_join(self, group: ClassicGroup) -> Step:
-        """Begin the generation: late dynamic members are out, everyone who joined hears the outcome."""
+        """Begin the generation: remove late dynamic members, answer all who joined."""
         self.timer.cancel(("join", group.group_id))
         for member in [m for m in group.members.values() if m.group_instance_id is None and not _has_joined(m)]:
             logger.info("group %s removes %s, which did not join again", group.group_id, member.member_id)

@@ -57,7 +57,7 @@ class ConsumerClocks:
             )
 
     def must_rejoin(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Begin the time in which a classic member must join again; it runs from the first telling."""
+        """Begin the time in which a classic member must join again; it runs from when the member was first told."""
         key = ("rejoin", group_id, member_id)
         if not self._timer.is_scheduled(key):
             self._timer.schedule(key, subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id))

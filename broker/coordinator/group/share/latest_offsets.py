@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LatestOffsets:
-    """High watermarks of partitions: of this broker's, and those that their leaders on other brokers tell."""
+    """High watermarks of partitions: of this broker's, and of others as their leaders answer them."""
 
     def __init__(self, partition: Callable[[str, int], Partition], peers: Peers | None) -> None:
         """``partition(topic, index)`` finds a partition of this broker, or raises KafkaError."""

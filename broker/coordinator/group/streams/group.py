@@ -211,5 +211,5 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
 
 
 def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:
-    """Return whether the member has all the target of this epoch gives it."""
+    """Return whether the member has all that the target of this epoch gives it."""
     return current.state is StreamsMemberState.STABLE and current.epoch == epoch
