@@ -3,8 +3,7 @@
 Each line of standard input is answered by one of standard output. ``start PORT`` serves on 127.0.0.1 (0: any port) and
 is answered by the port, ``stop`` refuses connections. Objects lie in memory and stay.
 
-moto looks through its own directory for each request, and logs each on standard error, which nobody reads. Both are
-spared: a quarter of the server's CPU time.
+moto looks through its own directory for each request and logs each. Here it does neither: a quarter of its CPU time.
 """
 
 from __future__ import annotations
