@@ -8,11 +8,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Begin(Enum):
@@ -93,11 +96,17 @@ class Lazy(Generic[T]):
             self._begin(self.get())
 
     def close(self) -> None:
-        """Answer what clients wait for, if the service was built."""
+        """Answer what clients wait for, if the service was built. A defect is logged: the broker goes on to stop."""
         if self.made is not None:
-            self._close(self.made)
+            try:
+                self._close(self.made)
+            except Exception:
+                logger.exception("%s is not closed, and the broker stops without that", type(self.made).__name__)
 
     async def stop(self) -> None:
-        """End threads and sockets, if the service was built."""
+        """End threads and sockets, if the service was built. A defect is logged: logs are still to be flushed."""
         if self.made is not None:
-            await self._stop(self.made)
+            try:
+                await self._stop(self.made)
+            except Exception:
+                logger.exception("%s is not stopped, and the broker stops without that", type(self.made).__name__)

@@ -158,7 +158,7 @@ def own_topic_id(
 
 
 def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
-    """Return what this broker has acted upon in an earlier life. Raises KafkaStorageError."""
+    """Return the position in the metadata that this broker had reached when it ran last. Raises KafkaStorageError."""
     path = os.path.join(directory, POSITION_FILE)
     if not file_system.exists(path):
         return NOWHERE
@@ -171,7 +171,7 @@ def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
 
 
 def write_position(file_system: FileSystem, directory: str, position: MetadataPosition, *, sync: bool = False) -> None:
-    """Write what this broker has acted upon. Any thread. Raises KafkaStorageError."""
+    """Write the position in the metadata that this broker has reached. Any thread. Raises KafkaStorageError."""
     line = f"{position.epoch} {position.offset} {position.timestamp_ms}\n".encode()
     file_system.replace_file(os.path.join(directory, POSITION_FILE), line, sync=sync)
 
@@ -184,7 +184,8 @@ async def keep_position(directory: str, newest: Callable[[], MetadataPosition]) 
         if position != written:
             try:
                 await loop.run_in_executor(None, write_position, OsFileSystem(), directory, position)
-            except KafkaStorageError as error:
+            except (KafkaStorageError, RuntimeError) as error:  # RuntimeError: no thread can be started
                 logger.warning("the position in the metadata is not written: %s", error)
-            written = position
+            else:
+                written = position
         await asyncio.sleep(POSITION_INTERVAL_S)

@@ -413,8 +413,12 @@ class Connection:
 
     def _send_cold(self, queue: SendQueue) -> None:
         """Let a thread wait for the disk."""
+        try:
+            future = self._shell.loop.run_in_executor(self._shell.executor, queue.send_cold, self.sock)
+        except (MemoryError, RuntimeError) as error:  # no thread can be started
+            refuse(self, error)
+            return
         self._in_thread = True
-        future = self._shell.loop.run_in_executor(self._shell.executor, queue.send_cold, self.sock)
         future.add_done_callback(self._cold_sent)
 
     def _cold_sent(self, future: Future[int]) -> None:

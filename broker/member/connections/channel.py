@@ -97,7 +97,7 @@ class Channel:
         self._asked = address
         try:
             yield
-        except (OSError, TimeoutError, InvalidRequestError) as error:
+        except (OSError, TimeoutError, InvalidRequestError, RuntimeError) as error:  # RuntimeError: no thread is left
             self.close()
             raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
         except (ChannelError, asyncio.CancelledError):

@@ -180,9 +180,13 @@ class _Handshake:
             if first[0] != _HANDSHAKE:
                 self.fail(f"it does not speak TLS, which listener {self._listener.name} asks for")
                 return
+        try:
+            future = self._all.loop.run_in_executor(self._all.executor, self.step)
+        except (MemoryError, RuntimeError) as error:
+            self.abort(f"no thread can be started for its TLS handshake ({error})")
+            return
         self.in_thread = True
         self._all.in_thread += 1
-        future = self._all.loop.run_in_executor(self._all.executor, self.step)
         future.add_done_callback(self._on_step)
 
     def step(self) -> Step:

@@ -121,9 +121,14 @@ class TlsListeners:
         if listener.name in self._reading:
             self._asked_meanwhile[listener.name] = even_if_unchanged or self._asked_meanwhile.get(listener.name, False)
             return
-        self._reading.add(listener.name)
         work = partial(listener.prepare_again, self._wanted[listener.name], even_if_unchanged=even_if_unchanged)
-        self._loop.run_in_executor(self._executor, work).add_done_callback(partial(self._take, listener))
+        try:
+            future = self._loop.run_in_executor(self._executor, work)
+        except (MemoryError, RuntimeError) as error:  # no thread can be started: the next look tries again
+            logger.error("listener %s keeps its certificate: %s", listener.name, error)
+            return
+        self._reading.add(listener.name)
+        future.add_done_callback(partial(self._take, listener))
 
     def _take(self, listener: TlsListener, future: Future[Prepared | None]) -> None:
         self._reading.discard(listener.name)

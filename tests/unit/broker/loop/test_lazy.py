@@ -80,3 +80,22 @@ async def test_a_service_without_an_end_just_ends() -> None:
     lazy.get()
     lazy.close()
     await lazy.stop()
+
+
+async def test_a_service_that_fails_to_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Its error went on to the server, which then flushed no log."""
+
+    def fail(_: str) -> None:
+        raise AttributeError("a mistake of ours")
+
+    async def fail_later(service: str) -> None:
+        fail(service)
+
+    lazy = Lazy(lambda: "service", close=fail, stop=fail_later)
+    lazy.get()
+    lazy.close()
+    await lazy.stop()
+    assert [record.getMessage() for record in caplog.records] == [
+        "str is not closed, and the broker stops without that",
+        "str is not stopped, and the broker stops without that",
+    ]

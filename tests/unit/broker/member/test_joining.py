@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,20 @@ def test_the_position_in_the_metadata_outlives_the_process(tmp_path: Path, caplo
     (tmp_path / "cluster-metadata-position").write_text("")
     assert read_position(FILE_SYSTEM, directory) == NOWHERE
     assert "cannot be read" in caplog.text
+
+
+def test_a_position_that_no_thread_writes_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The lack of a thread ended the broker."""
+    directory = str(tmp_path)
+
+    async def keep() -> None:
+        executor = ThreadPoolExecutor(1)
+        executor.shutdown()
+        asyncio.get_running_loop().set_default_executor(executor)
+        task = asyncio.ensure_future(keep_position(directory, lambda: MetadataPosition(3, 7, 1234)))
+        await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(keep())
+    assert "the position in the metadata is not written: cannot schedule new futures" in caplog.text

@@ -621,6 +621,31 @@ def test_cold_slices_go_by_a_thread(fixture: Fixture, tmp_path: Path, monkeypatc
     os.close(file.descriptor)
 
 
+def test_a_cold_slice_without_a_thread_closes_its_connection(
+    fixture: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket counted as being in a thread, and stayed open."""
+    (tmp_path / "segment").write_bytes(bytes(2_500_000))
+    file = OneFile(tmp_path / "segment")
+    file.retain()
+
+    def never_in_memory(*_: object) -> int:
+        raise BlockingIOError
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(os, "preadv", never_in_memory)
+    monkeypatch.setattr(fixture.loop, "run_in_executor", no_thread)
+    fixture.dispatcher.answers[b"fetch"] = [b"head", TransferableRecords(file, 0, 2_500_000)]
+    fixture.send(b"fetch")
+    fixture.loop.turn()
+    assert fixture.connection.closed
+    assert fixture.connection.sock.fileno() == -1
+    assert file.retained == 0
+    os.close(file.descriptor)
+
+
 def test_read_ahead_is_smaller_than_the_scratch_buffer(fixture: Fixture) -> None:
     assert len(fixture.shell.scratch) > READ_AHEAD_BYTES
 

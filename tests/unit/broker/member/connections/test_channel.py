@@ -8,6 +8,7 @@ import hashlib
 import shutil
 import struct
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -267,3 +268,13 @@ async def test_a_text_that_names_no_host_is_a_node_that_cannot_be_reached(host: 
     channel = Channel(30.0, PeerSecurity("BROKERS"))
     with pytest.raises(ChannelError, match=r"is no name of a host|not known"):
         await channel.ask(Address(host, 9092), REQUEST, AllocateProducerIdsResponse)
+
+
+async def test_a_node_cannot_be_reached_without_a_thread(certificates: Certificates) -> None:
+    """The stores of TLS are read in one, and host names looked up: the error ended the broker."""
+    security = controller_security(BrokerConfig(texts_of("SSL", certificates)))
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    asyncio.get_running_loop().set_default_executor(executor)
+    with pytest.raises(ChannelError, match="cannot schedule new futures"):
+        await Channel(30.0, security).ask(Address("127.0.0.1", 9), REQUEST, AllocateProducerIdsResponse)

@@ -234,3 +234,15 @@ async def test_handshakes_that_wait_for_the_thread_leave_the_next_clients_in_the
     gate.set()
     await world.until_settled(2)
     assert not world.handshakes.is_full
+
+
+async def test_a_handshake_that_gets_no_thread_ends(
+    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counted as one in the thread, and neither its deadline nor the broker's end closed it."""
+    caplog.set_level(logging.INFO)
+    world.handshakes.executor.shutdown()
+    world.connect(listener_of(certificates)).send(b"\x16\x03\x01")
+    await world.until_settled(1)
+    assert "no thread can be started for its TLS handshake" in caplog.text
+    assert (world.failed, world.handshakes.in_thread) == (1, 0)

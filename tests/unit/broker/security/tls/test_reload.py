@@ -235,3 +235,19 @@ async def test_a_certificate_that_ends_soon_is_warned_of_each_day(
     assert said is None or re.search(said, lines[0])
     (sample,) = world.listeners.samples()
     assert abs(sample.value - (world.now_s + days * 86_400)) < 3_600
+
+
+async def test_a_look_without_a_thread_is_not_the_last(
+    world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The listener counted as being read, and its stores were read no more."""
+    before = world.listener.context
+    without = ThreadPoolExecutor(1)
+    without.shutdown()
+    world.listeners._executor = without
+    world.replace(certificates.authority.issue("renewed", SUBJECT, hosts="DNS:localhost,IP:127.0.0.1").pem.read_bytes())
+    await world.look()
+    assert "listener SSL keeps its certificate: cannot schedule new futures" in caplog.text
+    world.listeners._executor = world.executor
+    await world.look()
+    assert world.listener.context is not before
