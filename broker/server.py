@@ -107,7 +107,7 @@ class LoneRole:
         return Dispatcher(broker)
 
     async def serve(self) -> None:
-        """Do nothing: who connects is served."""
+        """Do nothing: clients that connect are served."""
 
     def abandon(self) -> None:
         """Do nothing: a lone node waits for no other."""

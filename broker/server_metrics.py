@@ -49,7 +49,7 @@ def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
-    """Count requests by API; the module comes with the admin interface, which is who asks."""
+    """Count requests by API; the function comes with the admin interface, which reads the metrics."""
     from tidelog.broker.admin.prometheus import request_samples
 
     return request_samples(dispatcher.routes())

@@ -242,7 +242,7 @@ class DelayedReplicaFetch:
         )
 
     def _read(self, targets: list[FetchTarget]) -> ReadResult:
-        """Read these; a full fetch is answered about all of its partitions."""
+        """Read these targets; a full fetch is answered about all of its partitions."""
         context = self._asking.context
         return self._asking.read(targets if context.is_incremental else context.targets, is_asked=False)
 

@@ -23,7 +23,7 @@ Request = ShareGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: ShareGroupDescribeRequest
 ) -> Steps[ShareGroupDescribeResponse]:
-    """Describe each once, however often it is named; each group has its own error."""
+    """Describe each group once, however often it is named; each has its own error."""
     check_enabled(broker)
     describe = coordinators_of(broker).share_members.describe
     names, operations = broker.metadata.topic_names, request.include_authorized_operations

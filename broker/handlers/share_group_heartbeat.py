@@ -25,5 +25,5 @@ def handle(
 
 
 def error_response(request: ShareGroupHeartbeatRequest, error: KafkaError) -> ShareGroupHeartbeatResponse:
-    """Answer with the error and what it says."""
+    """Answer with the code and the message of the error."""
     return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

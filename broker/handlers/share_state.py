@@ -40,7 +40,7 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
 
 
 def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[Any, Outcomes]]]:
-    """Make the calls, and return for each topic what becomes of them."""
+    """Begin the calls, and return for each topic the outcomes of its partitions."""
     call = CALLS[api]
     seen: set[StateKey] = set()
     begun = []

@@ -23,7 +23,7 @@ Request = StreamsGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: StreamsGroupDescribeRequest
 ) -> Steps[StreamsGroupDescribeResponse]:
-    """Describe each once, however often it is named; each group has its own error."""
+    """Describe each group once, however often it is named; each has its own error."""
     check_enabled(broker)
     describe, operations = coordinators_of(broker).streams_members.describe, request.include_authorized_operations
     asked = dict.fromkeys(request.group_ids)

@@ -28,5 +28,5 @@ def handle(
 
 
 def error_response(request: StreamsGroupHeartbeatRequest, error: KafkaError) -> StreamsGroupHeartbeatResponse:
-    """Answer with the error and what it says."""
+    """Answer with the code and the message of the error."""
     return StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)

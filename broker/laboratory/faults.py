@@ -112,7 +112,7 @@ class Faults:
 
 
 class FaultyHandler:
-    """The handler of one API with the faults before it; in the place of the handler's module."""
+    """The handler of one API with the laboratory's faults before it; it stands in for the handler's module."""
 
     def __init__(self, faults: Faults, api_key: int, module: Any) -> None:
         self._faults = faults

@@ -46,7 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def serve_http(control: Control, hosts: Hosts, listener: socket.socket) -> None:
-    """Answer commands until it is cancelled."""
+    """Answer commands until cancelled."""
     app = web.Application(middlewares=[make_guard(hosts, refuse_type, MAX_LINE_BYTES)])
     app.on_response_prepare.append(add_headers)
     pages = Commands(control)

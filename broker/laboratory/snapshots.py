@@ -122,7 +122,7 @@ def write_differences(archive: int, tree: Tree, live: str, coming: str) -> None:
 
 
 def read_entries(directory: str) -> dict[str, os.DirEntry[str]] | None:
-    """Return what is in a directory, by name; None if it is none. Raises OSError."""
+    """Return what is in a directory, by name; None where there is no directory. Raises OSError."""
     try:
         with os.scandir(directory) as entries:
             return {entry.name: entry for entry in entries}

@@ -89,7 +89,7 @@ class Deferred(Generic[T]):
             self._callbacks.append((callback, refuse))
 
     def refuse(self, error: Exception) -> None:
-        """Fail where settling went wrong; callbacks that it had not come to are called."""
+        """Fail after an error in settling; callbacks that were not called yet are called."""
         if self.done:
             self._run_callbacks()
         elif not self._abandoned:
@@ -188,7 +188,7 @@ def _tell(refuse: Refuse | None, error: Exception) -> None:
 
 
 def _answerable(error: BaseException) -> BaseException:
-    """Return the error as waiters know it."""
+    """Return the error that waiters look for: see the module."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
     logger.error("a request is answered UNKNOWN_SERVER_ERROR for a fault of the broker", exc_info=error)

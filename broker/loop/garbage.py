@@ -35,7 +35,7 @@ SERVING_THRESHOLDS = (700, 10, AUTOMATIC_THRESHOLD)
 """Small collections come as in any Python, full ones by the job."""
 MOST_DELAYS = 12
 LONG_MS = 20.0
-"""What a full collection may take of the interpreter: as much as a turn of the loop."""
+"""Longest time that a full collection may hold the interpreter: as long as a turn of the loop."""
 COMPLETE_MS = 3_600_000
 
 

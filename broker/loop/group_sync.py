@@ -22,8 +22,8 @@ SETTLED_PER_TURN = 8
 
 
 class GroupSync:
-    """Syncs of one log. ``sync`` is for any thread and raises KafkaStorageError; ``is_synced`` tells that nothing
-    waits for one."""
+    """Syncs of one log. ``sync`` is for any thread and raises KafkaStorageError; ``is_synced`` says whether
+    nothing waits for a sync."""
 
     __slots__ = ("_is_settling", "_is_synced", "_is_syncing", "_settled", "_sync", "_threads", "_waiting")
 
@@ -64,7 +64,7 @@ class GroupSync:
                 self._settle()
 
     def _settle(self) -> None:
-        """Settle some of those that a sync has covered, and others in the next turn."""
+        """Settle some of the changes that a sync has covered, and others in the next turn."""
         self._is_settling = True
         try:
             for _ in range(min(SETTLED_PER_TURN, len(self._settled))):

@@ -72,5 +72,5 @@ def _call_if_loaded(loading: Deferred[None], callback: Callable[[], object]) -> 
     try:
         loading.result()
     except KafkaError:
-        return  # it is in the log
+        return  # the thread has logged why
     callback()

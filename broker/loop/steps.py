@@ -117,7 +117,7 @@ def taken_from(items: list[T]) -> Iterator[T]:
 
 
 def let_go(held: list[list[Any]]) -> Steps[None]:
-    """Free what is in these lists, which hold it alone, some of it in a step.
+    """Free the contents of these lists, which nothing else holds, some of them in a step.
 
     The 50,000 parts of a long request and of its response take 20 ms to free, and would be freed all at once.
     """
@@ -137,7 +137,7 @@ class FairQueue(Generic[K, T]):
 
     def __init__(self) -> None:
         self._clients: OrderedDict[K, OrderedDict[T, None]] = OrderedDict()
-        """Those that have items, in the order of their turns."""
+        """Clients that have items, in the order of their turns."""
 
     def __bool__(self) -> bool:
         return bool(self._clients)

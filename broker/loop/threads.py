@@ -64,7 +64,7 @@ def in_thread(
 
 
 def run_now(work: Callable[[], None]) -> Deferred[None]:
-    """Do it here and now: for where there is no loop to hold up."""
+    """Do the work now, where there is no loop to hold up."""
     deferred: Deferred[None] = Deferred()
     try:
         work()
@@ -76,7 +76,7 @@ def run_now(work: Callable[[], None]) -> Deferred[None]:
 
 
 def call_now(work: Callable[[], None]) -> None:
-    """Call it here and now: for where there is no loop."""
+    """Do the work now, where there is no loop."""
     work()
 
 

@@ -240,7 +240,7 @@ def is_named(quota: ReplicationQuota, key: FetchKey, following: Following) -> bo
 
 
 def write_checkpoints(manager: LogManager) -> None:
-    """Write what a start believes of the logs' offsets. Any thread. Raises KafkaStorageError."""
+    """Write the checkpoints of offsets that a start reads. Any thread. Raises KafkaStorageError."""
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_start_offsets()
     manager.checkpoint_high_watermarks()
@@ -318,7 +318,7 @@ class Replication:
                     await fetcher.follow_again()
 
     async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
-        """Have a task fetch these partitions; it begins with its first one and ends with its last."""
+        """Have a task fetch these partitions; the task begins with its first one and ends with its last."""
         known = self._tasks.get(fetcher_id)
         if known is None:
             fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)

@@ -68,5 +68,5 @@ class Rate:
         return sum(sample.value for sample in samples)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Return whether forgetting it changes nothing."""
+        """Return whether this rate can be forgotten: nothing was used in the window."""
         return not self.total(now_ms)

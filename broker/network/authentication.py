@@ -239,7 +239,7 @@ class Gate:
 
 
 class Evaluating(Pending):
-    """The answer to a token that a thread works on; ``conclude`` makes it of what came of that."""
+    """The answer to a token that a thread works on; ``conclude`` builds it from the evaluation."""
 
     __slots__ = ("_conclude", "_evaluated", "_refusal")
 

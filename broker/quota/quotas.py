@@ -80,7 +80,7 @@ class TokenBucket:
         return max(-self._tokens / self.limit * 1000, 0.0)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Return whether forgetting it changes nothing."""
+        """Return whether this bucket can be forgotten: it is full."""
         self._fill(now_ms)
         return self._tokens >= self._capacity
 

@@ -328,7 +328,7 @@ class Partition:
             self.advance(offset)
 
     def _fail_unsynced(self, error: KafkaError) -> None:
-        """Tell all who wait, for this replica's sync or for those of all, that it failed."""
+        """Tell all who wait for this replica's sync, or for all replicas, that it failed."""
         self._commits.fail(error)
         if self.leading is not None:
             self.leading.fail_syncs(error)

@@ -38,7 +38,7 @@ class StrayLogs:
         self._left: dict[str, list[tuple[str, TopicPartition]]] = {}
 
     def note(self, found: Iterable[TopicPartition]) -> None:
-        """Keep their places. ``found`` is what ``LogManager.startup`` returned."""
+        """Note where strays lie. ``found`` is what ``LogManager.startup`` returned."""
         for partition in dict.fromkeys(found):
             for directory in self._log_manager.directories:
                 path = os.path.join(directory.path, partition.directory_name)

@@ -66,12 +66,13 @@ MAX_ELEMENTS: dict[int, int] = {
 }
 
 MAX_ANSWER_BYTES = 100_000_000
-"""Of a long answer without its records: librdkafka takes none that is longer (``receive.message.max.bytes``). A handler
-whose answers may be so long has an error for it; else the connection is closed, with a line in the log. No handler
-repeats what a request names often, so that only a broker with some million partitions comes near it."""
+"""Most bytes of a long answer without its records: librdkafka takes none that is longer
+(``receive.message.max.bytes``). A handler whose answers may be so long has an error for it; else the connection is
+closed, with a line in the log. No handler repeats what a request names often, so that only a broker with some million
+partitions comes near it."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Of a request without records: five times the longest array of names as they mostly are."""
+"""Most bytes of a request without records: five times the longest array of names as they mostly are."""
 _BYTES_KEYS: dict[int, str] = {
     # A group's members and assignments are stored as one record.
     ApiKey.JOIN_GROUP: "message.max.bytes",

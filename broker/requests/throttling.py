@@ -60,7 +60,7 @@ class Throttled(Pending):
         """Do nothing: no client is waited for."""
 
     def hurry(self) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: the answer is there."""
 
 
 class Measured(Pending):

@@ -86,7 +86,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
 
 
 async def close_registry(app: web.Application) -> None:
-    """End its thread."""
+    """End the registry's thread."""
     app[REGISTRY].close()
 
 
@@ -127,7 +127,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def shown(schema: RegisteredSchema) -> dict[str, Any]:
-    """Describe a version as it is told."""
+    """Describe a version as clients are told of it."""
     whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     return {**whole, **described(schema), "schema": schema.text}
 

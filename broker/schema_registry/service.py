@@ -82,7 +82,7 @@ class Registry:
             raise errors.invalid_schema(str(error)) from error
 
     async def _change(self, change: Change[T]) -> T:
-        """Write what a change says. Raises RegistryError."""
+        """Write the records of a change. Raises RegistryError."""
         async with self._writing:
             answer, records = change(await self._topic.settle())
             if records:

@@ -23,6 +23,7 @@ def record(event: str, reason: str | None = None, /, **facts: object) -> None:
 
 
 def record_change(event: str, /, **facts: object) -> None:
-    """Write one line of what was changed by a client that may. Names stay whole: long ones differ at their end."""
+    """Write one line about a change that a client was allowed to make. Names stay whole: long ones may differ at their
+    end."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", json.dumps({"event": event, **facts}))

@@ -24,7 +24,7 @@ class ControllerChannels:
         self._heartbeats: Channel | None = None
 
     def for_metadata(self) -> Channel:
-        """Return a connection for fetches of the metadata. It goes where its asker says."""
+        """Return a connection for fetches of the metadata. Its user names the node to ask."""
         return Channel(self._timeouts.metadata_s, self._security)
 
     def for_heartbeats(self) -> Channel:

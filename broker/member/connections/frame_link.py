@@ -65,7 +65,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is waited for, and what is asked after."""
+        """Fail the exchange under way, and those that come later."""
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -102,7 +102,7 @@ class MemberShareStates:
     # ---- what coordinators of groups ask
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Make a state that starts there; settles when it is committed."""
+        """Make a state that starts at ``start_offset``; settles when it is committed."""
         asked = InitializePartition(partition=key.partition, start_offset=start_offset, state_epoch=state_epoch)
         return self._ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, key, asked)
 

@@ -121,7 +121,7 @@ def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
 
 
 def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each ACL that is gone; one that two filters found has one."""
+    """Yield a line for each ACL that is gone, one also where two filters found it."""
     rules = {
         AccessRule(
             acl.resource_type,
@@ -166,7 +166,7 @@ def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each topic whose partitions get other replicas, or do not any more."""
+    """Yield a line for each topic with reassignments of partitions that were begun or cancelled."""
     for topic in response.responses:
         indexes = [partition.partition_index for partition in succeeded(topic.partitions)]
         if indexes and not response.error_code:
@@ -200,7 +200,7 @@ def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines
 
 
 def succeeded(results: list[Any]) -> Iterator[Any]:
-    """Return what has no error."""
+    """Return the results without an error."""
     return (result for result in results if not result.error_code)
 
 

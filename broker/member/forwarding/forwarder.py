@@ -26,7 +26,7 @@ def ignore(_: bytes) -> None:
 
 
 class Waiting(NamedTuple):
-    """A request in the queue, its client's answer, and who is told the response."""
+    """A request in the queue, its client's answer, and the function that is told the response."""
 
     request: ForwardedRequest
     deferred: Deferred[bytes]

@@ -24,7 +24,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
 INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
-"""What holds no more of both is converted on the loop: less work than asking a thread."""
+"""Records of no more than both are converted on the loop: that is less work than asking a thread."""
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100

@@ -66,7 +66,7 @@ class FetchTarget:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.rested_until_ms: float | None = None
-        """The time of the last request before one that named or forgot it: a rest counts no longer."""
+        """Time of the session's last request before one that named or forgot the partition: a rest counts up to it."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch

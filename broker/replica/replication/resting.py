@@ -77,7 +77,7 @@ class Rests:
         self._resting[replica_id] = resting
 
     def end(self, replica_id: int) -> None:
-        """End a follower's rest: it says itself how far it is."""
+        """End a follower's rest: its fetch names the partition."""
         if replica_id in self._resting:
             self._end(replica_id)
 

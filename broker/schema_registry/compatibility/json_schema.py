@@ -328,7 +328,7 @@ def is_multiple(value: float, factor: float) -> bool:
 
 
 def fault(kind: str, path: str) -> str:
-    """Return a reason as it is told."""
+    """Return a reason as clients are told of it."""
     return f"{{errorType:'{kind}', path:'{path}'}}"
 
 

@@ -192,7 +192,7 @@ def is_well_formed(url: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Return whether what a URL answers is what its host said: by https, or from this machine."""
+    """Return whether no other machine can change a URL's answer on its way: by https, or from this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
