@@ -662,8 +662,7 @@ _EXPECTED = (InvalidRequestError, InvalidReceiveError, CloseConnectionError, OSE
 
 
 def refuse(connection: Connection, error: BaseException) -> None:
-    """Close for what the client sent, or for want of an answer, and log one line about it. Our own mistakes, and a lack
-    of memory, are logged whole."""
+    """Close, and log why in one line; our own mistakes, and a lack of memory, are logged whole."""
     if not connection.closed:
         fault = None if isinstance(error, _EXPECTED) else error
         level = logging.INFO if fault is None else logging.ERROR

@@ -30,13 +30,15 @@ WIDE_PACKAGES = {
 # The only places that may catch everything: the dispatcher with its steps, answers and connections (unknown errors
 # become UNKNOWN_SERVER_ERROR, or close the connection) the cleaner's supervision (a dying round quarantines its
 # partition), a follower's fetch loop (a defect fails the partition it is about, or begins the loop again), and
-# publishing of metadata (what one part raises is counted, and keeps no other part from the change).
+# publishing of metadata (what one part raises is counted, and keeps no other part from the change), and the end of a
+# late service (its defect keeps no log from being flushed).
 BROAD_EXCEPT_ALLOWED = {
     "broker/controller/metadata_controller.py",
     "broker/coordinator/runtime/runtime.py",
     "broker/coordinator/transaction/coordinator.py",
     "broker/handlers/produce.py",  # each partition by itself; a wrapper with any arguments takes 0.2 µs of each
     "broker/loop/deferred.py",
+    "broker/loop/lazy.py",
     "broker/loop/steps.py",
     "broker/member/replication.py",
     "broker/network/connection.py",
