@@ -120,7 +120,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Answer as ``handle`` does a request of one partition. Raises as that."""
+    """Answer a request for one partition as ``handle`` does. Raises as that."""
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if context.frame_bytes > TURN_BYTES:

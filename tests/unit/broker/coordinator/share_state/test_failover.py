@@ -78,9 +78,8 @@ class PartitionLeader:
         elif error is not None:
             self.begin()
         else:
-            self.world.check_read(content_of(done.result()))
             self.states = [done.result()]
-            self.world.possible = [content_of(done.result())]
+            self.world.note_read(self.epoch, content_of(done.result()))
 
     def write(self, number: int) -> None:
         """Change the state: a record is released or acknowledged, and sometimes the start offset moves."""
@@ -108,7 +107,7 @@ class PartitionLeader:
         elif error is not None:
             self.begin()  # as a leader does that cannot store a change
         else:
-            self.world.note_written(content_of(states[index]))
+            self.world.note_written(self.epoch, [content_of(state) for state in states[index:]])
 
 
 class World:
@@ -119,6 +118,8 @@ class World:
         self.now_ms = 0.0
         self.possible: list[Content] = []
         """What may stand in the log: from what was answered last on."""
+        self.reads: list[tuple[int, Content]] = []
+        """What leaders read, and in which epochs."""
         self.faults: list[str] = []
         """What went wrong within answers: those who wait for one may not raise."""
         self._offset = 0
@@ -140,11 +141,27 @@ class World:
         if found not in self.possible:
             self.faults.append(f"{found} is read, which is none of what may have been written: {self.possible}")
 
-    def note_written(self, written: Content) -> None:
-        if written not in self.possible:
-            self.faults.append(f"{written} is answered as written, and a later leader did not read it")
-        else:
-            self.possible = self.possible[self.possible.index(written) :]
+    def find_later_read(self, epoch: int) -> Content | None:
+        """Return what the next leader after this epoch read first; None where there was none yet."""
+        return next((content for reader, content in self.reads if reader > epoch), None)
+
+    def note_read(self, epoch: int, found: Content) -> None:
+        """Take a leader's answer to its read; that of a leader which another has replaced may come late."""
+        if self.find_later_read(epoch) is None:
+            self.check_read(found)
+            self.possible = [found]
+            self.reads.append((epoch, found))
+
+    def note_written(self, epoch: int, contents: list[Content]) -> None:
+        """Take the answer that the first of these is written; the others are what the leader made of it since.
+
+        Where another leader has read meanwhile, that read had to find one of them.
+        """
+        read = self.find_later_read(epoch)
+        if read is None and contents[0] in self.possible:
+            self.possible = self.possible[self.possible.index(contents[0]) :]
+        elif read not in contents:
+            self.faults.append(f"{contents[0]} is answered as written, and a later leader did not read it")
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -270,6 +287,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size
 @given(STEPS)
 @example([("write", 1), ("hurry", 1), ("kill leader", 0), ("take over", 0)])
 @example([("write", 1), ("send", 1), ("take over", 0), ("serve", 1), ("hurry", 0)])
+@example([("write", 0)] * 3 + [("hurry", 0), ("take over", 0), ("serve", 1)])
 @example([step for number in range(12) for step in [("write", number), ("serve", 1)]])
 @settings(max_examples=25 * DEPTH)
 def test_what_was_answered_as_written_is_read(steps: list[tuple[str, int]]) -> None:
