@@ -149,6 +149,7 @@ class TimerQueue:
             self._armed.cancel()
         self._armed_deadline = deadline
         # libuv rounds to whole milliseconds: one extra keeps "never before its deadline" without a second wake-up. What
-        # is due already waits for one turn alone, or many that are due together would get a third of the time.
+        # is due already gets the next turn: with a millisecond before each of them, many due together would take three
+        # times as long.
         delay_s = 0.0 if self._due else max(0.0, deadline - now) / 1000.0 + 0.001
         self._armed = self._call_later(delay_s, self.run_due)

@@ -99,7 +99,7 @@ class State:
     # ---- questions
 
     def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """Return the names of subjects, in order; those all of whose versions are deleted only if asked for."""
+        """Return the names of subjects, in order; subjects with deleted versions alone only if asked for."""
         found = []
         for name, versions in self._subjects.items():
             is_live = any(not one.deleted for one in versions.values())
@@ -140,7 +140,7 @@ class State:
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
         """Return all schemas that references lead to, each once, those that others need first.
 
-        Raises KeyError for one that there is not.
+        Raises KeyError for a reference to a missing version.
         """
         found: dict[tuple[str, str, int], tuple[Reference, RegisteredSchema]] = {}
         waiting: list[tuple[Reference, bool]] = [(one, False) for one in reversed(references)]

@@ -102,7 +102,7 @@ class ShareGroups:
         try:
             replica = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
         except KafkaError:
-            return None  # ``serve`` tells it
+            return None  # ``serve`` raises the same error
         return self._store().opening(key, replica.leader_epoch) if replica.is_leader else None
 
     def _find(self, key: StateKey) -> ServedPartition | None:
@@ -265,7 +265,7 @@ class ShareGroups:
         timer = served.timer
         if timer is not None:
             if timer.deadline_ms <= now_ms + self.config(served.key.group_id).limits.lock_duration_ms:
-                return  # it comes before any lock that was granted just now runs out
+                return  # the timer fires before any lock that was granted just now runs out
             timer.cancel()
             served.timer = None
         deadline_ms = served.partition.next_deadline_ms
