@@ -87,8 +87,8 @@ def between(lowest: float, highest: float | None = None) -> Check:
 
 
 def one_of(*choices: str | None) -> Check:
-    """Accept one of some words."""
-    return Check(lambda value: value in choices, " or ".join(str(choice) for choice in choices))
+    """Accept one of some words; None and empty text are shown as "nothing"."""
+    return Check(lambda value: value in choices, " or ".join(dict.fromkeys(choice or "nothing" for choice in choices)))
 
 
 def each_of(*choices: str) -> Check:

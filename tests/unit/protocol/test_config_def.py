@@ -92,7 +92,7 @@ def test_error_never_shows_a_password() -> None:
     [
         (between(1), 1, 0, "1 or more"),
         (between(1, 3), 3, 4, "1 to 3"),
-        (one_of("delete", None), "delete", "other", "delete or None"),
+        (one_of("delete", None, ""), "delete", "other", "delete or nothing"),
         (each_of("compact", "delete"), ["delete"], ["delete", "x"], "a list of compact, delete"),
         (non_empty(), "a", "", "anything but empty"),
     ],
