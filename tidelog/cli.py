@@ -1,8 +1,8 @@
 """The ``tidelog`` command line: its entry point.
 
 ``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` what they share, and
-docs/internals/command-line.md the rules that all follow. A broker lives long: ``tidelog serve`` with options as they
-should be starts without any of these, which would stay in its memory.
+docs/internals/command-line.md the rules that all follow. A broker runs for long, so ``tidelog serve`` with valid
+options imports none of these: they would stay in its memory.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ A topic's own configs win over all of these for that topic.
 
 A value that does not fit keeps the broker from starting: one line on standard error names the key, the value and what
 is allowed, and the exit code is 2. An unknown key is ignored with a warning. Kafka's keys for machinery that
-is not here (ZooKeeper, KRaft quorums, replication between brokers, JVM metrics) are accepted and listed once in the
-log; the last section names them.
+is not here (ZooKeeper, tiered storage, metrics of the JVM, pools of network threads) are accepted and listed once in
+the log; the last section names them.
 
 ## Durability
 

@@ -5,8 +5,8 @@
     for record in Tidelog("127.0.0.1:9092").find("orders", key="4711", begin="09:00", end="10:00"):
         print(record.offset, record.value)
 
-The broker is asked page by page over its admin interface, whose address it tells itself; a page is read while the last
-one is used up. Nothing but the standard library is needed.
+The broker is asked page by page over its admin interface, whose address it tells itself; the next page is asked for
+when the last one is used up. Nothing but the standard library is needed.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Fault:
 
 
 class Snapshot:
-    """A state of a broker that was kept."""
+    """A state of a broker that was kept, to return to."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -105,8 +105,8 @@ def _ensure_controller(client: Client) -> None:
     served = client.api_versions()
     if ApiKey.FETCH_SNAPSHOT not in served:
         raise NotAControllerError(
-            f"{client.bootstrap} is no controller: it does not serve FetchSnapshot; a broker's listener is another one "
-            "than its controller's"
+            f"{client.bootstrap} is no controller: it does not serve FetchSnapshot; expected the address of a "
+            "controller's listener, not of a broker's"
         )
     highest = served.get(ApiKey.FETCH, (0, -1))[1]
     if highest < LEAST_FETCH_VERSION:

@@ -91,7 +91,7 @@ _ROWS = (
         "tidelog_log_damaged_batches",
     ),
     Family(
-        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that met a batch header that cannot be.",
+        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that met an impossible batch header.",
         "tidelog_log_damaged_reads",
     ),
     Family(

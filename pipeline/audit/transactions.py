@@ -75,7 +75,7 @@ class TransactionAudit:
                 self._tell("transaction", self._plan.segment.path, position, -1, str(error))
 
     def follow(self, buffer: at.ByteArray, rows: IntegerArray) -> None:
-        """Take part in valid batches, in order; ``rows`` are positions in ``buffer``."""
+        """Note the markers and records of transactions in valid batches, in order; ``rows`` lie in ``buffer``."""
         for row in rows[rows[:, at.ATTRIBUTES] & (CONTROL_MASK | TRANSACTIONAL_MASK) != 0].tolist():
             start, offset, producer_id = row[at.POSITION], row[at.BASE_OFFSET], row[at.PRODUCER_ID]
             if row[at.ATTRIBUTES] & CONTROL_MASK:

@@ -1,4 +1,4 @@
-"""The way of a growing file to the disk: what is written goes there while more is written, so the end is short.
+"""Syncs of a growing file while more of it is written, so that the last one is short.
 
 A thread of the file's own calls ``fdatasync``, one call at a time. Linux tells of a failed write only once, to the
 descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised at the end.
@@ -12,10 +12,10 @@ from typing import Protocol
 
 
 class FileSync(Protocol):
-    """A way of one file to the disk."""
+    """The syncs of one file."""
 
     def go_on(self) -> None:
-        """Begin with what is written so far, if no earlier beginning is under way. Raises OSError."""
+        """Begin a sync of what is written so far, if none is under way. Raises OSError."""
 
     def end(self) -> None:
         """Return when the whole file is on the disk. Raises OSError."""
@@ -25,7 +25,7 @@ class FileSync(Protocol):
 
 
 class EarlySync:
-    """The way of a mounted file. One thread calls it, as it writes."""
+    """The syncs of a file in a mounted directory. One thread calls it, as it writes."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,7 +33,7 @@ class EarlySync:
         self._running: Future[None] | None = None
 
     def go_on(self) -> None:
-        """Begin with what is written so far, if no earlier beginning is under way. Raises OSError."""
+        """Begin a sync of what is written so far, if none is under way. Raises OSError."""
         if self._running is None or self._running.done():
             self._raise_failure()
             self._running = self._pool.submit(os.fdatasync, self._descriptor)
@@ -59,7 +59,7 @@ class EarlySync:
 
 
 class NoSync:
-    """The way of an object, which stays once it is closed."""
+    """No syncs at all: an object in a store is durable once it is closed."""
 
     def go_on(self) -> None:
         """Do nothing."""

@@ -27,7 +27,7 @@ STATE_SNAPSHOT = "tidelog.export.snapshot"
 STATE_SEQUENCE = "tidelog.export.sequence"
 """The key of that snapshot's sequence number: snapshots that come after it have larger ones."""
 
-#: A longer state is compressed: that of some forty partitions is still read with the eye.
+#: A longer state is compressed; that of some forty partitions is not, so a person can read it.
 PLAIN_CHARACTERS = 4096
 #: Bytes of a state; a million partitions have less.
 MOST_BYTES = 1 << 30

@@ -125,7 +125,7 @@ class Manifest:
             topics = {name: _topic_state(state) for name, state in raw.pop("topics").items()}
             files = tuple(TableFile(**entry) for entry in raw.pop("files"))
             letters = tuple(TableFile(**entry) for entry in raw.pop("dead_letters"))
-            raw.pop("removed", None)  # of a time when small files were taken into others
+            raw.pop("removed", None)  # in tables of former releases, which merged small files
             earlier = tuple(EarlierRange(*entry) for entry in raw.pop("earlier", ()))
             return cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,10 +1,11 @@
 """The place of a table's files: a mounted file system, or an object store.
 
 Spark may run two attempts of one task at the same time: it speculates, or takes a live executor for lost. So no attempt
-writes at a name that another one may have finished. A mounted file has a name of its own until it is whole; an object,
-which has no other name before, has a part of its own in its name. For an
-Iceberg table addresses and credentials of a store are pyiceberg's own properties, which go to the workers with their
-plans. A Delta table's address names the store, and credentials come from each process's environment.
+writes at a name that another one may have finished. A mounted file has a name of its own until it is whole. An object
+cannot be renamed, so its name has a random part for each attempt.
+
+For an Iceberg table addresses and credentials of a store are pyiceberg's own properties, which go to the workers with
+their plans. A Delta table's address names the store, and credentials come from each process's environment.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TableStore(Protocol):
         """Return where this attempt writes a file until it is whole."""
 
     def put_in_place(self, part: str, path: str) -> None:
-        """Give a whole file its name; one that another attempt gave it goes."""
+        """Give a whole file its name, in place of the file of another attempt."""
 
     def attempt_suffix(self) -> str:
         """Return what tells the names of this attempt's files from those of another one."""
@@ -46,13 +47,13 @@ class TableStore(Protocol):
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return the way to the disk of a file that is being written."""
+        """Return the syncs of a file that is being written."""
 
     def open_input(self, path: str) -> Any:
         """Return what ``pyarrow.parquet`` reads the file from."""
 
     def finish(self, path: str) -> None:
-        """Bring a closed file to the disk."""
+        """Sync a closed file."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -93,7 +94,7 @@ class LocalStore:
         return pa.OSFile(path, "wb")
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return the way to the disk of a file that is being written."""
+        """Return the syncs of a file that is being written."""
         return EarlySync(path)
 
     def open_input(self, path: str) -> Any:
@@ -101,7 +102,7 @@ class LocalStore:
         return path
 
     def finish(self, path: str) -> None:
-        """Bring a closed file to the disk."""
+        """Sync a closed file."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -155,7 +156,7 @@ class ObjectStore:
         return file_system.open_output_stream(key)
 
     def begin_sync(self, path: str) -> FileSync:
-        """Return a way that does nothing: an object that is closed stays."""
+        """Return no syncs: an object is durable once it is closed."""
         return NoSync()
 
     def open_input(self, path: str) -> Any:
@@ -164,7 +165,7 @@ class ObjectStore:
         return file_system.open_input_file(key)
 
     def finish(self, path: str) -> None:
-        """Do nothing: an object that is closed stays."""
+        """Do nothing: an object is durable once it is closed."""
 
     def remove(self, path: str) -> None:
         """Remove an object, if it is there."""

@@ -1,7 +1,7 @@
 """Files that are read by position: on disk through a descriptor, in an object store through requests.
 
-Both count what was read, and both are one file for as long as they are open, as far as their kind allows: an open
-descriptor keeps a file that was renamed or deleted, an object is known again by its entity tag.
+Both count what was read, and both notice or prevent that another file takes the place of the one that was opened: an
+open descriptor keeps a file that was renamed or deleted, an object is known again by its entity tag.
 """
 
 from __future__ import annotations

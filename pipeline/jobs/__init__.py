@@ -6,5 +6,5 @@
 No record crosses into the JVM: what the workers read and write stays in their own processes. Every job may be killed
 at any point and run again, with the same result. ``spark=None`` runs the same work in this process, task after task.
 
-Imports: all other rooms of ``tidelog.pipeline``.
+Imports: all other subpackages of ``tidelog.pipeline``.
 """

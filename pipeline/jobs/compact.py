@@ -36,8 +36,8 @@ DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 class CompactRequest:
     """Request of a compaction: logs and their topic configurations.
 
-    ``dry_run`` tells and changes nothing. ``map_bytes``: memory for the keys of one log. ``now_ms``: the time that
-    tombstones are measured against; the clock's without.
+    ``dry_run`` computes the results and changes nothing. ``map_bytes``: memory for the keys of one log.
+    ``now_ms``: the time that tombstones are measured against; the clock's without.
     """
 
     source: LogSource

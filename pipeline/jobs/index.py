@@ -31,7 +31,7 @@ STEP_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
-    """Request to build indexes: logs and their topic configurations; ``rebuild`` builds every index again."""
+    """Request to build indices: logs and their topic configurations; ``rebuild`` builds every index again."""
 
     source: LogSource
     configuration: Configuration = field(default_factory=Configuration)

@@ -5,8 +5,9 @@
                start of the broker recovers from the recovery points, as after any crash
     plan       what a worker needs to open one log as the broker would; picklable
 
-The high watermark is the end of the log: the directories are of a broker that keeps the only copy. A log that was not
-closed cleanly is recovered when it is opened, as by a start of the broker.
+The end of a log counts as its high watermark, which is right where the broker keeps the only copy. On a member of a
+cluster the last records may be uncommitted. A log that was not closed cleanly is recovered when it is opened, as by a
+start of the broker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Options of ``CREATE TABLE ... USING tidelog OPTIONS (...)``, carried from the statement to the table's readers.
 
 Spark asks a Python source for the schema of a new table with the statement's options, spelled ``option.<name>``, and
-keeps that schema in its catalogue. A query on the table it answers by a reader that gets this schema and the query's
-own options, but none of the table's (Spark 4.2). What the catalogue keeps of a schema is names, types and metadata; so
-the options travel as metadata of the first column.
+keeps that schema in its catalogue. The reader of a query on the table gets this schema and the query's own options, but
+none of the table's (Spark 4.2). The catalogue keeps names, types and metadata of a schema; so the options travel as
+metadata of the first column.
 
 A batch query's own options (``SELECT ... FROM t WITH (...)``, ``spark.read.option(...).table("t")``) are refused: a
 statement that names a table twice has one source for both, made with the options of the mention that Spark plans

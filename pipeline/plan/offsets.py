@@ -8,8 +8,8 @@ Without one (files alone):
                  after it; the end when no transaction is open
 
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
-newest records. On a broker that keeps the only copy, as Tidelog does, the high watermark *is* the end of the log. Over
-the directory of one replica of several, the valid end may lie above the high watermark: give
+newest records. On a broker that keeps the only copy, as a lone node does, the high watermark *is* the end of the log.
+Over the directory of one replica of several, the valid end may lie above the high watermark: give
 ``kafka.bootstrap.servers`` there, and one ListOffsets says how far to read.
 """
 

@@ -227,7 +227,7 @@ def _timestamps(column: pa.Array | None, rows: int) -> IntegerArray:
 
 
 def _headers(column: pa.Array | None, rows: int) -> tuple[IntegerArray, IntegerArray, ByteColumn, ByteColumn]:
-    """Start and count per row, names and values. Raises RowError on a null name."""
+    """Return start and count per row, names and values. Raises RowError on a null name."""
     if column is None:
         none = read_only(np.zeros(rows, np.int64))
         return none, none, _bytes_of(None, 0), _bytes_of(None, 0)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 MAGIC = 0
 HEADER = 5
-#: Of a request; the client itself would wait without end.
+#: Limit of a request; the client itself would wait without end.
 TIMEOUT_S = 30
 #: A registry's codes for a subject, a version and a schema that it has not.
 _NOT_FOUND = (40401, 40402, 40403)
 MOST_WAYS, MOST_DEPTH = 1000, 100
-"""Of references. Thirty schemas that refer to the next one twice have 2^30 ways."""
+"""Bounds of references. Thirty schemas that each refer to the next one twice have 2^30 ways."""
 _VARINT_BITS = 35
-"""Seven of each of five bytes, as 32 bits take."""
+"""Seven bits of each of the five bytes that a varint of 32 bits takes."""
 _NUMBERS = (
     "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec",
 )  # fmt: skip
@@ -44,7 +44,7 @@ class UndecodableError(Exception):
 class RegisteredSchema:
     """A schema of a registry. ``references``: name by which it imports another one -> that one.
 
-    Raises UndecodableError where references lead on in too many ways: each is followed when a schema is compared.
+    Raises UndecodableError where references lead on in too many ways: comparing a schema follows every one of them.
     """
 
     id: int

@@ -1,8 +1,8 @@
 """Connections to the brokers of a cluster: any of them, leaders of partitions, coordinators.
 
-Asks any of the servers that answers; finds leaders by Metadata and coordinators by FindCoordinator; one connection per
-broker, kept until ``close``. Errors in answers are raised as the KafkaError of their code, so that a caller sees
-``retriable``; a connection that fails raises ClientError. One thread at a time.
+A ``Cluster`` asks any of the servers that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
+keeps one connection per broker until ``close``. Errors in answers are raised as the KafkaError of their code, so that
+a caller sees ``retriable``; a connection that fails raises ClientError. One thread at a time.
 """
 
 from __future__ import annotations

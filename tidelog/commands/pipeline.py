@@ -467,7 +467,7 @@ JOBS: dict[str, Callable[[SimpleNamespace], int]] = {
 }
 add_job(
     "export",
-    "Export topics to a table of Parquet files or of Iceberg, incrementally, each record exactly once.\n\n"
+    "Export topics to a table of Parquet files, Iceberg or Delta, incrementally, each record exactly once.\n\n"
     "TABLE is a directory, made if missing; with --catalog an Iceberg name.",
     export_options(),
 )

@@ -194,7 +194,9 @@ def audit_options() -> list[click.Parameter]:
         *catalog_options("the Iceberg catalog of TABLE: its URI, or its name in .pyiceberg.yaml"),
         click.Option(["--report"], metavar="DIR", help="write report.md, report.html, report.json and pictures there"),
         click.Option(
-            ["--quick"], is_flag=True, help="check batches, not their records: no counts and checksums of ten minutes"
+            ["--quick"],
+            is_flag=True,
+            help="check batches, not their records: no counts and checksums for each ten minutes",
         ),
     ]
 

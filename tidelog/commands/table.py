@@ -14,7 +14,7 @@ from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED
 
 COMMANDS = {
     "serve": Listed("tidelog.commands.running.serve", "Run a broker."),
-    "format": Listed("tidelog.commands.files.format", "Give a node's log directories to a cluster."),
+    "format": Listed("tidelog.commands.files.format", "Format a node's log directories for a cluster."),
     "ping": Listed("tidelog.commands.running.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
     "status": Listed("tidelog.commands.manage.status", "Show in one screen what is in order and what is not."),
     "topic": Listed("tidelog.commands.manage.topic", "List, describe, create, change and delete topics."),

@@ -3,8 +3,8 @@
     page's thread   Cluster -> LocalClient: encodes, waits, decodes, as over the network
     loop thread     Dispatcher: the same handlers, the same checks of the caller's ACLs, long requests in steps
 
-Records and offsets of partitions that another broker leads are asked of that one, under this broker's name
-(``LeaderClient``). Before, this broker's authorizer has to find that the caller may know them.
+Another broker that leads partitions is asked for their records and offsets under this broker's name
+(``LeaderClient``), after this broker's authorizer has allowed them to the caller.
 
 So the functions of ``tidelog.client.admin`` serve the console and the command line alike. A request that takes longer
 than the time-out is given up, and the next one has a connection of its own.
@@ -119,7 +119,7 @@ class Asker:
         is_fetch = isinstance(request, FetchRequest)
         operation = AclOperation.READ if is_fetch else AclOperation.DESCRIBE
         asked = {one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics}
-        # A topic that is here may be one that the leader does not know (yet), which takes its name for a virtual one.
+        # A leader that does not know a topic (yet) may take its name for a virtual one: the base topic is checked, too.
         names = asked.union(map(base_name, asked))
         if not all(authorizer.authorize(context, operation, ResourceType.TOPIC, name) for name in names):
             raise TopicAuthorizationFailedError
@@ -259,7 +259,7 @@ def _complete(answered: Future[Frame], answer: Frame) -> None:
 
 
 def read_frame(answer: bytes | list[Part]) -> bytes:
-    """Read the bytes of an answer without its length; files that it promises are read, and let go of."""
+    """Read the bytes of an answer without its length; parts that stand in files are read, and the files released."""
     if isinstance(answer, bytes):
         return answer[LENGTH.size :]
     try:

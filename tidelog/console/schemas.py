@@ -3,8 +3,8 @@
     page's thread   decode: the id in a value's first bytes -> its schema -> the value
     loop thread     the registry's state, which is read from ``_schemas`` with the first value
 
-What is not of its schema is shown as any other bytes. So is a value of a type that contains itself: a hostile one could
-need more stack than a thread has, and take the broker with it.
+A value that does not fit its schema is shown as any other bytes. So is a value of a type that contains itself: a
+hostile one could need more stack than a thread has, and end the broker's process.
 """
 
 from __future__ import annotations

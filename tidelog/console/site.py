@@ -1,7 +1,7 @@
 """The console's pages over HTTP: parameters, threads, errors, and the two static files.
 
 Two pages are built at a time, in threads of their own, so that a page that waits for the loop keeps no thread from the
-broker. The others wait for them; one whose client has gone meanwhile is not built. Loop thread only.
+broker. Further pages wait; one whose client has gone meanwhile is not built. Loop thread only.
 """
 
 from __future__ import annotations

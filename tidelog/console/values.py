@@ -57,8 +57,8 @@ def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | 
 def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
     """Return the beginning of a value as JSON, and whether that is all.
 
-    Not more is written than is shown: few bytes may stand for many long names of fields. Nor is what is nested deeper
-    than Python's calls go.
+    Writing ends at ``limit``, since a few bytes may stand for many long names of fields, and where the value is nested
+    deeper than Python's calls go.
     """
     parts, length = list[str](), 0
     try:

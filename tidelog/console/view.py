@@ -42,7 +42,7 @@ class Listing(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """The caller's way to the broker, and what the URL says. One page's thread."""
+    """Connection to the broker in the caller's name, and the parameters of the URL. One page's thread."""
 
     asker: Asker
     cluster: Cluster

@@ -122,7 +122,7 @@ def default_cache(environment: dict[str, str] | os._Environ[str]) -> Path:
 
 
 def download(directory: Path, repository: str, artifacts: Sequence[Artifact] = ARTIFACTS) -> list[str]:
-    """Download what the directory lacks; return the names of the jars that came. Raises JarsError."""
+    """Download what the directory lacks; return the names of the downloaded jars. Raises JarsError."""
     directory.mkdir(parents=True, exist_ok=True)
     missing = [one for one in artifacts if not (directory / one.file_name).exists()]
     with ThreadPoolExecutor(DOWNLOADS) as threads:

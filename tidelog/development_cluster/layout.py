@@ -1,6 +1,6 @@
 """Directories, ports and configuration files of a development cluster on one machine.
 
-DIR/cluster.id               made at the first start
+DIR/cluster.id               the cluster's id, made at the first start
 DIR/controller/              controller.properties, data, controller.log
 DIR/node-1/, node-2/ ...     server.properties, data, node.log
 """

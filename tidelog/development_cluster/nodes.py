@@ -1,7 +1,7 @@
 """Processes of a cluster on one machine: started together, watched, ended together.
 
-The members end when this process does, however it ends: their standard input closes. The controller is told by the
-kernel (PR_SET_PDEATHSIG), on Linux alone: elsewhere a ``kill -9`` of the command leaves it running.
+The members end when this process does, however it ends: their standard input closes. The kernel then ends the
+controller (PR_SET_PDEATHSIG), on Linux alone: elsewhere a ``kill -9`` of the command leaves the controller running.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Node:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                bufsize=0,  # poll tells of all that was not read
+                bufsize=0,  # a buffer would hold a line that poll does not see
                 start_new_session=True,  # Ctrl-C is for the command, which stops the nodes in their order
                 preexec_fn=ends_with_us,
             )

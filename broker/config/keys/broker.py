@@ -90,10 +90,11 @@ SOCKET_KEYS = (
         "Where to listen: NAME://HOST:PORT, separated by commas. An empty host or 0.0.0.0 means all interfaces, port "
         "0 a free port."),
     ConfigKey("advertised.listeners", STRING, None, None, HIGH,
-        "The addresses told to clients, by listener name. When not set, each client is told the address it reached "
-        "us at."),
+        "The addresses told to clients, by listener name. When not set, each client is told the address at which it "
+        "reached the broker."),
     ConfigKey("controller.listener.names", LIST, None, None, LOW,
-        "Listeners of these names are not opened: a single node has no controller of its own to talk to."),
+        "Names of the controllers' listeners. None of them is opened here; a member reaches its controllers by the "
+        "protocol of the first."),
     ConfigKey("listener.security.protocol.map", STRING,
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", None, LOW,
         "The security protocol of each listener name: NAME:PROTOCOL, separated by commas."),
@@ -301,7 +302,7 @@ TRANSACTION_KEYS = (
     ConfigKey("transaction.partition.verification.enable", BOOLEAN, True, None, LOW,
         "Whether a transactional append is checked against its coordinator (KIP-890).", dynamic=True),
     ConfigKey("transaction.two.phase.commit.enable", BOOLEAN, False, None, LOW,
-        "Whether transactions may be prepared by an outside coordinator and kept open (KIP-939)."),
+        "Kafka's key for two-phase commit (KIP-939), which is refused whatever the value."),
     ConfigKey("producer.id.expiration.ms", INT, 86_400_000, between(1), LOW,
         "How long a silent idempotent producer's state is kept."),
 )

@@ -27,8 +27,8 @@ from tidelog.pipeline.job_errors import BadRequestError
 RUNS = "runs"
 VERSION = "version"
 Finish = Callable[[str, str, int | None], bool]
-"""Gets the name of a run that may have ended, its staging directory, and the version it began with if that is known;
-says whether its traces may go."""
+"""A function that gets the name of a run that may have ended, its staging directory, and the version it began with if
+that is known. It returns whether the run's traces may go."""
 
 
 class TableArea(Protocol):

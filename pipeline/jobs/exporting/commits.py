@@ -92,7 +92,7 @@ def export_into(
     request, before = settle_values(request, _with_mode(before, request))
     looked = Look.at(request.source)
     if request.values and request.columns is None:
-        return looked.unchanged(before)  # a table without them would stay so
+        return looked.unchanged(before)  # no value has shown its columns yet, and a table keeps those of its first run
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = _plan_files([plan for plan in plans if plan.is_new], request, _workers(spark))

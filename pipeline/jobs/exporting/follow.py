@@ -1,10 +1,10 @@
-"""The export that goes on: a run every interval, until it is told to stop.
+"""The export with ``--follow``: a run every interval, until it is told to stop.
 
     run -> one line per commit, metrics -> wait for the rest of the interval -> run ...
 
-A run that fails is told and tried again at the next interval: the store, the catalog or the broker may be away for a
-while, or another export was faster. What asks for a decision ends it: a topic that was created again, a log that was
-cut and written again, records that are lost, an option that cannot be; and Spark that has ended. Each run begins where
+The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be away
+for a while, or another export was faster. What needs a decision ends the command: a topic that was created again, a log
+that was cut and written again, lost records, an impossible option; and Spark that has ended. Each run begins where
 the table's newest commit ends, so nothing is kept in between.
 """
 

@@ -1,4 +1,4 @@
-"""``tidelog format``: gives the log directories of a node to a cluster, as ``kafka-storage format`` does.
+"""``tidelog format``: formats the log directories of a node for a cluster, as ``kafka-storage format`` does.
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
 ``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be. A lone node's first directory
@@ -65,7 +65,7 @@ def command(
     release: str | None,
     as_json: bool,
 ) -> int:
-    """Give a node's log directories to a cluster.
+    """Format a node's log directories for a cluster.
 
     Writes meta.properties: the cluster, the node's id, and an id for each log directory. A lone node's first users go
     into bootstrap.checkpoint, which its first start reads, with the levels of its features.

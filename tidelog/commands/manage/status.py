@@ -1,7 +1,8 @@
 """``tidelog status``: a cluster in one screen: brokers, partitions out of order, groups that lag, room on disks.
 
-Exit code 1 says that a partition has no leader or too few in-sync replicas, or that something was not answered. What
-was is shown all the same. All is asked by Kafka's protocol, so any broker answers.
+Exit code 1 says that a partition has no leader or too few in-sync replicas, or that a broker or a group's coordinator
+did not answer. The answers that came are shown all the same. Every question is one of Kafka's protocol, so any Kafka
+broker answers.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def ask_brokers(cluster: Cluster) -> Asked:
 
 
 def described(cluster: Cluster, asked: Asked) -> list[Group]:
-    """Describe up to MOST_GROUPS groups, and add a problem for one that is not answered; one that went meanwhile is
-    left out."""
+    """Describe up to MOST_GROUPS groups, and add a problem for each that gets no answer; one that was deleted meanwhile
+    is left out."""
     from tidelog.client.admin.groups import describe_group
     from tidelog.client.cluster import Trouble
     from tidelog.protocol.errors import GroupIdNotFoundError

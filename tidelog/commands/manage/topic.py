@@ -274,7 +274,7 @@ def add(
 
 
 def print_results(results: Sequence[Mapping[str, Any]], as_json: bool, line: Any) -> None:
-    """Print what became of each thing: a JSON list, or a line each."""
+    """Print the result for each topic: a JSON list, or a line each."""
     if as_json:
         print_json(results)
         return

@@ -74,7 +74,7 @@ def abort(
 ) -> None:
     """Abort what a transactional id has open; its producer is fenced.
 
-    With --topic, --partition and --start-offset a marker ends a transaction in one partition that hangs there.
+    With --topic, --partition and --start-offset a marker ends a transaction that hangs in one partition.
     """
     from tidelog.client.admin.transactions import abort_in_partition, abort_transaction
     from tidelog.client.cluster import Cluster

@@ -43,7 +43,9 @@ def list_all(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 @click.option(
     "--mechanism", type=click.Choice(MECHANISMS), default=MECHANISMS[0], show_default=True, help="the SCRAM mechanism"
 )
-@click.option("--password", metavar="TEXT", help="the password; others on this machine may see it: better is a prompt")
+@click.option(
+    "--password", metavar="TEXT", help="the password; other users of this machine may see it, a prompt is safer"
+)
 @click.option("--password-stdin", is_flag=True, help="the password is the first line of standard input")
 @click.option(
     "--iterations",

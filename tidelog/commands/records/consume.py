@@ -125,7 +125,7 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
     def line(record: FoundRecord) -> bytes:
         if form == "value":
             return record.value or b""
-        # half a character, which JSON may name, is written as JSON names it
+        # JSON may name half a character (a lone surrogate), which UTF-8 cannot write: it is written as \uXXXX
         return LINES[form](record).encode("utf-8", "backslashreplace")
 
     def decoded_line(record: FoundRecord) -> bytes:
@@ -165,7 +165,7 @@ def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], by
 
 
 def refuse(records: Iterator[FoundRecord | None]) -> None:
-    """Say that the last record was not shown: the group's next member gets it again."""
+    """Tell the reading that the last record was not shown: the group's next member gets it again."""
     from tidelog.client.records.reading import NotTakenError
 
     with suppress(NotTakenError):

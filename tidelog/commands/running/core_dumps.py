@@ -1,4 +1,4 @@
-"""Core dumps of this process: a dump would hold passwords, keys and records."""
+"""The switch that forbids core dumps of this process: a dump would hold passwords, keys and records."""
 
 from __future__ import annotations
 

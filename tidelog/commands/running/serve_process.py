@@ -1,15 +1,18 @@
 """The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
 
-Standard output carries two lines: ``tidelog ready on HOST:PORT``, written once the broker answers, and then, where it
-has an admin interface, ``console http://HOST:PORT``; before both, where tests control it so, ``laboratory
-http://HOST:PORT``. Logs go to standard error. Signals are caught from the first
-moment, because process 1 of a container gets no default action for SIGTERM: one that comes before the broker runs ends
-the process, a later one stops it cleanly. Both exit with 0.
+Standard output carries these lines; logs go to standard error:
+
+    laboratory http://HOST:PORT    first, with --laboratory-listener
+    tidelog ready on HOST:PORT     once the broker answers
+    console http://HOST:PORT       then, where it has an admin interface
+
+Signals are caught from the first moment, because process 1 of a container gets no default action for SIGTERM. One that
+comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
 
 Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
 
-Where standard input, output or errors come closed, /dev/null takes their numbers: else a segment or a socket would, and
-log lines would go into it.
+Where standard input, output or error is closed at the start, /dev/null takes its number: else a segment or a socket
+would, and log lines would go into it.
 
 Imports here are few on purpose: the time from exec to the first answer is counted (see docs/configuration.md).
 """
@@ -82,9 +85,9 @@ FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
 
 
 def read_words(words: Sequence[str]) -> ServeWords | None:
-    """Read options that are as they should be; None for all others, which the command line then names.
+    """Read the options without Click; None where one is wrong: Click then reads them all again and names it.
 
-    Click reads them alike, and takes 2 MB of an idle broker (VmRSS, docs/internals/performance.md).
+    Click would take 2 MB of an idle broker (VmRSS, docs/internals/performance.md).
     """
     found: dict[str, Any] = {}
     rest = iter(words)
@@ -314,7 +317,7 @@ def open_control(descriptor: int) -> socket.socket:
 
 
 def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:
-    """Return the service manager that waits to hear of this process; None where there is none."""
+    """Return the service manager that expects messages of this process; None where there is none."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return None
     from tidelog.commands.running.service_manager import ServiceManager
@@ -332,8 +335,8 @@ def announce(server: Server | LaboratoryServer) -> None:
         print(f"tidelog ready on {host}:{endpoint.port}", flush=True)
     except OSError:
         sys.stdout = sys.stderr
-    # All objects so far live as long as the process: later collections can skip them. None is collected here: a start
-    # leaves some twenty objects in cycles, and to look for them takes 20 ms with 10,000 partitions.
+    # All objects so far live as long as the process: later collections can skip them. No collection runs before: a
+    # start leaves some twenty objects in cycles, and to look for them takes 20 ms with 10,000 partitions.
     gc.freeze()
     gc.set_threshold(*SERVING_THRESHOLDS)
 
