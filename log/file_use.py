@@ -22,28 +22,34 @@ class LogDeletedError(UnknownTopicOrPartitionError, KafkaStorageError):
 class FileUse:
     """A count of the threads that work on a log's files. Any thread; may be entered again by the same thread."""
 
-    __slots__ = ("_condition", "_count", "_is_over")
+    __slots__ = ("_count", "_idle", "_is_over", "_lock")
 
     def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._count = 0
         self._is_over = False
+        self._idle: threading.Event | None = None
+        """Set when the last thread is out; made by who waits for that, as ten thousand logs wait for nothing."""
 
     def __enter__(self) -> None:
         """Begin to work on the files. Raises LogDeletedError when they are about to be deleted."""
-        with self._condition:
+        with self._lock:
             if self._is_over:
                 raise LogDeletedError
             self._count += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._condition:
+        with self._lock:
             self._count -= 1
-            if not self._count:
-                self._condition.notify_all()
+            if not self._count and self._idle is not None:
+                self._idle.set()
 
     def stop(self) -> None:
         """Let no thread begin any more and wait for those inside. Not to be called by one of them."""
-        with self._condition:
+        with self._lock:
             self._is_over = True
-            self._condition.wait_for(lambda: not self._count)
+            if not self._count:
+                return
+            if self._idle is None:
+                self._idle = threading.Event()
+        self._idle.wait()

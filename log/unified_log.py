@@ -103,6 +103,8 @@ class LogParts(NamedTuple):
 
 
 _CLIENT = AppendOrigin.CLIENT
+NO_TAIL = TailHint(-1, -1, -1, -1)
+NO_BOUND = LogEnd(-1, -1, -1), None
 UNBOUND = 2**63 - 1
 """An offset above all others."""
 
@@ -467,8 +469,8 @@ class UnifiedLog:
         self.version += 1
         self.end = LogEnd(offset, active.base_offset, active.size)
         self.log_end_offset = offset
-        self.tail_hint = TailHint(-1, -1, -1, -1)
-        self.bound_hint: tuple[LogEnd, LogSegments | None] = (LogEnd(-1, -1, -1), None)
+        self.tail_hint = NO_TAIL
+        self.bound_hint: tuple[LogEnd, LogSegments | None] = NO_BOUND
 
     # ---- roll, flush, truncate
 
@@ -520,9 +522,9 @@ class UnifiedLog:
         """Try once to flush; return false when a segment went or the log was cut meanwhile: what came in its place is
         to be synced.
         """
+        cuts, start = self._cuts, self.recovery_point
         with self.lock:
-            cuts, offset = self._cuts, min(offset, self.log_end_offset)
-        start = self.recovery_point
+            offset = min(offset, self.log_end_offset)
         self._directory_state.ensure_online()
         active, segments, seen = self.segments.active, self.segments.values(start, offset), self._rolled
         rolled = [segment for segment in seen if segment in self.segments]

@@ -144,17 +144,17 @@ def _iter_stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | Le
 def _read_batches(source: TransferableRecords) -> Iterator[bytes]:
     position, end = source.position, source.position + source.size
     while end - position >= LOG_OVERHEAD:
-        (length,) = _SIZE.unpack(_pread(source, _SIZE.size, position + _SIZE_POSITION))
+        (length,) = _SIZE.unpack(read_exactly(source, _SIZE.size, position + _SIZE_POSITION))
         if length < MIN_ENTRY_BYTES:
             raise CorruptMessageError(f"Entry at byte {position} has size {length}, below the least, {MIN_ENTRY_BYTES}")
         size = LOG_OVERHEAD + length
         if size > end - position:
             return
-        yield _pread(source, size, position)
+        yield read_exactly(source, size, position)
         position += size
 
 
-def _pread(source: TransferableRecords, size: int, position: int) -> bytes:
+def read_exactly(source: TransferableRecords, size: int, position: int) -> bytes:
     """Read exactly ``size`` bytes. Raises KafkaStorageError when the file cannot give them."""
     try:
         data = os.pread(source.file.fileno(), size, position)

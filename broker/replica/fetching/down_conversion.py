@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
-from tidelog.log.records.down_convert import ConversionLimit, down_convert
+from tidelog.log.records.down_convert import ConversionLimit, down_convert, read_exactly
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, iter_batches
@@ -121,10 +121,10 @@ def _converted_or_error(conversion: Conversion, limit: ConversionLimit) -> bytes
 
 
 def _offset_after(records: TransferableRecords, offset: int) -> int:
-    """Find the offset after the last whole batch of a range."""
+    """Find the offset after the last whole batch of a range. Raises KafkaStorageError."""
     position, end = records.position, records.position + records.size
     while end - position >= HEADER.size:
-        header = HEADER.unpack(os.pread(records.file.fileno(), HEADER.size, position))
+        header = HEADER.unpack(read_exactly(records, HEADER.size, position))
         position += LOG_OVERHEAD + header[1]
         if position <= end:
             offset = header[0] + header[6] + 1

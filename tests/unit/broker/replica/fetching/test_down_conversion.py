@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.logs import marker
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tests.unit.broker.requests.test_dispatch import LongWire
+from tidelog.broker.replica.fetching import down_conversion
 from tidelog.broker.replica.fetching.down_conversion import INLINE_RECORDS
 from tidelog.broker.requests.route import Pending
 from tidelog.log.records import down_convert
+from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.errors import NotLeaderOrFollowerError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import ByteBufferMessageSet
-from tidelog.protocol.record.record_batch import BatchOptions
+from tidelog.protocol.record.record_batch import HEADER, BatchOptions
 
 GZIP = CompressionType.GZIP
 
@@ -90,3 +97,27 @@ def test_one_request_has_only_so_many_records_converted_and_the_next_ones_the_re
             assert part == list(range(part[0], part[0] + len(part))) if part else True
             offsets[partition] = part[-1] + 1 if part else offsets[partition]
     assert offsets == [50, 50, 50]
+
+
+def test_a_bad_sector_behind_control_batches_is_the_error_of_its_partition(
+    data: DataBroker, wire: LongWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that only looks where to go on may fail, too; the other partitions have their records."""
+    data.replica_manager.partition("t", 0).append_records(
+        memoryview(marker(7, commit=True)), origin=AppendOrigin.COORDINATOR
+    )
+    append(data, 1, 1, CompressionType.NONE)
+    pread = os.pread
+
+    def failing(descriptor: int, size: int, position: int) -> bytes:
+        if size == HEADER.size:
+            raise OSError(errno.EIO, "bad sector")
+        return pread(descriptor, size, position)
+
+    monkeypatch.setattr(down_convert, "os", SimpleNamespace(pread=failing))
+    monkeypatch.setattr(down_conversion, "os", SimpleNamespace(pread=failing))
+    response = wire.decoded(wire.wait(wire.send(fetch(0, 0), 2)), FetchResponse, 2)
+    first, second = response.responses[0].partitions
+    # What clients of that age know of a disk that fails.
+    assert (first.error_code, second.error_code) == (NotLeaderOrFollowerError.code, 0)
+    assert second.records
