@@ -1,6 +1,6 @@
 """Record engine of audits: the compiled routines or their plain reference, and the room for what they find.
 
-Uncompiled the reference serves. Results are equal. Any thread.
+Where the modules are not compiled, the reference does the work. Results are equal. Any thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AuditEngine:
 
 
 class HashRoom:
-    """Offsets, timestamps (int64) and hashes (uint64) of hashed records; grows, is used again."""
+    """Offsets, timestamps (int64) and hashes (uint64) of hashed records; grows as needed and is reused."""
 
     __slots__ = ("columns",)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Options = tuple[tuple[str, str], ...]
-#: A store that is away is told within half a minute; deltalake's own patience is three.
+#: An unreachable store is reported within half a minute; deltalake itself would try for three.
 PATIENCE: Options = (("max_retries", "3"), ("retry_timeout", "30s"))
 _SCHEMES = ("s3", "gs", "abfs", "abfss")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")

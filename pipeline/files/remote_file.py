@@ -27,7 +27,7 @@ from tidelog.pipeline.files.remote import forget_listing, located, reason, remot
 if TYPE_CHECKING:
     from tidelog.pipeline.files.segment_files import ReadCount
 
-#: Of an index of 2 MB a binary search reads four of them; a request costs the time of some megabytes.
+#: A binary search in an index of 2 MB reads four blocks; a request takes as long as some megabytes of transfer.
 LOOKUP_BYTES = 128 * 1024
 #: Blocks that are kept: 32 MiB.
 KEPT_BLOCKS = 256

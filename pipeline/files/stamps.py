@@ -27,9 +27,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a file that is replaced as a whole or only grows; None when it is not there or not to be
-    seen.
-    """
+    """Take the stamp of a file that is replaced as a whole or only grows; None where it cannot be seen."""
     if is_remote(path):
         info = info_of(path)
         return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)

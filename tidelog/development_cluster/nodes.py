@@ -72,7 +72,7 @@ class Node:
         return NodeError(f"{self.name} {what}; the end of {self.log}:\n{tail}")
 
     def wait_ready(self, deadline: float) -> None:
-        """Wait for the line that says so. Raises NodeError."""
+        """Wait for the ready line. Raises NodeError."""
         line = self._read_line(deadline)
         if line is None:
             raise self.failure(f"is not ready after {START_LIMIT_S:.0f} s")
