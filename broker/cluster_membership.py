@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.image import LAST_RESERVED_DIRECTORY
 from tidelog.broker.metadata.log_reader import LoadedMetadata, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.quorum_state import NO_LEADER, read_quorum_state
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LAST_RESERVED_ID = (99).to_bytes(16, "big")
-"""Ids up to it name no directory: unassigned, lost, being moved (DirectoryId, KIP-858)."""
 METADATA_LOG_DIR = "metadata.log.dir"
 REPLICATION_FACTOR = "default.replication.factor"
 
@@ -140,7 +139,7 @@ def refuse_missing_directories(file_system: FileSystem, place: str, image: Metad
         f"{topic.name}-{number}"
         for topic in image.topics.values()
         for number, state in enumerate(topic.partitions)
-        if not ids.issuperset(one for one in state.directories if one > LAST_RESERVED_ID)
+        if not ids.issuperset(one for one in state.directories if one > LAST_RESERVED_DIRECTORY)
     ]
     if missing:
         raise StartError(

@@ -40,6 +40,7 @@ from tidelog.log.directories.entries import (
     entry_of,
     error_of,
     is_unopened,
+    may_lie_offline,
     refuse,
     size_of,
 )
@@ -130,11 +131,10 @@ class LogManager:
         """Whether the next caller would open a log of the partition, or make it."""
         self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(directory_id_of, self._entries)
         """The id of the log directory in which a partition has its own; None where it has none, or none is known."""
+        self.may_lie_offline = partial(may_lie_offline, self._entries, self.directories)
+        """Whether a partition has no log in a directory that works, and may have one in a directory that failed."""
         self.room = RoomWatch(
-            file_system,
-            self.directories,
-            self._entries,
-            lambda partition: self._open(partition, self._entries[partition]),
+            file_system, self.directories, self._entries, lambda one: self._open(one, self._entries[one])
         )
         self._retention_clock = RetentionClock(time)
 

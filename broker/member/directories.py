@@ -1,23 +1,35 @@
 """Log directories of a member: formatted for its cluster, locked, without logs that are other brokers' now.
 
 A member takes directories as ``tidelog format``, ``kafka-storage format`` or a stopped Java broker leave them. Nothing
-is written before all of them are known to be this node's.
+is written before all of them that can be read are known to be this node's.
+
+    cannot be read or locked, or looked through     offline until the next start; not in the registration, so that the
+                                                    controller elects nothing that lies there
+    the first of them, or all                       no start: the first has the position in the metadata
+    another node's, without ``meta.properties``     no start: an empty mount point is no failed disk
+
+While one is offline no log is made that may lie in it, and the stop before counts as unclean (KIP-966).
+
+Source: MetaPropertiesEnsemble, KafkaRaftServer.initializeLogDirs and LogManager of Kafka 4.3.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
 from tidelog.broker.replica.strays import STRAY_SUFFIX
-from tidelog.broker.startup import ClaimedDirectories, claim_directory
+from tidelog.broker.startup import ClaimedDirectories, claim_directory, describe_failure
+from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.directories.names import METADATA_DIRECTORY, name_aside, partition_of_name
 from tidelog.log.files.checkpoints import (
     META_PROPERTIES_FILE,
@@ -28,7 +40,8 @@ from tidelog.log.files.checkpoints import (
     read_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import uuid_to_str
 
@@ -45,15 +58,55 @@ class MemberDirectories(NamedTuple):
 
     claimed: ClaimedDirectories
     ids: tuple[bytes, ...]
+    """Those of the directories that work."""
     previous_epoch: int
 
 
 def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> MemberDirectories:
-    """Check and lock all log directories.
+    """Check and lock all log directories. One that cannot be read or locked is offline, and the others serve; but not
+    without the first, as Kafka's broker does not without the directory of its metadata log.
 
     Raises StartError, which names file and value, for a directory that is not formatted, or for another node.
     """
-    identities = {directory: formatted_identity(file_system, directory) for directory in config.log_dirs}
+    identities: dict[str, MetaProperties] = {}
+    failures: dict[str, KafkaStorageError] = {}
+    for directory in config.log_dirs:
+        try:
+            identities[directory] = formatted_identity(file_system, directory)
+        except KafkaStorageError as error:
+            failures[directory] = error
+    check_failures(failures, config)
+    check_identities(identities, config)
+    locks: list[OpenFile] = []
+    epochs = set()
+    for directory in identities:
+        try:
+            locks.append(claim_directory(file_system, directory))
+            epochs.add(read_clean_shutdown_epoch(file_system, directory))
+        except LogStorageError as error:
+            failures[directory] = error
+    check_failures(failures, config)
+    ids = {one: given.directory_id for one, given in identities.items() if given.directory_id and one not in failures}
+    claimed = ClaimedDirectories(identities[config.log_dirs[0]].cluster_id, locks, failures, directory_ids=ids)
+    epoch = epochs.pop() if len(epochs) == 1 and not failures else None
+    return MemberDirectories(claimed, tuple(ids.values()), NO_EPOCH if epoch is None else epoch)
+
+
+def check_failures(failures: Mapping[str, KafkaStorageError], config: BrokerConfig) -> None:
+    """Raise StartError where this broker cannot do without the directories that failed."""
+    first = config.log_dirs[0]
+    if len(failures) == len(config.log_dirs):
+        reasons = "; ".join(describe_failure(directory, error) for directory, error in failures.items())
+        raise StartError(f"no log directory can be used: {reasons}")
+    if first in failures:
+        raise StartError(
+            f"the first log directory, {first}, holds what this broker knows of its cluster and cannot be used: "
+            f"{describe_failure(first, failures[first])}"
+        )
+
+
+def check_identities(identities: Mapping[str, MetaProperties], config: BrokerConfig) -> None:
+    """Raise StartError where one of these directories is another node's, or another one's copy."""
     first_directory, first = next(iter(identities.items()))
     ids: dict[bytes, str] = {}
     for directory, identity in identities.items():
@@ -73,15 +126,6 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
     configured = config.get("cluster.id")
     if configured not in (None, first.cluster_id):
         raise StartError(f"{first_directory} belongs to cluster {first.cluster_id}, and cluster.id is {configured}")
-    try:
-        locks = [claim_directory(file_system, directory) for directory in config.log_dirs]
-        epochs = {read_clean_shutdown_epoch(file_system, directory) for directory in config.log_dirs}
-    except LogStorageError as error:
-        raise StartError(f"a log directory cannot be used: {error}") from error
-    epoch = epochs.pop() if len(epochs) == 1 else None
-    known = {one: identity.directory_id for one, identity in identities.items() if identity.directory_id is not None}
-    claimed = ClaimedDirectories(first.cluster_id, locks, {}, directory_ids=known)
-    return MemberDirectories(claimed, tuple(ids), NO_EPOCH if epoch is None else epoch)
 
 
 def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:
@@ -97,38 +141,81 @@ def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration
 
 
 def formatted_identity(file_system: FileSystem, directory: str) -> MetaProperties:
-    """Return the identity of a log directory. Raises StartError."""
-    try:
-        identity = read_meta_properties(file_system, directory)
-    except KafkaStorageError as error:
-        raise StartError(str(error)) from error
+    """Return the identity of a log directory. Raises StartError for one without, KafkaStorageError where it cannot be
+    read."""
+    identity = read_meta_properties(file_system, directory)
     if identity is None:
         path = os.path.join(directory, META_PROPERTIES_FILE)
         raise StartError(f"{path} is missing: tidelog format -t CLUSTER_ID -c FILE writes it")
     return identity
 
 
-def move_strays(file_system: FileSystem, config: BrokerConfig, image: MetadataImage) -> dict[str, bytes]:
-    """Rename the logs that are not this broker's by the image, so that none of them is served; return the topic ids of
-    the others, by path.
+def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict[str, bytes]:
+    """Rename the logs that are not this broker's by the image, so that none of them is served; of several copies of a
+    log those that lie elsewhere than the image says. Return the topic ids of the others, by path. A directory that
+    cannot be looked through goes offline. Any thread.
 
-    A log without a readable topic id was never appended to. Any thread. Raises KafkaStorageError.
+    A log without a readable topic id was never appended to. Copies are left where a directory failed, its logs were
+    created again in another one while ``log.dirs`` lacked it, and it is back.
     """
-    own: dict[str, bytes] = {}
-    for directory in map(os.path.abspath, config.log_dirs):
-        moved = False
-        for path, partition in partition_directories(file_system, directory):
-            topic_id = own_topic_id(file_system, path, partition, config.node_id, image)
-            if topic_id is not None:
-                own[path] = topic_id
-            else:
-                aside = os.path.join(directory, name_aside(partition, STRAY_SUFFIX))
-                file_system.rename(path, aside)
-                moved = True
-                logger.warning("%s is no replica of this broker any more; kept as %s", path, aside)
-        if moved:
-            file_system.sync_directory(directory)
+    file_system = manager.environment.file_system
+    own: dict[TopicPartition, list[LogDirectory]] = {}
+    ids: dict[str, bytes] = {}
+    for directory in (one for one in manager.directories if one.is_online):
+        with taking_offline(directory):
+            for partition, topic_id in move_strays_of(file_system, directory.path, node_id, image).items():
+                own.setdefault(partition, []).append(directory)
+                ids[os.path.join(directory.path, partition.directory_name)] = topic_id
+    for partition, copies in own.items():
+        if len(copies) > 1:
+            put_older_aside(file_system, partition, copies, state_of(image, partition).directory_of(node_id))
+    return ids
+
+
+def put_older_aside(
+    file_system: FileSystem, partition: TopicPartition, copies: Iterable[LogDirectory], place: bytes | None
+) -> None:
+    """Rename the copies of a log but the one in the directory with the id ``place``, if that is one of them."""
+    if any(directory.directory_id == place for directory in copies):
+        for directory in copies:
+            if directory.directory_id != place and directory.is_online:
+                with taking_offline(directory):
+                    put_aside(file_system, directory.path, partition, "is an older copy of another directory's")
+                    file_system.sync_directory(directory.path)
+
+
+@contextlib.contextmanager
+def taking_offline(directory: LogDirectory) -> Iterator[None]:
+    """Return a context in which a disk that fails takes its directory offline."""
+    try:
+        yield
+    except KafkaStorageError as error:
+        directory.state.mark_offline(error)
+
+
+def move_strays_of(
+    file_system: FileSystem, directory: str, node_id: int, image: MetadataImage
+) -> dict[TopicPartition, bytes]:
+    """Rename those of one directory; return the topic ids of the logs that stay. Raises KafkaStorageError."""
+    own, moved = {}, False
+    for path, partition in partition_directories(file_system, directory):
+        topic_id = own_topic_id(file_system, path, partition, node_id, image)
+        if topic_id is not None:
+            own[partition] = topic_id
+        else:
+            put_aside(file_system, directory, partition, "is no replica of this broker any more")
+            moved = True
+    if moved:
+        file_system.sync_directory(directory)
     return own
+
+
+def put_aside(file_system: FileSystem, directory: str, partition: TopicPartition, reason: str) -> None:
+    """Rename a log, so that it is kept and not served. Raises KafkaStorageError."""
+    path = os.path.join(directory, partition.directory_name)
+    aside = os.path.join(directory, name_aside(partition, STRAY_SUFFIX))
+    file_system.rename(path, aside)
+    logger.warning("%s %s; kept as %s", path, reason, aside)
 
 
 def partition_directories(file_system: FileSystem, directory: str) -> Iterator[tuple[str, TopicPartition]]:
@@ -137,6 +224,13 @@ def partition_directories(file_system: FileSystem, directory: str) -> Iterator[t
         partition = partition_of_name(name)
         if partition is not None and name != METADATA_DIRECTORY:
             yield os.path.join(directory, name), partition
+
+
+def state_of(image: MetadataImage, partition: TopicPartition) -> PartitionState:
+    """Return the state of a partition that the image has."""
+    topic = image.topic_named(partition.topic)
+    assert topic is not None, "looked up by its id before"
+    return topic.partitions[partition.partition]
 
 
 def own_topic_id(
@@ -160,11 +254,13 @@ def own_topic_id(
 def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
     """Return the position in the metadata that this broker had reached when it ran last. Raises KafkaStorageError."""
     path = os.path.join(directory, POSITION_FILE)
-    if not file_system.exists(path):
-        return NOWHERE
     try:
         epoch, offset, timestamp_ms = file_system.read_file(path).split()
         return MetadataPosition(int(epoch), int(offset), int(timestamp_ms))
+    except LogStorageError as error:
+        if error.os_errno != errno.ENOENT:
+            raise
+        return NOWHERE
     except ValueError:
         logger.warning("%s cannot be read: should the controllers have lost metadata, this start does not notice", path)
         return NOWHERE

@@ -123,8 +123,8 @@ class Member:
         """
         set_creation_mode(self._config.get_str("log.dirs.mode"))
         directories = claim_member_directories(OsFileSystem(), self._config)
-        await self._register(directories)
         try:
+            await self._register(directories)
             return await self._build(directories)
         except KafkaStorageError as error:
             raise StartError(str(error)) from error
@@ -164,8 +164,8 @@ class Member:
         """Recover the logs and take the roles of the present image. Raises KafkaStorageError."""
         config, image = self._config, self._view.image
         self._backlog.clear()
-        found_ids = await self._loop.run_in_executor(None, move_strays, OsFileSystem(), config, image)
         ground = lay_foundation(config, self._time, self._loop, directories.claimed)
+        found_ids = await self._loop.run_in_executor(None, move_strays, ground.log_manager, config.node_id, image)
         controller = RemoteController(image, config.node_id, self._channels.forwarded_versions)
         self._forwarder = Forwarder(self._view.quorum, self._channels.open(), self._time)
         creation = TopicCreation(config, self._channels.open(), self._view.quorum, self._start)

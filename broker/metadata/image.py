@@ -21,8 +21,14 @@ SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 
 
-UNASSIGNED_DIRECTORY = bytes(16)
-"""Directory of a replica that no broker has told the controller of yet (DirectoryId.UNASSIGNED, KIP-858)."""
+MIGRATING_DIRECTORY = bytes(16)
+"""Directory of a replica that is older than the ids of directories (DirectoryId.MIGRATING, KIP-858)."""
+UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
+"""Directory of a replica that no broker has told the controller of yet (DirectoryId.UNASSIGNED)."""
+LOST_DIRECTORY = (2).to_bytes(16, "big")
+"""Directory of a replica that is in one of several that failed (DirectoryId.LOST): it is not elected."""
+LAST_RESERVED_DIRECTORY = (99).to_bytes(16, "big")
+"""Greatest id that no log directory has."""
 MAX_VIRTUAL_TOPICS = 10_000
 """Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
 

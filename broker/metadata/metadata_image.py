@@ -39,6 +39,10 @@ class PartitionState(NamedTuple):
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
+    def directory_of(self, node_id: int) -> bytes | None:
+        """Return the id of the log directory of a broker's replica, None where none is named."""
+        return dict(zip(self.replicas, self.directories, strict=False)).get(node_id)
+
 
 class TopicState(NamedTuple):
     """One topic; ``partitions`` by their number."""

@@ -7,6 +7,7 @@ and made again is another topic, and a stale object can never be found under its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -19,7 +20,12 @@ from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.protocol.errors import NotLeaderOrFollowerError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from tidelog.protocol.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from tidelog.log.config import LogConfig
     from tidelog.log.leader_epochs import LeaderEpochCache
     from tidelog.log.manager import LogManager
+
+logger = logging.getLogger(__name__)
 
 EAGER_LOGS = 64
 """Logs made each EAGER_WINDOW_MS before requests that create partitions are answered: each costs a millisecond of a
@@ -201,33 +209,40 @@ class ReplicaManager:
     ) -> Callable[[], None]:
         """Return the step that makes the logs of these partitions, which may exist, for any thread. ``is_coming``: this
         broker has got the replicas just now. Without ``saves_epochs`` those in ``unsaved_epochs`` are to be saved
-        before roles are taken. Raises KafkaStorageError."""
+        before roles are taken. Those of a log directory that failed are left out. Raises KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
-        works = [
-            partial(
+        works = {
+            (partition := TopicPartition(image.name, index)): partial(
                 manager.get_or_create_log,
-                TopicPartition(image.name, index),
+                partition,
                 image.topic_id,
                 config,
-                is_new=is_coming and self._cannot_lie_offline(image.partitions[index]),
+                is_new=self._cannot_lie_offline(image.partitions[index], is_coming=is_coming),
                 saves_epochs=saves_epochs,
             )
             for index in indexes
-        ]
+        }
 
         def make() -> None:
-            for work in works:
-                work()
+            left_out = []
+            for partition, work in works.items():
+                try:
+                    work()
+                except KafkaStorageError as error:
+                    if not manager.may_lie_offline(partition):
+                        raise
+                    left_out.append(error)
+            if left_out:
+                logger.error("%d partitions of %s are not served here: %s", len(left_out), image.name, left_out[0])
 
         return make
 
-    def _cannot_lie_offline(self, state: PartitionState) -> bool:
-        """Return whether a replica here has no log in a directory that failed: the metadata give it none yet, or one
-        that works."""
-        places = dict(zip(state.replicas, state.directories, strict=False))
-        place = places.get(self._node_id)
+    def _cannot_lie_offline(self, state: PartitionState, *, is_coming: bool) -> bool:
+        """Return whether a replica here has no log in a directory that failed: the metadata name one that works, or
+        none yet because it is new."""
+        place = state.directory_of(self._node_id)
         working = (one.directory_id for one in self._log_manager.directories if one.is_online)
-        return place is not None and (place == UNASSIGNED_DIRECTORY or place in working)
+        return place is not None and ((is_coming and place == UNASSIGNED_DIRECTORY) or place in working)
 
     def unsaved_epochs(self) -> list[LeaderEpochCache]:
         """Return the leader epochs of open logs that their files lack."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 
 from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.files.topic_partition import TopicPartition
@@ -55,6 +56,15 @@ def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partiti
 def directory_id_of(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bytes | None:
     entry = entries.get(partition)
     return None if entry is None else entry.directory.directory_id
+
+
+def may_lie_offline(
+    entries: dict[TopicPartition, Entry], directories: Iterable[LogDirectory], partition: TopicPartition
+) -> bool:
+    """Return whether a partition has no log in a directory that works, and may have one in a directory that failed."""
+    entry = entries.get(partition)
+    has_failed = not all(directory.is_online for directory in directories)
+    return has_failed and (entry is None or not entry.directory.is_online)
 
 
 def is_unopened(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bool:

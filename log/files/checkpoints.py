@@ -14,6 +14,7 @@ broker epoch (KIP-966); its mere existence says that every log was flushed.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -173,12 +174,17 @@ def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
 
 
 def read_meta_properties(file_system: FileSystem, log_directory: str) -> MetaProperties | None:
-    """Read ``meta.properties``; None when the directory has none. Raises CheckpointCorruptError."""
+    """Read ``meta.properties``; None when the directory has none, or does not exist. A disk that cannot say so is no
+    empty one. Raises CheckpointCorruptError, LogStorageError."""
     path = os.path.join(log_directory, META_PROPERTIES_FILE)
-    if not file_system.exists(path):
+    try:
+        data = file_system.read_file(path)
+    except LogStorageError as error:
+        if error.os_errno != errno.ENOENT:
+            raise
         return None
     values: dict[str, str] = {}
-    for line in file_system.read_file(path).decode(errors="replace").splitlines():
+    for line in data.decode(errors="replace").splitlines():
         key, separator, value = line.strip().partition("=")
         if separator and not key.startswith(("#", "!")):
             values[key.strip()] = value.strip()

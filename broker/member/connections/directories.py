@@ -23,6 +23,7 @@ from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image import LAST_RESERVED_DIRECTORY
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.replica.replication.replica_directories import ReplicaDirectories
 from tidelog.log.environment import DirectoryState
@@ -70,6 +71,22 @@ class DirectoryNews:
         self._controller.publishers.subscribe(Publisher("cordoned directories", self._publish))
         for topic in self._controller.image.topics.values():
             self._replicas.note(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
+        self._note_failed()
+
+    def _note_failed(self) -> None:
+        """Note the replicas that may lie in directories that failed: those that were not found, and those that were
+        found elsewhere than the metadata say."""
+        logs = self._log_manager
+        working = {one.directory_id for one in logs.directories if one.is_online}
+        if len(working) == len(logs.directories):
+            return
+        for topic in self._controller.image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                partition, place = TopicPartition(topic.name, number), state.directory_of(self._controller.node_id)
+                if place is not None and logs.may_lie_offline(partition):
+                    self._replicas.note_lost([partition])
+                elif place is not None and place > LAST_RESERVED_DIRECTORY and place not in working:
+                    self._replicas.note_displaced([partition])
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.configs.changed:
@@ -115,9 +132,9 @@ class DirectoryNews:
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(
-                "%d logs are empty here that the cluster's metadata expect records in: this broker does not offer them"
-                " while other brokers have copies. Where no other can lead, kafka-leader-election --election-type"
-                " unclean elects this one",
+                "%d logs are empty here that the cluster's metadata expect records in, or are not where the metadata"
+                " say while a directory has failed: this broker does not offer them while there may be better copies."
+                " Where no other can lead, kafka-leader-election --election-type unclean elects this one",
                 self._replicas.held_back,
             )
 

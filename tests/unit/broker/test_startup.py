@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
 from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
@@ -51,7 +52,11 @@ def test_new_partitions_are_in_the_only_directory(tmp_path: Path) -> None:
     claimed = [claim(config(one)), claim(config(one)), claim(config(Path(two)))]
     found = read_meta_properties(OsFileSystem(), str(one))
     assert found is not None
-    assert [each.default_directory for each in claimed] == [found.directory_id, found.directory_id, bytes(16)]
+    assert [each.default_directory for each in claimed] == [
+        found.directory_id,
+        found.directory_id,
+        UNASSIGNED_DIRECTORY,
+    ]
 
 
 def test_a_configured_cluster_id_is_used(tmp_path: Path) -> None:

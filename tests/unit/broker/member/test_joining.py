@@ -30,13 +30,16 @@ from tidelog.broker.metadata.metadata_image import (
     PartitionState,
     TopicState,
 )
+from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import (
     MetaProperties,
     write_clean_shutdown,
     write_meta_properties,
     write_partition_metadata,
 )
-from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.manager import LogManager
+from tidelog.log.system.file_system import FileSystem, OsFileSystem
+from tidelog.log.system.time import ManualTime
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, NotControllerError
 
@@ -153,6 +156,13 @@ def test_other_directories_are_refused_by_file_and_value(
         claim_member_directories(FILE_SYSTEM, config(tmp_path))
 
 
+def manager(directory: Path, file_system: FileSystem = FILE_SYSTEM) -> LogManager:
+    """Build the log manager of both directories, before it looks at them."""
+    paths = [str(directory / name) for name in "ab"]
+    ids = {path: path[-1].encode() * 16 for path in paths}
+    return LogManager(paths, file_system, ManualTime(), LogConfig({}), reserve_bytes=0, directory_ids=ids)
+
+
 def image(*replicas: tuple[int, ...]) -> MetadataImage:
     """Build an image with the topic ``t`` whose partitions have these replicas."""
     partitions = tuple(PartitionState(one, one) for one in replicas)
@@ -169,7 +179,7 @@ def test_logs_that_are_not_this_brokers_are_put_aside(tmp_path: Path) -> None:
             write_partition_metadata(FILE_SYSTEM, str(tmp_path / "a" / name), topic_id)
     (tmp_path / "a" / "__cluster_metadata-0").mkdir()
     (tmp_path / "b" / "old-0.1-delete").mkdir()
-    own = move_strays(FILE_SYSTEM, config(tmp_path), image((NODE,), (8,), (NODE,), (NODE,)))
+    own = move_strays(manager(tmp_path), NODE, image((NODE,), (8,), (NODE,), (NODE,)))
     assert own == {str(tmp_path / "a" / "t-0"): TOPIC_ID}
     left = {path.name for path in (tmp_path / "a").iterdir()}
     kept = {name for name in left if not name.endswith("-stray")}

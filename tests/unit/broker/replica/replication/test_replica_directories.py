@@ -103,6 +103,40 @@ def test_a_log_that_was_empty_is_told_of_when_it_has_caught_up() -> None:
     assert [told(replicas.next_request(one, 9)) for one in images] == [{}, {0: FIRST}, {0: FIRST}]
 
 
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [
+        (LOST._replace(isr=(OWN,)), False),
+        (LOST._replace(isr=(OWN,), replicas=(OWN,), directories=(SECOND,)), False),
+        (LOST._replace(isr=(OTHER, OWN), leader=OTHER), True),
+        (LOST._replace(elr=(OTHER,)), True),
+    ],
+    ids=["alone in sync", "one replica", "caught up", "another is eligible"],
+)
+def test_a_copy_beside_a_directory_that_failed_is_not_offered(state: PartitionState, is_told: bool) -> None:
+    """The metadata say that the log lies in the failed one: this may be a copy from before."""
+    known = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
+    replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
+    replicas.note(partitions(1))
+    replicas.note_displaced(partitions(1))
+    for _ in range(2):
+        assert told(replicas.next_request(known, 9)) == ({0: FIRST} if is_told else {})
+
+
+@pytest.mark.parametrize(
+    ("place", "is_told"), [(bytes(16), True), (bytes(15) + b"\1", True), (bytes(15) + b"\2", False), (SECOND, False)]
+)
+def test_a_log_that_may_lie_in_a_directory_that_failed_is_told_as_lost(place: bytes, is_told: bool) -> None:
+    """A replica without a directory would be elected."""
+    found: dict[TopicPartition, bytes] = {}
+    replicas = ReplicaDirectories(OWN, found.get)
+    replicas.note_lost(partitions(1))
+    assert told(replicas.next_request(image([place]), 9)) == ({0: bytes(15) + b"\2"} if is_told else {})
+    found.update(dict.fromkeys(partitions(1), FIRST))
+    replicas.note(partitions(1))
+    assert told(replicas.next_request(image([place]), 9)) == {0: FIRST}, "it is here after all"
+
+
 def test_one_request_is_bounded_and_all_are_told() -> None:
     """Whatever order answers and images come in, the metadata end as the logs lie."""
     rng = random.Random(1)

@@ -1,0 +1,26 @@
+"""Log directories of a member through many lives: they fail, come back, are replaced, taken out and put back. Each
+leader here has all that was committed."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.support.directory_lives import Lives
+from tidelog.broker.member.connections import directories
+
+STEPS = 60
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_election_by_directories_loses_what_was_committed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directories, "ROUND_S", 0.0)
+    with contextlib.closing(Lives(tmp_path, seed)) as lives:
+        lives.start()
+        for _ in range(STEPS):
+            lives.step()
+        assert lives.written
