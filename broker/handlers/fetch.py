@@ -2,9 +2,8 @@
 """Fetch: read partitions up to the limits, or wait until there is enough to read.
 
 v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
-(KIP-227); v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the
-epoch of the last fetched record; v13+ topic ids;
-v16+ the address of the leader that an error names (KIP-951).
+(KIP-227); v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the epoch
+of the last fetched record; v13+ topic ids; v16+ the address of the leader that an error names (KIP-951).
 
     read all targets -> enough bytes, an error, no time to wait -> answer
                      -> parked under its partitions; looked at again when one of them moves, answered at the deadline
@@ -118,7 +117,7 @@ class ReadResult:
         self.must_answer = must_answer
         """An error or a diverging epoch: the client should know now."""
         self.proof = proof
-        """One that has to end before there are records of some partition."""
+        """A check of an index file under way, before which some partition cannot be read."""
 
     def is_enough(self, min_bytes: int) -> bool:
         """Return whether this answers a request that may wait; nothing at all is no answer while a proof runs."""
@@ -358,7 +357,7 @@ class PartitionRead:
     def _of_follower(
         self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError, *, one_message: bool
     ) -> PartitionData | None:
-        """Read a replica here that another broker leads (KIP-392); else return the error's place in the response."""
+        """Read a replica here that another broker leads (KIP-392); else return the response's entry for the error."""
         params = self._params
         if (
             isinstance(error, NotLeaderOrFollowerError)
@@ -461,7 +460,7 @@ def converted_response(
 
 
 def code_for(error: KafkaError, version: int) -> int:
-    """Return an error's code, for clients that do not know a storage error the one that they know how to retry."""
+    """Return an error's code; clients that do not know a storage error get one that they know how to retry."""
     if version <= _LAST_VERSION_WITHOUT_STORAGE_ERROR and error.code == KafkaStorageError.code:
         return NotLeaderOrFollowerError.code
     return error.code
@@ -470,7 +469,7 @@ def code_for(error: KafkaError, version: int) -> int:
 def failed_partition(
     partition: Partition | None, target: FetchTarget, version: int, error: KafkaError
 ) -> PartitionData:
-    """Write an error in its place in the response."""
+    """Build the response's entry for a partition with an error."""
     code = code_for(error, version)
     data = PartitionData(partition_index=target.index, error_code=code, high_watermark=-1, records=b"")
     if partition is not None:
@@ -515,12 +514,12 @@ def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, resp
 
 
 def release_results(results: list[Result]) -> None:
-    """Let go of slices that are not sent."""
+    """Release slices that are not sent."""
     for _, data in results:
         release_records(data.records)
 
 
 def release_records(records: object) -> None:
-    """Let go of a slice that is not sent."""
+    """Release a slice that is not sent."""
     if isinstance(records, TransferableRecords):
         records.release()
