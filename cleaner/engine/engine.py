@@ -1,11 +1,12 @@
-"""Engine of a round's record-level work: compiled modules, or plain Python where there are none.
+"""Engine of a round's record-level work: compiled modules, or plain Python where they are not built.
 
-Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round does not know
-which one it has. The compiled modules run uncompiled, too, but slower than the reference, which is written for that.
+Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round can use either.
+The engine's modules also run uncompiled, but slower than the reference, which is written for plain Python.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 from collections.abc import Iterator
@@ -62,9 +63,7 @@ class KeyMap(Protocol):
         ...
 
     def drain(self) -> Iterator[WordArray]:
-        """Yield the entries in pieces of bounded size; each piece is valid until the next. Clears the map. Clears the
-        map.
-        """
+        """Yield the entries in pieces of bounded size, then clear the map; each piece is valid until the next."""
         ...
 
     def clear(self) -> None: ...
@@ -121,7 +120,7 @@ class Engine(Protocol):
         ...
 
     def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
-        """Make a map of at most ``memory`` bytes; ``first_bytes`` is a guess at what it will need."""
+        """Build a map of at most ``memory`` bytes; ``first_bytes`` is a guess at its need."""
         ...
 
 
@@ -273,7 +272,7 @@ class ReferenceEngine:
 
 
 class Modules(NamedTuple):
-    """The modules of the compiled engine; tests put in the same ones as plain Python."""
+    """The modules of the compiled engine; tests replace them by their uncompiled forms."""
 
     batch_walk: Any = batch_walk
     batch_decisions: Any = batch_decisions
@@ -309,7 +308,8 @@ class BucketMap:
     def _allocate(self, size: int) -> None:
         memory = mmap.mmap(-1, size)
         # A probe into 4 KiB pages misses the TLB as well: 69 ns per put, 36 ns with huge pages.
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages refuses
+            memory.madvise(mmap.MADV_HUGEPAGE)
         self._table: WordArray = np.frombuffer(memory, np.uint64)
 
     @property

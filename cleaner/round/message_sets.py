@@ -7,9 +7,11 @@ from tidelog.cleaner.engine.engine import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: Old single messages that become one version 2 batch.
+#: Most old single messages, and their bytes, in one version 2 batch.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
+#: Largest distance of two offsets in a version 2 batch.
+MAX_OFFSET_DELTA = 2**31 - 1
 
 
 class LegacyRun:
@@ -22,14 +24,17 @@ class LegacyRun:
         self._codec = self._timestamp_type = self._bytes = 0
 
     def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
-        """Add the records of one message or set; False when they need a run of their own."""
+        """Add the records of one message or set; return False if they need a run of their own."""
         if self.poison is not None:
             return False
         full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
         alike = not self._codec and not batch.compression_type and batch.timestamp_type == self._timestamp_type
-        # Two sets stamped by the broker share a batch only when they share the stamp, which a batch has once.
+        # Sets with a log append time share a batch only if the times are equal: a batch has one.
         same_stamp = not self._timestamp_type or (self._records and self._records[0].timestamp == batch.max_timestamp)
-        follows = not self._records or records[0].offset > self._records[-1].offset
+        follows = not self._records or (
+            records[0].offset > self._records[-1].offset
+            and records[-1].offset - self._records[0].offset <= MAX_OFFSET_DELTA
+        )
         if self.rows and (full or not alike or not same_stamp or not follows):
             return False
         self.rows.append(row.copy())

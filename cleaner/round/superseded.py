@@ -1,9 +1,9 @@
 """Index pass of a round: finds the records superseded by a later record with the same key.
 
 Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
-section are looked up in it when the copy pass comes to them. When it does not, the keys go through hash ranges
-(``tidelog.cleaner.round.spill``) and the clean section is walked here as well. So every byte is read twice in the
-round at most, whatever the number of keys. Stretches of which nothing stays are not read again
+section are looked up in it when the copy pass reads them. If the map is too small, the keys go through hash ranges
+(``tidelog.cleaner.round.spill``) and the clean section is walked here as well. So a round reads every byte at most
+twice, whatever the number of keys. Stretches without a record to keep are not read again
 (``tidelog.cleaner.round.stretches``).
 """
 
@@ -36,6 +36,19 @@ class Section:
         return sum(segment.size for segment in self.segments)
 
 
+class KeyTable:
+    """Memory for the keys of one step, as ``parse_records`` lists them. Filled by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._rows: IntegerArray = np.zeros((0, 3), np.int64)
+
+    def reserve(self, count: int) -> IntegerArray:
+        """Return room for ``count`` keys, with any content."""
+        if len(self._rows) < count:
+            self._rows = np.empty((2 * count, 3), np.int64)
+        return self._rows
+
+
 class KeyIndex:
     """Keys of one round and the superseded bits. ``check`` is called between chunks and may raise."""
 
@@ -49,9 +62,9 @@ class KeyIndex:
         self._spill: Spill | None = None
         self._first_ordinals: dict[int, int] = {}
         self._stretches = Stretches()
-        # One is filled ahead while the other is put into the map.
-        self._keys: IntegerArray = np.zeros((0, 3), np.int64)
-        self._other_keys: IntegerArray = np.zeros((0, 3), np.int64)
+        self._keys = KeyTable()
+        # Two for keys that are parsed ahead: one is filled while the other is put into the map.
+        self._ahead = (KeyTable(), KeyTable())
         self.unframed: dict[int, UnframedSegmentError] = {}
         self.utilization = 0.0
 
@@ -85,9 +98,12 @@ class KeyIndex:
         bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
 
         def prepare(step: Step) -> Step:
-            """Parse the keys of an uncompressed step ahead; reading such a step costs little."""
+            """Decide about a step's batches, and parse the keys of an uncompressed step, whose reading costs little."""
             self._engine.decide(step.buffer, step.table, step.rows, transactions)
-            return replace(step, keys=self._parse(step.buffer, step.table, step.rows)) if step.is_plain else step
+            if not step.is_plain:
+                return step
+            self._ahead = self._ahead[::-1]
+            return replace(step, keys=self._parse(step.buffer, step.table, step.rows, self._ahead[0]))
 
         for segment, end in zip(section.segments, section.ends, strict=True):
             self._first_ordinals[segment.base_offset] = ordinal
@@ -98,20 +114,20 @@ class KeyIndex:
                     before = reader.bytes_read
                     bits.reserve(reader.ordinal - first)
                     keys = reader.keys
-                    self._put(reader.buffer, self._parse(reader.buffer, reader.table, rows) if keys is None else keys)
+                    if keys is None:
+                        keys = self._parse(reader.buffer, reader.table, rows, self._keys)
+                    self._put(reader.buffer, keys)
                     self._stretches.note(segment.base_offset, reader.position, reader.table[slice(*rows)])
             except UnframedSegmentError as error:
                 self.unframed[segment.base_offset] = error
             ordinal = reader.ordinal
 
-    def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> IntegerArray:
-        """Return the keys of the rows' records; valid until the call after the next."""
+    def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: KeyTable) -> IntegerArray:
+        """Return the keys of the rows' records; valid until ``keys`` is filled again."""
         wanted = table[rows[0] : rows[1]]
         most = int(np.where(wanted[:, at.STATE] == at.BatchState.POISON, 0, wanted[:, at.COUNT]).sum())
-        self._keys, self._other_keys = self._other_keys, self._keys
-        if len(self._keys) < most:
-            self._keys = np.empty((2 * most, 3), np.int64)
-        return self._keys[: self._engine.parse(buffer, table, rows, self._keys)]
+        room = keys.reserve(most)
+        return room[: self._engine.parse(buffer, table, rows, room)]
 
     def _put(self, buffer: ByteArray, keys: IntegerArray) -> None:
         while len(keys):
@@ -128,7 +144,7 @@ class KeyIndex:
         if first >= at.DIRTY_ORDINALS or self._spill is not None:
             return self._bits_of(first)
         bits: ByteArray = np.zeros((reader.ordinal - first) // 8 + 1, np.uint8)
-        keys = self._parse(reader.buffer, reader.table, rows)
+        keys = self._parse(reader.buffer, reader.table, rows, self._keys)
         self._map.look_up(reader.buffer, keys, len(keys), bits, first)
         return bits, first
 
@@ -141,7 +157,7 @@ class KeyIndex:
         return self._stretches.vanished(segment.base_offset, bits, last_offsets)
 
     def first_ordinal(self, segment: LogSegment) -> int:
-        """Return the copy pass's first ordinal of a segment: the index pass's, or any for a clean one not walked."""
+        """Return the first ordinal of a segment in the copy pass; 0 if the index pass did not walk the segment."""
         return self._first_ordinals.get(segment.base_offset, 0)
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import mmap
 from typing import Any
 
 import numpy as np
@@ -297,3 +299,14 @@ def test_buffers_are_let_go_of() -> None:
         modules.digest_map.hash_keys(buffer, keys, 0, at.MD5, PROCESS_SECRET, out)
         for held in (buffer, table, keys, out):
             held.append(0)
+
+
+def test_kernel_without_huge_pages_serves_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutHugePages(mmap.mmap):
+        def madvise(self, *_: Any) -> None:
+            raise OSError(errno.EINVAL, "invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", WithoutHugePages)
+    key_map = COMPILED.new_map(1 << 20, 0.9, SIPHASH_ALGORITHM)
+
+    assert key_map.size == 0

@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, file_names, log_bytes, open_log, records_of, whole
 from tests.support.depth import DEPTH
 from tests.support.memory_directory import memory_place
+from tidelog.cleaner.engine.batch_table import BASE_OFFSET
 from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
 from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round.chunk import Reading
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
+from tidelog.cleaner.round.segment_reader import SegmentReader
 from tidelog.cleaner.round.segment_writer import group_segments
 from tidelog.log.check import check_directory
 from tidelog.log.unified_log import UnifiedLog
@@ -412,6 +415,50 @@ def test_keyless_record_is_dropped_and_counted(tmp_path: Path, engine: Engine) -
 
     assert keys_of(log) == [(1, b"a")]
     assert stats.keyless_records == 1
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("offset", [-5, 5, 2**40])
+def test_old_message_with_an_impossible_offset_stays_as_it_is(
+    tmp_path: Path, engine: Engine, codec: int, offset: int
+) -> None:
+    log = open_log(tmp_path, compacted(message_format_version="0.10.2"))
+    options = MessageSetOptions(magic=1, compression=codec)
+    for key in (b"a", b"b", b"a"):
+        message = build_message_set([Record(0, NOW_MS, key, b"1")], options)
+        log.append_as_leader(memoryview(bytearray(message)), leader_epoch=0)
+    log.update_high_watermark(3)
+    log.roll()
+    path = Path(log.segments.first.records.path)
+    stored = bytearray(path.read_bytes())
+    second = 12 + int.from_bytes(stored[8:12], "big")
+    stored[second : second + 8] = offset.to_bytes(8, "big", signed=True)  # no checksum covers an offset
+    path.write_bytes(stored)
+
+    stats = clean(log, engine)
+
+    assert [batch.reason for batch in stats.unreadable] == ["impossible offsets or record count"]
+    assert stored[second : second + len(stored) // 3] in log_bytes(log)
+    assert keys_of(log)[-1] == (2, b"a")
+
+
+def test_old_messages_far_from_each_other_become_batches_of_their_own(tmp_path: Path, engine: Engine) -> None:
+    log = open_log(tmp_path, compacted(message_format_version="0.10.2"))
+    for key in (b"a", b"b"):
+        message = build_message_set([Record(0, NOW_MS, key, b"1")], MessageSetOptions(magic=1))
+        log.append_as_leader(memoryview(bytearray(message)), leader_epoch=0)
+    reader = SegmentReader(engine, 1024, 1 << 20)
+    path = Path(log.segments.first.records.path)
+    stored = bytearray(path.read_bytes())
+    far = len(stored) // 2
+    stored[far : far + 8] = (2**32).to_bytes(8, "big")
+    path.write_bytes(stored)
+
+    rows = list(reader.chunks(Reading(log.segments.first, 2**33, 0, (0, len(stored)))))
+    reader.close()
+
+    assert rows == [(0, 2)]
+    assert reader.table[:2, BASE_OFFSET].tolist() == [0, 2**32]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
