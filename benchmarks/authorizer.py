@@ -1,10 +1,10 @@
 """CPU of one request with and without an authorizer: ``python -m benchmarks.authorizer``.
 
 One connection's single-record produce, fetch of one batch, and Metadata, dispatched in process: without an authorizer,
-and with 10,000 ACLs of which a prefixed one allows it. Both sides are one broker and one log: two of them differ by
-several percent in themselves. They are measured right after each other in many short turns: the medians in microseconds
-of process time, and the median of the turns' ratios. The column *same* is a second side without an authorizer, measured
-in the same way: what it differs from zero by is chance.
+and with 10,000 ACLs, one of which, a prefixed one, allows the request. Both sides share one broker and one log, because
+two brokers differ by several percent by chance. The sides are measured right after each other in many short turns. The
+table has the medians in microseconds of process time, and the median of the turns' ratios. The column *same* compares a
+second side without an authorizer: its difference from zero is chance.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Side:
         self._context.principal = Principal("User", "ann")
 
     def microseconds(self, frame: bytes) -> float:
-        """Measure the CPU of one of REQUESTS such requests."""
+        """Return the CPU microseconds of one request: REQUESTS of them are measured."""
         dispatch, context = self._dispatcher.dispatch, self._context
         began = time.process_time()
         for _ in range(REQUESTS):
@@ -76,7 +76,7 @@ def build_broker(directory: Path) -> DataBroker:
 
 
 def allow(data: DataBroker, number: int) -> None:
-    """Commit a rule: most are other teams', each tenth is a prefix."""
+    """Commit rule ``number``: number 7 allows the request, each tenth is a prefix."""
     name, pattern = (
         (f"team-{number}.", PatternType.PREFIXED) if number % 10 == 7 else (f"t{number}", PatternType.LITERAL)
     )
@@ -94,7 +94,7 @@ def frame_of(key: ApiKey, fields: dict[str, Any], request_class: type[Message]) 
 
 
 def frames() -> dict[str, bytes]:
-    """Build the frames, by what they are called in the table."""
+    """Build the request frames by their names in the table."""
     name = TOPIC
     data = [{"index": 0, "records": bytes(batch(b"x" * 100))}]
     produced = {"acks": 1, "timeout_ms": 1000, "topic_data": [{"name": name, "partition_data": data}]}
@@ -108,7 +108,7 @@ def frames() -> dict[str, bytes]:
 
 
 def measure_turn(sides: list[Side], frame: bytes, number: int) -> list[float]:
-    """Measure each side once; another one begins each time."""
+    """Measure each side once; the turn's number decides which side begins."""
     found = [0.0] * len(sides)
     for place in range(len(sides)):
         side = (number + place) % len(sides)

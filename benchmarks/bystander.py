@@ -5,10 +5,10 @@
 For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
 CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, and
 the growth of the broker's resident memory. The last column says whether the request was answered, refused by closing
-its connection, or not answered in ANSWER_S seconds. Each request goes to a broker that has answered the ones before;
-one that did not answer, or did not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka
-gets the same ones. The bystander's records are all there at the end, or this fails. ``--from`` begins with the first
-row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
+its connection, or not answered in ANSWER_S seconds. One broker gets the requests in turn. A broker that does not
+answer, or does not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka gets the same
+requests. The run fails if a broker that answered everything lacks one of the bystander's records. ``--from`` begins
+with the first row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 TOPIC = "bystander"
 EVERY_S = 0.01
 ANSWER_S = 60.0
-"""Most that a request waits for its answer, and the bystander for its own. More than ten times what any needs that is
-answered at all."""
+"""Most that a request waits for its answer, and the bystander for its own. More than ten times the slowest answer ever
+measured.
+"""
 CREATE_S = 120.0
 LONGEST_TURN = re.compile(r"^tidelog_loop_longest_turn_since_read_cpu_seconds (\S+)", re.M)
 
@@ -61,7 +62,7 @@ WELL = ("answered", "refused")
 
 
 class Request(Protocol):
-    """One row's request: on what it needs, and as it is sent."""
+    """The request of one row: it creates what it needs, and encodes itself."""
 
     @property
     def name(self) -> str: ...
@@ -169,7 +170,7 @@ def ask(port: int, hostile: Hostile) -> bytes:
 
 
 def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
-    """Make the topics, the wide one with so many partitions."""
+    """Create the bystander's topic and the wide topic, ``partitions`` partitions in all."""
     topics = [
         CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1),
         CreatableTopic(name=WIDE_TOPIC, num_partitions=partitions - 1, replication_factor=1),
@@ -179,7 +180,7 @@ def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
 
 
 def create(port: int, topics: list[CreatableTopic]) -> None:
-    """Create topics, and wait until each one's first partition has an end to be asked for."""
+    """Create topics, and wait until the first partition of each answers with its end offset."""
     with connect(port) as connection:
         connection.settimeout(CREATE_S)
         create = CreateTopicsRequest(topics=topics, timeout_ms=120_000)
@@ -240,7 +241,7 @@ def longest_turn_ms(bootstrap: str) -> float:
 
 
 def end_offset(port: int, topic: str) -> int:
-    """Ask for the end of a topic's first partition; -1 where there is none yet."""
+    """Ask for the end offset of a topic's first partition; -1 until the partition answers."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
     response = ListOffsetsResponse.decode(memoryview(ask(port, Hostile("end", 1, lambda: request)))[4:], 1)
@@ -298,7 +299,7 @@ def row_range(text: str) -> slice:
 def rows(
     new_broker: Callable[[], BrokerProcess], turn_ms: Callable[[BrokerProcess], float | None], left: list[Request]
 ) -> Iterator[Row]:
-    """Send all requests, one after the other, beside a bystander; on a new broker after one that did not serve them."""
+    """Send all requests in turn beside a bystander; a broker that does not serve them is replaced by a new one."""
     while left:
         broker = new_broker().start()
         is_whole = True

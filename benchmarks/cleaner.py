@@ -51,7 +51,7 @@ appender.error.layout.pattern=%m%n
 rootLogger.level=info
 rootLogger.appenderRef.error.ref=error
 """
-#: Megabytes, and per second: the seconds between them are rounded to tenths, which is a third of a short round.
+#: Size in MB and rate in MB/s. Kafka rounds the seconds between them to tenths, an error of a third in a short round.
 _CLEANED = re.compile(r"([\d.,]+) MB of log processed in [\d.,]+ seconds \(([\d.,]+) MB/sec\)")
 
 
@@ -137,8 +137,8 @@ def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str,
 
 
 def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
-    """Watch the rounds: seconds of each as Kafka logs them, and the node's processor time from the end of one to the
-    next's.
+    """Return the seconds of each round as Kafka logs them, and the CPU time that the node used since the round
+    before.
     """
     used: list[CpuTime] = []
     last = cpu_time(node.pid)
@@ -153,7 +153,7 @@ def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
 
 
 def cleaned(log: Path) -> list[float]:
-    """Read the seconds of each round that Kafka's log tells of."""
+    """Read the seconds of each round from Kafka's log."""
     found = _CLEANED.findall(log.read_text(errors="replace").replace(",", ""))
     return [float(size) / float(rate) for size, rate in found if float(size) > 1]
 
@@ -165,7 +165,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "names", nargs="*", metavar="DATA SET", help=f"of {', '.join(DATA_SETS)}; default: {', '.join(DEFAULT)}"
     )
     parser.add_argument("--directory", type=Path, default=Path("/tmp/tidelog-cleaner-benchmark"))
-    parser.add_argument("--rounds", type=int, default=3, help="of Tidelog before Kafka's, and again after them")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of Tidelog before Kafka's, and as many after")
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--latency", action="store_true", help="produce latency with and without cleaning, only")
     parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")

@@ -1,8 +1,8 @@
 """Single-record produce requests, one after the other, timed: the effect of a cleaning round on a client.
 
-Rounds are asked for over HTTP from this process: a command of its own would take a processor to start. Several rounds,
-each over a log of its own, with quiet phases before and after. The control is other processes that only compute: what
-two busy processors do to the same requests without a cleaner.
+This process asks for rounds over HTTP, because starting a command would use a processor. Each of several rounds cleans
+a log of its own, with quiet phases before and after. As a control, the same requests run beside processes that only
+compute.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
 
 
 def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
-    """Measure round trips in µs: alone, beside busy processes, beside the first round, beside rounds, and into the very
+    """Measure round trips in µs: alone, beside busy processes, beside the first round, beside rounds, into the very
     partitions they clean.
     """
     first = DATA_SETS["first"]

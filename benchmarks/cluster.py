@@ -2,7 +2,7 @@
 
     python -m benchmarks.cluster [--megabytes 200] [--round-trips 1000] [--partitions 1000] [--kinds tidelog,kafka]
 
-Processor times are those of all three brokers, without the controller; times of the clock depend on what else runs.
+Processor times are those of all three brokers, without the controller; wall-clock times depend on what else runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEADY_MB_PER_S = 50
 
 
 class Bar(NamedTuple):
-    """An aim of Tidelog, of its own figure or of what it is beside Apache Kafka's."""
+    """An aim for one figure of Tidelog, alone or relative to Apache Kafka's."""
 
     text: str
     is_met: Callable[[float, float], bool]
@@ -76,7 +76,7 @@ class Amounts(NamedTuple):
 
 
 def measure(kind: str, amounts: Amounts) -> Row:
-    """Measure all rows of one kind."""
+    """Measure all rows of a cluster of one kind of broker."""
     with tempfile.TemporaryDirectory() as directory, BrokerCluster(Path(directory), KINDS[kind]) as cluster:
         parts: tuple[Callable[[], Row], ...] = (
             lambda: throughput(cluster, amounts.megabytes),

@@ -30,24 +30,26 @@ SESSION_S = 3.5
 """The session of the cluster's brokers, 3 s, is over by then."""
 REST_S = 3.0
 SETTLE_S = 6.0
-"""The creation of 1,000 partitions takes so long to come to rest."""
+"""Time that the brokers need to become idle after the creation of 1,000 partitions."""
 STEADY_S = 6.0
 PACE_S = 0.002
 SAMPLED = 50
-"""Partitions that a writer goes to where there are many."""
+"""Number of partitions that a writer writes to when the topic has many."""
 QUICK = {
     "reconnect.backoff.max.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "retry.backoff.ms": 20,
     "topic.metadata.refresh.interval.ms": 200,
 }
-"""Clients that look for another leader soon: librdkafka forgets it, once it was told the dead one as leader again."""
+"""Client settings that find a new leader soon: librdkafka stops its fast refresh once metadata names the dead leader
+again.
+"""
 Row = dict[str, float]
 
 
 @cache
 def admin(bootstrap: str) -> AdminClient:
-    """Return a client for each list of addresses: a new one for each question would compete with the brokers."""
+    """Return the admin client of these addresses: a new one for each request would compete with the brokers for CPU."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
@@ -75,7 +77,7 @@ def isr(cluster: BrokerCluster, name: str) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a state."""
+    """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > deadline:
@@ -167,7 +169,7 @@ def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
 
 
 def return_to_isr(cluster: BrokerCluster) -> tuple[float, float]:
-    """Start broker 3, first stop it where it runs; return the seconds and its CPU seconds until it is in sync."""
+    """Restart broker 3, or start it if it is down; return the seconds and its CPU seconds until it is in sync."""
     follower = cluster.brokers[3]
     if follower.process is not None:
         follower.terminate()
@@ -332,7 +334,7 @@ def fail_over(cluster: BrokerCluster) -> Row:
 
 
 def start_and_idle(cluster: BrokerCluster) -> Row:
-    """Restart cleanly with few partitions; then nothing happens."""
+    """Measure a clean restart with few partitions, then the idle cluster."""
     broker = cluster.brokers[1]
     wait_until(lambda: all(1 in isr(cluster, name) for name in ("bulk", "single", "missed", "turns")))
     broker.terminate()
@@ -347,8 +349,8 @@ def start_and_idle(cluster: BrokerCluster) -> Row:
 
 
 def start_at_once(broker: JavaMember | TidelogMember) -> float:
-    """Return how long a clean start takes that waits for the session of the process before: its controller answers
-    DUPLICATE_BROKER_REGISTRATION until that is over, to brokers of either kind.
+    """Return the seconds of a clean start right after a stop. The controller answers DUPLICATE_BROKER_REGISTRATION
+    until the session of the stopped process is over, to brokers of either kind.
     """
     broker.terminate()
     broker.start()
@@ -363,7 +365,7 @@ def idle_percent(cluster: BrokerCluster) -> float:
 
 
 def many_partitions(cluster: BrokerCluster, count: int) -> Row:
-    """Stop a broker that leads many partitions in an orderly way under writers, and start it again."""
+    """Measure a controlled stop of the broker that leads many partitions, beside writers, and its next start."""
     create(cluster, "many", [1, 2, 3], count)
     time.sleep(SETTLE_S)
     idle = idle_percent(cluster)

@@ -1,7 +1,8 @@
 """CPU of one produce or fetch request in the dispatcher, in process: ``python -m benchmarks.dispatch [DIRECTORY]``.
 
-Appends write to files below DIRECTORY, and fetches of 1 MiB read there: on tmpfs a fetch cannot tell what is in memory.
-The least of the rounds, in microseconds of the thread's CPU time; without sockets.
+Appends write to files below DIRECTORY, and fetches of 1 MiB read from them; not on tmpfs, where a fetch cannot ask
+whether pages are in memory. Prints the lowest of ROUNDS measurements, in microseconds of the thread's CPU time. No
+sockets are used.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def main(directory: str | None = None) -> None:
         data = DataBroker(Path(place), {"log.segment.bytes": str(1 << 30)})
         for topic, partitions in (("one", 1), ("many", MANY), ("large", 1)):
             change = data.topics.changes.create(NewTopic(topic, partitions))
-            while not change.done.done:  # its sync and its logs are work of other turns
+            while not change.done.done:  # later turns sync it and create its logs
                 data.run_turn()
         large = batch(LARGE_RECORDS, 1000)
         for _ in range(LARGE_BATCHES):

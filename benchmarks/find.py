@@ -4,9 +4,10 @@
         [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
-all different. Eight requests are in flight, and all are encoded before the clock starts. In turn: a topic without
-index, with ``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold: index and log dropped
-from the page cache before each look-up; warm), over HTTP, and by a consumer that reads everything (librdkafka).
+all different. Eight requests are in flight, and all are encoded before the clock starts. Three kinds of topic take
+turns: without an index, with ``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold:
+index and log dropped from the page cache before each look-up; warm), over HTTP, and by a consumer that reads everything
+(librdkafka).
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ from tidelog.protocol.record.record_batch import Record, build_batch, set_crc
 
 BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024
-"""Requests made before the clock starts: while the next ones are made an indexer would catch up outside of it."""
+"""Requests encoded before the clock starts. While the next ones are encoded the clock stands still and the indexer
+catches up, so there are many.
+"""
 IN_FLIGHT = 8
 VALUE_BYTES = 100
 LOOK_UPS = 300
 CATCH_UP_S = 60
 PREWARMED_TIMES = 4
-"""Page cache touched before a round, in sizes of what it writes."""
+"""Page cache touched before a round, in multiples of the bytes that the round writes."""
 COLD_LOOK_UPS = 30
 TOPICS = {
     "plain": {},
@@ -74,7 +77,7 @@ def key_of(number: int) -> bytes:
 
 @cache
 def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Build a batch whose keys and times are filled in, and where in it the digits of each key are: int64 (records,
+    """Build a batch whose keys and times are to be filled in, and the positions of each key's digits: int64 (records,
     digits).
 
     Building ten million records one by one would take the larger part of the benchmark's time.
@@ -90,7 +93,7 @@ def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64
 
 
 def batch_of(number: int, time_ms: int, value_bytes: int) -> bytearray:
-    """Build the batch of that number: its records' keys follow on those of the one before."""
+    """Build batch ``number``, whose keys follow those of the batch before."""
     batch, places = template(value_bytes)
     filled = bytearray(batch)
     keys = np.arange(number * BATCH_RECORDS, (number + 1) * BATCH_RECORDS)
@@ -113,7 +116,7 @@ def produce_frame(topic: str, batch_number: int, time_ms: int, value_bytes: int 
 
 
 def feed(bootstrap: str, frames: Iterator[bytes], count: int) -> tuple[float, list[float]]:
-    """Send ``count`` frames: (seconds spent sending and waiting, ms from each request to its answer)."""
+    """Send ``count`` frames; return the seconds spent sending and waiting, and each request's ms until its answer."""
     host, _, port = bootstrap.rpartition(":")
     latencies: list[float] = []
     spent = 0.0
@@ -136,7 +139,7 @@ def feed(bootstrap: str, frames: Iterator[bytes], count: int) -> tuple[float, li
 
 
 def answer(stream: object, sent: deque[float], latencies: list[float]) -> None:
-    """Read one answer."""
+    """Read one answer and note its latency."""
     read = stream.read  # type: ignore[attr-defined]
     read(struct.unpack(">i", read(4))[0])
     latencies.append((time.perf_counter() - sent.popleft()) * 1000)
@@ -153,7 +156,7 @@ def create_topics(bootstrap: str, names: list[str]) -> None:
 
 
 def lag_of(bootstrap: str) -> float:
-    """Read the gauge of the indexer."""
+    """Read the indexer's lag in records from the broker's metrics."""
     from http.client import HTTPConnection
 
     from tidelog.commands.running.compaction import admin_address
@@ -192,11 +195,11 @@ class Load:
 
 
 def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> None:
-    """Measure records per second into each kind of topic, in turn; shares are medians of rounds, each beside its plain
-    one.
+    """Measure records per second into each kind of topic, in turn. Each round is compared with the same round's plain
+    topic; the shares are medians of the rounds.
 
-    Pages of the page cache that the host has to give first make any round three times as slow; so
-    each round begins with pages that were in use a moment ago.
+    Page cache that a virtual machine's host has to provide first makes any round three times as slow, so each round
+    begins with pages that were in use a moment ago.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
@@ -278,7 +281,7 @@ def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> N
 
 
 def cold_look_up(directory: Path, topic: str, number: int) -> float:
-    """Look up what is on disk only, index and record: opened, then dropped from the page cache, then asked."""
+    """Look up one key in an index and a log that were dropped from the page cache; return milliseconds."""
     log = open_log(directory, topic)
     indexer = LogIndexer(log)
     indexer.configure()

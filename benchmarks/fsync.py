@@ -2,7 +2,7 @@
 
 One topic with one partition and ``flush.messages=1``; each producer has one record of 100 B in flight with acks=all and
 sends the next when that one is acknowledged. Tidelog acknowledges after a sync shared by all waiting producers, Apache
-Kafka syncs once for each append. The disk's own share is measured first: one write and one fdatasync after the other.
+Kafka syncs once for each append. The disk alone is measured first: a write and an fdatasync, again and again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Members of classic groups as a load: many connections on one selector, no client library between.
+"""Members of classic groups as a load: many connections on one selector, without a client library.
 
 Each member is a small state machine: JoinGroup (twice, since KIP-394), SyncGroup, Heartbeats; REBALANCE_IN_PROGRESS
 sends it back to JoinGroup with the id it has. ``until_stable`` drives all of them until they share one generation.
@@ -27,8 +27,8 @@ _HEAD = struct.Struct(">ihhih")
 
 
 def frame_of(request: Message, version: int, correlation_id: int = 0, *, is_flexible: bool = False) -> bytes:
-    """Encode a request, length prefix included, without a client id; a flexible version's header ends with its tags,
-    none.
+    """Encode a request with its length prefix, without a client id. A flexible version's header ends with an empty tag
+    section.
     """
     body = request.encode(version)
     if is_flexible:
@@ -37,7 +37,9 @@ def frame_of(request: Message, version: int, correlation_id: int = 0, *, is_flex
 
 
 class Wire:
-    """One blocking connection, answers in their order; those of flexible versions begin with their header's tags."""
+    """One blocking connection that returns answers in order; an answer of a flexible version begins with its header's
+    tags.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
@@ -45,7 +47,7 @@ class Wire:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Send frames that are whole."""
+        """Send whole frames."""
         self.socket.sendall(data)
 
     def answer(self) -> memoryview:
@@ -94,7 +96,7 @@ class Member:
         self.wire.send(frame_of(request, JOIN_VERSION))
 
     def heartbeat(self) -> None:
-        """Send a heartbeat, whose answer tells of a rebalance."""
+        """Send a heartbeat; its answer says whether a rebalance began."""
         self.waits_for = "heartbeat"
         request = HeartbeatRequest(group_id=self.group_id, member_id=self.member_id, generation_id=self.generation_id)
         self.wire.send(frame_of(request, HEARTBEAT_VERSION))
@@ -134,7 +136,7 @@ class Member:
 
 
 def until_stable(members: list[Member]) -> float:
-    """Join all at once; seconds until every one has its assignment of a generation that holds them all."""
+    """Join all at once; return the seconds until each member has an assignment in one generation of them all."""
     began = time.perf_counter()
     with selectors.DefaultSelector() as selector:
         for member in members:
@@ -154,7 +156,7 @@ def until_stable(members: list[Member]) -> float:
 
 
 def is_stable(members: list[Member]) -> bool:
-    """Return whether all have their assignment, of one generation, which is of this size."""
+    """Return whether all have an assignment in one generation, and this generation has as many members."""
     if not all(member.is_synced for member in members):
         return False
     generations = {member.generation_id for member in members}

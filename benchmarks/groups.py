@@ -1,17 +1,17 @@
 """Groups and transactions, Tidelog and Apache Kafka in turn: ``python -m benchmarks.groups``.
 
     joining        100 classic members at once, from the first JoinGroup to the last assignment
-    1,000 groups   one after the other on one connection, each with a member; the memory they take
+    1,000 groups   one after the other, each with one member on a connection of its own; the memory they take
     commits        OffsetCommit of one partition, 10 connections with 10 requests in flight each
     transactions   librdkafka: begin, ten records, commit, one after the other
     latency        librdkafka: one record at a time, from produce() to the consumer of a group having it
     shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
-    streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one epoch,
-                   each task with one; then heartbeats without news, 10 in flight on each connection
-    loading        1,000 groups with 100 offsets each; from the broker's start to the first committed offset told
+    streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one
+                   epoch and each task has one owner; then heartbeats of no change, 10 in flight on each connection
+    loading        1,000 groups with 100 offsets each, from the broker's start to the first answered committed offset
 
-Both run with ``group.initial.rebalance.delay.ms=0``, that and the assignment interval of streams groups 0, too, and one
-partition of each internal topic.
+Both brokers run with ``group.initial.rebalance.delay.ms=0``, the same delay and the assignment interval of streams
+groups at 0, and one partition in each internal topic.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MEMBERS, GROUPS, STREAMS_MEMBERS = 100, 1000, 50
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 2
 CONNECTIONS, IN_FLIGHT = 10, 10
 WARM_UP_COMMITS = 20_000
-"""Commits before the measurement: Java compiles code that runs often, as in a broker that has run for days."""
+"""Commits before the measurement, so that Java has compiled its code as in a broker that has run for days."""
 RETRIED = {CoordinatorLoadInProgressError.code, CoordinatorNotAvailableError.code, NotCoordinatorError.code}
 RETRY_S = 0.005
 RECORDS_PER_TRANSACTION = 10
@@ -83,7 +83,7 @@ def wire(broker: BrokerProcess) -> Wire:
 
 
 def until_ready(broker: BrokerProcess, connection: Wire) -> None:
-    """Wait until the coordinator answers: its topic is made when first asked for."""
+    """Wait until the coordinator answers: the first FindCoordinator creates its topic."""
     while connection.ask(FindCoordinatorRequest(key="g"), FIND_VERSION, FindCoordinatorResponse).error_code:
         time.sleep(RETRY_S)
     while commit(connection, "ready", 1) in RETRIED:
@@ -91,7 +91,7 @@ def until_ready(broker: BrokerProcess, connection: Wire) -> None:
 
 
 def commit_request(group_id: str, partitions: int) -> OffsetCommitRequest:
-    """Commit from outside of the group, as tools do."""
+    """Build a commit without a member, as tools send it."""
     parts = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
         for index in range(partitions)
@@ -108,7 +108,7 @@ def commit(connection: Wire, group_id: str, partitions: int) -> int:
 
 
 def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure how long groups take to be stable: the median of several."""
+    """Measure the time until a group of many members is stable: the median of several groups."""
     times = []
     for number in range(asked.rounds + 1):
         members = [Member(broker.host, broker.port, f"joined-{number}") for _ in range(MEMBERS)]
@@ -119,7 +119,7 @@ def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def many_groups(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Make groups with one member each."""
+    """Measure the creation of many groups with one member each."""
     before = rss_bytes(broker.pid)
     began, cpu = time.perf_counter(), run_time_s(broker.pid)
     for number in range(GROUPS):
@@ -137,7 +137,7 @@ def many_groups(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def commits(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure requests a second with windows that are kept full."""
+    """Measure offset commits a second with IN_FLIGHT requests in flight on each connection."""
     connections = [wire(broker) for _ in range(CONNECTIONS)]
     frames = [frame_of(commit_request(f"commits-{index}", 1), COMMIT_VERSION) for index in range(CONNECTIONS)]
 
@@ -215,7 +215,9 @@ def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def shares(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure share groups. One before them warms the broker up; the client is a new process each time."""
+    """Measure a share group that reads a topic. A group before it warms the broker up; each has a new client
+    process.
+    """
     topic = f"{TOPIC}-shares"
     Topics(broker.bootstrap).create(topic, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 10**7})
@@ -254,7 +256,9 @@ def performance(printed: str) -> dict[str, str]:
 
 
 def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure streams groups: the median of several; the last one's members then send heartbeats."""
+    """Measure the time until streams groups are settled, the median of several; then heartbeats of the last group's
+    members.
+    """
     times, counts, members = [], [], list[TaskMember]()
     for number in range(asked.rounds + 1):
         for member in members:
@@ -285,7 +289,7 @@ def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def loading(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Restart after a clean stop, so that the figure is the coordinator's and not the recovery of logs."""
+    """Measure a start after a clean stop: the coordinator loads its offsets, and no log needs recovery."""
     connection = wire(broker)
     for number in range(GROUPS):
         code = commit(connection, f"loaded-{number}", PARTITIONS)

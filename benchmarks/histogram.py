@@ -1,7 +1,7 @@
 """Latency histograms as the load client prints them: log-linear, 128 buckets for each power of two of nanoseconds.
 
 Buckets below 128 ns hold one value each; bucket ``(k + 1) * 128 + j`` holds the values from ``(128 + j) << k`` up to
-the next one's begin. ``benchmarks/loadgen/histogram.h`` counts by the same rule.
+the beginning of the next bucket. ``benchmarks/loadgen/histogram.h`` counts by the same rule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Histogram:
         self.buckets[bucket_of(ns)] += 1
 
     def merge(self, other: Histogram) -> None:
-        """Take the counts of another histogram in."""
+        """Add the counts of another histogram."""
         self.buckets.update(other.buckets)
 
     @property
@@ -58,8 +58,8 @@ class Histogram:
         return self.buckets.total()
 
     def percentile_us(self, percent: float) -> float:
-        """Find the smallest latency in microseconds that ``percent`` of all values do not exceed; 0 where there are
-        none.
+        """Find the smallest latency in microseconds that ``percent`` of all values do not exceed; 0 in an empty
+        histogram.
 
         It is the upper bound of its bucket: never flattering, at most 0.8 % too high.
         """

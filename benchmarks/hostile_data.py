@@ -1,7 +1,7 @@
-"""Requests of the data path that ask for far more work than they have bytes, for a table and for tests.
+"""Produce and Fetch requests that cause far more work than their size suggests, for ``benchmarks.bystander`` and tests.
 
-Each row is sent by one client while a bystander produces every 10 ms. A row names the topic it needs, with its configs,
-the requests that prepare it, and the request itself; all are whole frames. No client library sends any of them.
+One client sends each request while a bystander produces every 10 ms. A row has the configs of the topic it needs, the
+requests that prepare the topic, and the request itself, as whole frames. No client library sends any of them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def many_headers() -> bytearray:
 
 
 def old_set(count: int, magic: int, codec: int = 0) -> bytes:
-    """Build messages of one byte. A wrapper's are the same message again and again."""
+    """Build ``count`` messages of one byte each; with a codec, one wrapper message that holds them."""
     one = build_message_set([Record(0, TIMESTAMP_MS, None, b"v")], MessageSetOptions(magic))
     if not codec:
         return one * count
@@ -117,12 +117,12 @@ def old_set(count: int, magic: int, codec: int = 0) -> bytes:
 
 
 def zeros(size: int, codec: int) -> bytearray:
-    """Build one record that packs well."""
+    """Build a batch of one record that compresses well."""
     return build_batch([Record(0, TIMESTAMP_MS, None, bytes(size))], BatchOptions(compression=codec))
 
 
 def digits(size: int) -> bytearray:
-    """Build records that are dear to recompress, and pack well."""
+    """Build records that compress well but take long to recompress."""
     text = b"".join(b"%d," % (number * number % 100_003) for number in range(100_003))
     text = text * (size // len(text) + 1)
     records = [Record(0, TIMESTAMP_MS, None, text[: size // 2]), Record(1, TIMESTAMP_MS, None, text[size // 2 : size])]
@@ -130,7 +130,7 @@ def digits(size: int) -> bytearray:
 
 
 def packed_records(count: int) -> bytearray:
-    """Build a gzip batch of as many records as fit into few bytes."""
+    """Build a gzip batch of ``count`` one-byte records."""
     section = small_records(count)
     return batch_around(compress_gzip(section), GZIP, count)
 

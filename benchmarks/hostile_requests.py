@@ -1,4 +1,4 @@
-"""Requests of one client that once held the loop for seconds: many elements in one array, mostly of one thing.
+"""Requests with very many elements in one array, which once held the broker's event loop for seconds.
 
 Each is a name, an API version and a message; ``benchmarks.bystander`` sends them to Tidelog and to Apache Kafka, and
 ``tests/faults/test_long_requests.py`` to a broker process. The counts are those of the largest legal request
@@ -40,14 +40,16 @@ BROKER = 4
 
 
 class Hostile(NamedTuple):
-    """One request: its name in the table, the version it is sent in, and what builds the message of many megabytes."""
+    """One request: its name in the table, its API version, and the function that builds its message of up to many
+    megabytes.
+    """
 
     name: str
     version: int
     build: Callable[[], Message]
 
     def prepare(self, port: int) -> None:
-        """Prepare nothing: what these name is there, or is not meant to be."""
+        """Do nothing: what these requests name exists already, or is meant to be missing."""
 
     def frame(self) -> bytes:
         """Encode the request with its length in front, correlation id 7."""
@@ -70,14 +72,14 @@ def deletions(count: int) -> Hostile:
 
 
 def descriptions(count: int, node_id: int) -> Hostile:
-    """Build DescribeConfigs of the broker, again and again."""
+    """Build DescribeConfigs that names the broker ``count`` times."""
     resource = DescribeConfigsResource(resource_type=BROKER, resource_name=str(node_id))
     name = f"DescribeConfigs, the broker {count:,} times"
     return Hostile(name, 4, lambda: DescribeConfigsRequest(resources=[resource] * count))
 
 
 def metadata_of_one(count: int) -> Hostile:
-    """Build Metadata of one name, again and again."""
+    """Build Metadata that names one unknown topic ``count`` times."""
 
     def build() -> Message:
         topics = [MetadataRequestTopic(name=WIDE_TOPIC + "-none")] * count
@@ -97,7 +99,7 @@ def creating_metadata(count: int) -> Hostile:
 
 
 def list_offsets(count: int) -> Hostile:
-    """Build ListOffsets of partitions that do not exist, but for the first ones."""
+    """Build ListOffsets of partitions, of which only the first WIDE_PARTITIONS exist."""
 
     def build() -> Message:
         partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(count)]
@@ -145,7 +147,7 @@ def commits(count: int) -> Hostile:
 
 
 def record_deletions(count: int) -> Hostile:
-    """Build DeleteRecords in partitions of which a part exists."""
+    """Build DeleteRecords of partitions of a topic that does not exist."""
 
     def build() -> Message:
         partitions = [DeleteRecordsPartition(partition_index=number, offset=0) for number in range(count)]

@@ -1,4 +1,4 @@
-"""The machine a benchmark ran on, and its page cache made ready."""
+"""Description of the machine and commit that a benchmark runs on, and a warm-up of its page cache."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def describe() -> str:
-    """Describe processor, cores, memory, kernel and Python in one line; with a warning where Tidelog is measured
-    uncompiled.
-    """
+    """Describe processor, cores, memory, kernel and Python in one line, with a warning if Tidelog is not compiled."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     models = [line.split(":", 1)[1].strip() for line in cpuinfo.splitlines() if line.startswith("model name")]
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
@@ -29,14 +27,14 @@ def describe() -> str:
 
 
 def require_compiled() -> None:
-    """End a program that measures in its own process where Tidelog is not compiled there: its figures would mislead."""
+    """Exit if Tidelog is not compiled: the figures of a program that measures in its own process would mislead."""
     if not IS_COMPILED:
         place = Path(tidelog.__file__).parent
         sys.exit(f"{place} is not compiled: run make extensions, or measure a wheel as benchmarks/README.md says")
 
 
 def commit() -> str:
-    """Name the commit of this checkout, marked where tracked files of the product differ from it."""
+    """Name the commit of this checkout, with a mark if tracked source files differ from it."""
     head = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", "*.py", "*.c", "*.h", "pyproject.toml")
     return f"{head} with changes" if changed else head or "unknown"

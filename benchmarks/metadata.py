@@ -1,10 +1,11 @@
 """Writing metadata, Tidelog and Apache Kafka: ``python -m benchmarks.metadata``.
 
-Config changes: each of so many clients has one IncrementalAlterConfigs in flight, of a topic of its own, and sends the
-next when that one is answered. Both brokers answer what is synced. Topics: one CreateTopics request of so many topics,
-sent alone, until its answer. Snapshot: the image of 10,000 partitions is written in a thread, beside a loop that does
-nothing but look at the clock; the longest turn is what the snapshot takes from others. Start: on 10,000 partitions with
-a record each, after a clean stop, to the first answer, and the reading of the metadata in it.
+Config changes: each of 1, 10 or 50 clients has one IncrementalAlterConfigs in flight, for a topic of its own, and sends
+the next when that one is answered. Both brokers sync a change before they answer. Topics: the time until one
+CreateTopics request for 1, 100 or 300 topics is answered. Snapshot: the image of 10,000 partitions is written in a
+thread, beside an event loop that only reads the clock; its longest turn shows how long a snapshot holds other work.
+Start: from a clean stop with 10,000 partitions of one record each to the first answer, and the part that reading the
+metadata takes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def alter_configs(broker: BrokerProcess, clients: int, seconds: float) -> tuple[
 
 
 def create_topics(broker: BrokerProcess, count: int) -> float:
-    """Measure the seconds until one request for so many topics is answered."""
+    """Measure the seconds until one request for ``count`` topics is answered."""
     topics = [CreatableTopic(name=f"made-{count}-{n}", num_partitions=1, replication_factor=1) for n in range(count)]
     with Client(broker.bootstrap, timeout_s=TIMEOUT_S) as client:
         began = time.perf_counter()
@@ -104,7 +105,7 @@ def create_topics(broker: BrokerProcess, count: int) -> float:
 
 
 async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]:
-    """Measure the seconds of a snapshot, and of the longest turn of a loop beside it; medians of some."""
+    """Measure the seconds of a snapshot, and of the longest turn of a loop beside it; medians of SNAPSHOTS."""
     controller = filled(directory, partitions)
     loop, takes, turns = asyncio.get_running_loop(), [], []
     for _ in range(SNAPSHOTS):
@@ -122,7 +123,7 @@ async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]
 
 
 def filled(directory: Path, partitions: int) -> EmbeddedController:
-    """Return a controller whose image has a hundred topics with so many partitions in all."""
+    """Return a controller whose image has a hundred topics with ``partitions`` partitions in all."""
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     place = MetadataPlace(str(directory), DirectoryState(str(directory)), environment)
     controller = open_controller(place, 1, environment.time)
@@ -135,8 +136,8 @@ def filled(directory: Path, partitions: int) -> EmbeddedController:
 
 
 class Starts(NamedTuple):
-    """Medians of some starts: seconds to the first answer, processor seconds and MB resident then; processor seconds
-    of reading the metadata."""
+    """Medians of STARTS starts: seconds, processor seconds and resident MB at the first answer; processor seconds of
+    reading the metadata."""
 
     seconds: float
     cpu: float
@@ -145,7 +146,7 @@ class Starts(NamedTuple):
 
 
 def starts(directory: Path, partitions: int) -> Starts:
-    """Fill a broker, and start it again after clean stops."""
+    """Measure starts of a filled broker after clean stops."""
     takes, cpus, sizes, readings = [], [], [], []
     with launch_tidelog(directory) as broker:
         for number in range(partitions // PARTITIONS_PER_TOPIC):

@@ -1,9 +1,9 @@
 """Bytes and time of very many groups, transactional ids and producer ids, by ``python -m benchmarks.millions``.
 
-Groups have one committed offset each, transactional ids are given out, producer ids have one batch each in one log: by
-their own requests or records, over topics in memory. CPU time. *Loaded* is what a start takes for all, *expired*
-that all of them go, each with the longest turn of the loop; of producer ids it is the time under the log's lock, which
-appends wait for.
+Each group commits one offset, each transactional id is initialized, each producer id writes one batch to one log. They
+arrive by requests or records, over topics in memory. All times are CPU time. *Loaded* is what a start takes to load
+them all, *expired* what the expiration of all takes, each with the longest turn of the event loop. For producer ids the
+turn is the time under the log's lock, which appends wait for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT_MS = 3600 * 1000
 
 
 class Row(NamedTuple):
-    """Figures of one kind: bytes and microseconds of CPU each, seconds for all, milliseconds of the longest turn."""
+    """Figures of one kind: bytes and CPU microseconds of one, CPU seconds of all, milliseconds of the longest turn."""
 
     what: str
     bytes_each: float
@@ -55,7 +55,7 @@ class Clock:
 
 
 def drain(loop: ManualLoop) -> Clock:
-    """Run what waits for the next turns, each measured, until nothing does."""
+    """Run and measure the callbacks of the next turns until none is left."""
     clock = Clock()
     while loop.soon:
         clock.run(loop.soon.pop(0))
@@ -63,7 +63,7 @@ def drain(loop: ManualLoop) -> Clock:
 
 
 def advance(loop: ManualLoop, milliseconds: float) -> Clock:
-    """Let time pass, with each callback measured."""
+    """Advance the clock and measure each callback that is due."""
     clock, end = Clock(), loop.time.monotonic_ms() + milliseconds
     while due := [entry for entry in loop.later if entry[0] <= end]:
         entry = min(due, key=lambda item: item[:2])
@@ -82,7 +82,7 @@ def log_bytes(log: MemoryTopicLog) -> int:
 
 
 def grown_by(make: Callable[[], object], log: MemoryTopicLog) -> tuple[float, float]:
-    """Measure the bytes that this takes beside its records in ``log``, and its seconds of CPU."""
+    """Measure the memory that ``make`` adds, without its records in ``log``, and its CPU seconds."""
     gc.collect()
     before, began = rss_bytes(os.getpid()), time.thread_time()
     make()
@@ -124,7 +124,7 @@ def transactional_ids(count: int) -> Row:
 
 
 class Held(AbstractContextManager[None]):
-    """A lock that says how long it was held."""
+    """A lock that measures how long it is held."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -140,7 +140,7 @@ class Held(AbstractContextManager[None]):
 
 
 def producer_ids(count: int) -> Row:
-    """Measure producer ids. Loaded is the snapshot that a roll writes under the log's lock, read again."""
+    """Measure producer ids. *Loaded* is the reading of the snapshot that a roll writes under the log's lock."""
     with tempfile.TemporaryDirectory() as directory:
         clock = ManualTime()
         state = ProducerStateManager(OsFileSystem(), directory, clock, DAY_MS)

@@ -33,7 +33,7 @@ def measure_start(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_memory(run: Run, contender: Contender) -> dict[str, float]:
-    """Measure resident memory after the start, and after 1 GB went in and out."""
+    """Measure resident memory after the start, and after 1 GB was produced and fetched."""
     with _fresh(run, contender, "memory") as broker:
         time.sleep(SETTLE_S)
         idle = rss_bytes(broker.pid)
@@ -59,7 +59,7 @@ def _produce_to(broker: BrokerProcess, topic: str, partitions: int, requests: in
 
 
 def _seconds_until_served(broker: BrokerProcess, topic: str) -> float:
-    """Return the time from the process's start until a record is taken: a broker may answer before it leads."""
+    """Return the time from the process's start until a record is accepted: a broker may answer before it leads."""
     begin = time.monotonic()
     while True:
         try:
@@ -73,7 +73,7 @@ def _seconds_until_served(broker: BrokerProcess, topic: str) -> float:
 
 
 def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
-    """Start on many partitions, each with a record, after a clean stop."""
+    """Measure a start after a clean stop, on many partitions of one record each."""
     per_topic = min(PARTITIONS_PER_TOPIC, run.scale.partitions)
     topics = [f"many-{i}" for i in range(run.scale.partitions // per_topic)]
     with _fresh(run, contender, "partitions") as broker:
@@ -124,7 +124,9 @@ def _allow_descriptors(wanted: int) -> None:
 
 
 def measure_unclean_start(run: Run, contender: Contender) -> dict[str, float]:
-    """Kill with -9, then start and take a record; what recovery adds to a plain start is scaled to 10 GB of log."""
+    """Measure the time from a start after kill -9 to the first record; the recovery's share is scaled to 10 GB of
+    log.
+    """
     with _fresh(run, contender, "unclean") as broker:
         Topics(broker.bootstrap).create("unclean")
         load_batches(broker, "unclean", run.scale.recovery_bytes, LARGE_VALUE_BYTES, LIBRDKAFKA_BATCH_BYTES)
@@ -133,7 +135,7 @@ def measure_unclean_start(run: Run, contender: Contender) -> dict[str, float]:
         broker.start()
         seconds = _seconds_until_served(broker, "unclean")
         recovery = max(0.0, seconds - plain_start) * 10 * GB / _log_bytes(broker.directory)
-        # Kafka first waits for the session of its own former self to end: that part does not grow with the log.
+        # Kafka first waits until the session of its killed process ends; that wait does not grow with the log.
         return {"served": seconds} | ({"per_10gb": recovery} if contender.name == TIDELOG else {})
 
 

@@ -4,9 +4,8 @@
 
 Each process leads a topic of its own and has a load client of its own (``loadgen``), on one connection. A broker
 process uses one core, and the clients compete with the brokers for the rest: on two cores two processes cannot reach
-twice the speed of one. So the table has the cores that brokers and clients used, and what the processes would do with a
-core each, calculated from their CPU time. The lone node, both members and the controller run all the time; the turns
-alternate.
+twice the speed of one. So the table has the cores that brokers and clients used, and the rate calculated for a core per
+process from their CPU time. The lone node, both members and the controller run all the time, and the setups take turns.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from benchmarks.topics import Topics
 
 MEMBERS = (1, 2)
 WARM_UP = 0.1
-"""Of the requests of a turn."""
+"""Share of a turn's requests that is sent before the measurement."""
 PREWARM_BYTES = 2 << 30
 
 
@@ -96,7 +95,7 @@ class Setup(NamedTuple):
 
 
 def create_topics(setup: Setup, case: Case, turn: str) -> list[str]:
-    """Create a topic for each process, which leads it, and wait until it does."""
+    """Create a topic for each process to lead, and wait until it leads it."""
     admin = AdminClient({"bootstrap.servers": setup.bootstrap})
     names = [f"{turn}-{node_id}" for node_id in setup.ids]
     topics = [

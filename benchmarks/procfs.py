@@ -31,8 +31,8 @@ class CpuTime:
 
 
 def parse_stat(text: str, ticks_per_second: int) -> CpuTime:
-    """Parse the processor time of all threads from the text of /proc/PID/stat. A command's name may hold spaces and
-    brackets.
+    """Parse the processor time of all threads from the text of /proc/PID/stat, whatever brackets the command's name
+    holds.
     """
     fields = text.rpartition(")")[2].split()
     return CpuTime(int(fields[STAT_UTIME]) / ticks_per_second, int(fields[STAT_STIME]) / ticks_per_second)
@@ -41,7 +41,7 @@ def parse_stat(text: str, ticks_per_second: int) -> CpuTime:
 def parse_rss_bytes(status: str) -> int:
     """Parse resident memory in bytes from the text of /proc/PID/status.
 
-    Raises ValueError where there is none (a kernel thread, a dead process).
+    Raises ValueError if there is none (a kernel thread, a dead process).
     """
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
@@ -55,8 +55,8 @@ def cpu_time(pid: int) -> CpuTime:
 
 
 def run_time_s(pid: int) -> float:
-    """Read the processor time of a process's living threads by the scheduler's clock: nanoseconds, where `cpu_time`
-    counts hundredths of a second, without the split.
+    """Read the processor time of a process's living threads by the scheduler's clock, which counts nanoseconds.
+    `cpu_time` counts hundredths of a second, but splits user and system time.
     """
     texts = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(text.split()[0]) for text in texts) / 1e9

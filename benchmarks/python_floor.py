@@ -1,8 +1,8 @@
 """Floor of a broker written in Python: ``python -m benchmarks.python_floor [--mb 300]``.
 
-An uvloop server that decides nothing, beside the C program of ``loadgen/floor.c`` that does the same. For a produced
-batch it has a receive, CRC-32C, base offset, write and an answer; for a fetch one ``sendfile``. It keeps no index and
-all batches have one size. Its user time is what stays of Python with everything else taken away.
+An uvloop server without a broker's decisions, beside the C program of ``loadgen/floor.c`` that does the same. A
+produced batch costs a receive, CRC-32C, base offset, write and an answer; a fetch one ``sendfile``. The server keeps no
+index, and all batches have one size. Its user time is the least that a server in Python can use.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FETCHED = Struct(">ihqqqBi")
 
 
 class State:
-    """The one file, and where it ends."""
+    """The server's one data file, and the offset, position and batch shape at its end."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -56,7 +56,7 @@ class Client:
         self._end = 0
 
     def on_readable(self) -> None:
-        """Receive, and answer the frames that are whole."""
+        """Receive, and answer the whole frames."""
         view = self._view
         received = self._sock.recv_into(view[self._end : self._end + RECEIVE_BYTES])
         if not received:
@@ -121,7 +121,7 @@ class Client:
             try:
                 sent = os.sendfile(sock.fileno(), state.file, start, count)
             except BlockingIOError:
-                time.sleep(0.0001)  # the client has a buffer of this size: it does not happen
+                time.sleep(0.0001)  # does not happen: the client's buffer is larger
                 continue
             start, count = start + sent, count - sent
         sock.send(bytes(3))
@@ -161,7 +161,7 @@ class PythonFloor(Floor):
 
 
 def measure(broker: BrokerProcess, work: Callable[[], object], payload: int) -> tuple[float, float]:
-    """Measure user and system seconds of ``work`` a gigabyte."""
+    """Measure user and system seconds of ``work`` per gigabyte."""
     before = cpu_time(broker.pid)
     work()
     spent = cpu_time(broker.pid) - before

@@ -2,9 +2,9 @@
 
 Segments are written straight to a directory (no broker), then opened as after a kill with recovery point 0, by plain
 Python and by compiled code: batches of several sizes, with and without idempotent producers. Apache Kafka opens the
-same bytes in a node of its own; the time is what it logs for loading its logs. MB are of log, from the page cache; CPU
-seconds say what a busy machine hides. The unclean start of a whole broker is the row ``unclean_start`` of
-``benchmarks.run``.
+same bytes in a node of its own; its time is the one that it logs for loading logs. MB are bytes of log in the page
+cache. CPU seconds count because the wall clock misleads on a busy machine. The unclean start of a whole broker is the
+row ``unclean-start`` of ``benchmarks.run``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARTITION = TopicPartition("recovered", 0)
 WRITE_BYTES = 4 * MB
 _LOADED = re.compile(r"Loaded \d+ logs in (\d+)ms")
 SHAPES = ((1_000, 0), (1_000, 3), (16_384, 0), (16_384, 3), (1_000_000, 0))
-"""Bytes of a batch, idempotent producers (0: none)."""
+"""Bytes of a batch, number of idempotent producers (0: none)."""
 
 
 def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) -> int:
@@ -64,11 +64,11 @@ def write_segment(directory: Path, size: int, batch_bytes: int, producers: int) 
 
 
 def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
-    """Measure seconds by the clock and of CPU to open the log from its records alone."""
+    """Measure the wall-clock and CPU seconds of opening the log from its records alone."""
     for name in os.listdir(directory):
         if not name.endswith(".log"):
             os.unlink(directory / name)
-    setattr(segment_recovery, "IS_COMPILED", is_compiled)  # noqa: B010 - what the module chose at its import
+    setattr(segment_recovery, "IS_COMPILED", is_compiled)  # noqa: B010 - overrides the module's choice at import
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     state = DirectoryState(str(directory.parent))
     started, spent = time.perf_counter(), time.process_time()
@@ -79,9 +79,7 @@ def recover(directory: Path, *, is_compiled: bool) -> tuple[float, float]:
 
 
 def recover_in_kafka(made: Path, directory: Path) -> float:
-    """Measure the seconds that Apache Kafka says it took to load the same segment after a kill; its first, cold, and
-    only round.
-    """
+    """Return the seconds that Apache Kafka logs for loading the same segment after a kill, in one cold round."""
     kafka = ApacheKafka(directory)
     with kafka:
         Topics(kafka.bootstrap).create(PARTITION.topic, 1)

@@ -1,4 +1,4 @@
-"""Results as values, as a Markdown table, and as plots."""
+"""Measured values of a run, as JSON and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def ratio(metric: Metric, tidelog: float | None, kafka: float | None) -> float |
 
 
 def markdown_table(rows: Sequence[Row], results: Results) -> str:
-    """Write the table of one run: medians, how Tidelog stands against Kafka and the floor, and whether the aim is
-    met.
-    """
+    """Write the table of one run: medians, the ratio to Kafka, the floor, and whether each aim is met."""
     lines = [
         "| work | figure | Tidelog | Apache Kafka | better by | floor | aim | met |",
         "|---|---|---:|---:|---:|---:|---|---|",

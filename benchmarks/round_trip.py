@@ -2,7 +2,7 @@
 
 One Produce request of one record of 100 B with acks=all is in flight; the next is sent when it is acknowledged. The
 clients are a blocking socket in plain Python, and librdkafka with ``linger.ms=0``, whose ``flush`` waits for the
-acknowledgement. Both brokers run all the while and are warmed up. They take turns, and another one begins each round.
+acknowledgement. Both brokers run all the time and are warmed up. They take turns, and each round another one begins.
 The table has the medians of the rounds. The C client is in ``python -m benchmarks.run --only round-trip``.
 """
 
@@ -57,7 +57,7 @@ def by_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
         if producer.flush(FLUSH_S):
             raise TimeoutError
 
-    send()  # it looks for the broker
+    send()  # connects to the broker
     with closing(producer):
         return repeat(send, seconds)
 
@@ -105,7 +105,7 @@ def compare(page: Page, title: str, client: Client, brokers: list[BrokerProcess]
     """Write the rows of one client: medians of the rounds."""
     found: dict[str, list[list[float]]] = {broker.name: [] for broker in brokers}
     for broker in brokers:
-        client(broker, asked.seconds)  # the JVM compiles
+        client(broker, asked.seconds)  # lets the JVM compile
     for number in range(asked.rounds):
         for broker in brokers if number % 2 == 0 else reversed(brokers):
             before = cpu_time(broker.pid)

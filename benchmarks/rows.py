@@ -3,10 +3,11 @@
 The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
 absolute or a multiple of the floor measured in the same run.
 
-Where processor time is compared with the floor's, the two are measured in pairs, one right after the other and each
-first in every other pair: the kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the
-same write), so only neighbours in time are fair to each other. The figure is the median of the pairs' ratios. Where a
-measurement is readings of the same data, each of them is one of a pair: four times as many, each four times as close.
+Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
+each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
+write), so only measurements that are close in time compare fairly. The figure is the median of the pairs' ratios. A row
+that reads the same data several times makes each reading one of a pair: four times as many pairs, each four times as
+close in time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TIDELOG = "tidelog"
 KAFKA = "kafka"
 FLOOR = "floor"
 CONTENDERS = (TIDELOG, KAFKA, FLOOR)
-"""Everyone that is measured, in the order of the columns."""
+"""All contenders, in the order of the columns."""
 
 MB = 1_000_000
 GB = 1_000_000_000
@@ -40,7 +41,7 @@ class Metric:
     digits: int = 2
 
     def aim(self) -> str:
-        """Write the aim in words, empty where the design sets none."""
+        """Write the aim in words; empty if the metric has none."""
         sign = ">=" if self.more_is_better else "<="
         if self.floor_ratio is not None:
             return f"{sign} {self.floor_ratio:g}x the floor"
@@ -76,7 +77,8 @@ class Scale:
     pairs: int
     pair_bytes: int
     fetch_readings: int = 4
-    """Of the same data in one measurement: user time is counted in hundredths of a second, and is 0.02 s/GB."""
+    """Readings of the same data in one measurement: user time is counted in hundredths of a second, and is 0.02 s/GB.
+    """
 
 
 FULL = Scale(
@@ -117,7 +119,7 @@ QUICK = Scale(
 
 @dataclass(slots=True)
 class Contender:
-    """A contender: how to launch a fresh process of it, and the process that serves the serving rows."""
+    """One broker to measure: the function that launches a new process, and the process that the serving rows share."""
 
     name: str
     launch: Callable[[Path], BrokerProcess]
@@ -152,6 +154,6 @@ class Row:
     rounds: int | None = None
     """Fixed number of rounds; None takes the scale's."""
     in_pairs: bool = False
-    """True when all CPU (``total``) is also compared with the floor's pair by pair, as ``times_floor``."""
+    """True when ``total``, all CPU time, is also compared with the floor's in pairs, as ``times_floor``."""
     reads: bool = False
     """True when a measurement is ``fetch_readings`` readings, each of which can be one of a pair."""

@@ -1,11 +1,12 @@
 """``make bench``: Tidelog and Apache Kafka in turn, in one run, with the same client.
 
-Order of a run: page cache made ready, the long-lived brokers started and warmed up, then for each row as many rounds as
-its scale says; in each round the contenders take turns, and another one begins. Medians of the rounds go to the table.
+Order of a run: the page cache is warmed up, the long-lived brokers are started and warmed up, then each row is measured
+in as many rounds as its scale says. In a round the contenders take turns, and each round another one begins. Medians of
+the rounds go to the table.
 
     python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]
 
-A measurement that fails is noted in the results and the run goes on, with a new process where that one served others.
+A measurement that fails is noted in the results, and the run goes on; a process that several rows share is restarted.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from benchmarks.serving_rows import SERVING_ROWS, warm_up
 ROWS = (*SERVING_ROWS, *PROCESS_ROWS)
 HERE = Path(__file__).resolve().parent
 FIRST_PAIR = 1000
-"""Pairs are numbered from here on, so that their topics have names of their own."""
+"""The first pair's number, so that topics of pairs and rounds have different names."""
 DISCARD_SOON = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics leave the disk at once: a run writes tens of gigabytes."""
+"""Deleted topics leave the disk after a second, because a run writes tens of gigabytes."""
 
 
 def launch_tidelog(directory: Path) -> BrokerProcess:
-    """Make a Tidelog process, not started."""
+    """Build a Tidelog process without starting it."""
     return TidelogProcess(directory, DISCARD_SOON)
 
 
 def launch_kafka(directory: Path) -> BrokerProcess:
-    """Make an Apache Kafka process, not started; its directory is formatted, so that a start measures the start
-    alone.
+    """Build an Apache Kafka process without starting it; its directory is formatted, which a start then does not
+    measure.
     """
     broker = ApacheKafka(directory, DISCARD_SOON)
     broker.format()
@@ -133,7 +134,7 @@ class Bench:
             print(f"{row.name} [{len(ratios)} pairs] quartiles {quarters} times the floor", flush=True)
 
     def attempt(self, row: Row, run: Run, contender: Contender) -> dict[str, float]:
-        """Measure once; no figures, and a line about it, when that fails."""
+        """Measure once; when that fails, return no figures and note the failure."""
         try:
             return row.measure(run, contender)
         except (BrokerError, LoadError, KafkaException, OSError, subprocess.TimeoutExpired) as error:
@@ -182,7 +183,7 @@ def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
 
 
 def main(words: Sequence[str] | None = None, report: Callable[[str], None] = print) -> int:
-    """Run the benchmark; 0 when it ran, with any result."""
+    """Run the benchmark; return 0, also if aims are missed."""
     asked = arguments(words)
     scale = QUICK if asked.quick else FULL
     if asked.rounds:

@@ -21,7 +21,7 @@ def add_save(parser: argparse.ArgumentParser) -> None:
 
 
 class Page:
-    """Lines of one run of ``command``; on leaving without an error they are saved, if that was asked for."""
+    """The printed lines of one run of ``command``; with ``save`` a run without an error is saved at its end."""
 
     def __init__(self, title: str, command: str, *, save: bool) -> None:
         self._title = title

@@ -2,9 +2,9 @@
 
     python -m benchmarks.scan [--records 3000000] [--rounds 5]
 
-A log of uncompressed batches of some 900 kB, keys of 8 bytes and values of random bytes, is written once and read
-warm. Rows and bytes are per second of the process's processor time: the best round, as the machine's other work only
-takes away. The aim is 8 M rows/s with values of 100 bytes. DuckDB counts the rows of the same reader.
+A log of uncompressed batches of some 900 kB, keys of 8 bytes and values of random bytes, is written once and read warm.
+Rows and bytes are per second of the process's processor time, in the best round, because other work on the machine only
+slows it. The aim is 8 M rows/s with values of 100 bytes. DuckDB counts the rows of the same reader.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def best_rate(read: Callable[[], int], rounds: int) -> float:
 def main() -> None:
     require_compiled()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_000_000, help="of 100 bytes; a sixth as many of 1 kB")
+    parser.add_argument("--records", type=int, default=3_000_000, help="records of 100 bytes; a sixth as many of 1 kB")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     print(f"{describe()}\n\n| values | read | M rows/s a core | GB/s of values |\n|---|---|---:|---:|")

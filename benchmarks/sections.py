@@ -1,6 +1,6 @@
-"""The benchmarks that print a table of their own, run as children so that one that fails costs the others nothing.
+"""Benchmarks that print a table of their own, run as child processes so that a failed one does not stop the others.
 
-Each is also a program: ``python -m benchmarks.<name>``. Sections come after the rows, when the brokers of those have
+Each is also a program: ``python -m benchmarks.<name>``. Sections run after the rows, once the rows' brokers have
 stopped.
 """
 
@@ -47,7 +47,7 @@ def command(name: str, rival: str, *, quick: bool) -> list[str]:
 def run_sections(
     names: Sequence[str], rival: str, *, quick: bool, report: Callable[[str], None] = print
 ) -> list[tuple[str, str]]:
-    """Run sections one by one; the title and the text of each. One that failed has its last lines for a text."""
+    """Run sections one by one; return the title and the text of each, for a failed one its last lines."""
     found = []
     for name in names:
         text = run_section(command(name, rival, quick=quick))

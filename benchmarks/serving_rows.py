@@ -23,15 +23,15 @@ LIBRDKAFKA_BATCH_BYTES = 1_000_000
 JAVA_BATCH_BYTES = 16_384
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 10
-"""Of a record without key in a batch this size, at most: length, attributes, deltas, lengths."""
+"""Most bytes around the value of a record without key in a batch of this size: length, attributes, deltas, lengths."""
 BULK_WINDOW = 5
 PIPELINE_WINDOW = 100
 SMALL_VALUE_BYTES = 100
 LARGE_VALUE_BYTES = 1_000
 MILLION = 1_000_000
 FILES_GONE_S = 2.5
-"""After this long the files of a deleted topic are gone: ``log.segment.delete.delay.ms`` is a second here, and they are
-looked for once a second."""
+"""Time until the files of a deleted topic are gone: ``log.segment.delete.delay.ms`` is a second here, and files that
+are due are deleted once a second."""
 
 
 def records_per_batch(batch_bytes: int, value_bytes: int) -> int:
@@ -47,7 +47,7 @@ def serving(contender: Contender) -> BrokerProcess:
 
 @dataclass(slots=True)
 class Spent:
-    """Filled when the measured stretch ends."""
+    """Processor time of a measured stretch, set when the stretch ends."""
 
     cpu: CpuTime = field(default_factory=lambda: CpuTime(0, 0))
     total_s: float = 0.0
@@ -110,7 +110,7 @@ def load_requests(broker: BrokerProcess, topic: str, requests: int, window: int)
 
 
 def warm_up(run: Run, contender: Contender) -> None:
-    """Bring a just started broker to speed: JIT compilation here, lazily loaded code there."""
+    """Warm up a broker that just started: Kafka compiles its code, Tidelog imports modules on first use."""
     scale, broker = run.scale, serving(contender)
     if not contender.has_topics:
         return
@@ -128,7 +128,7 @@ def _produce(
     broker = serving(contender)
     with topic_for(contender, topic), measured(broker) as spent:
         done = load_batches(broker, topic, payload_bytes, value_bytes, batch_bytes)
-    # Each contender frees its pages before the next one writes, and that one takes the same pages.
+    # Each contender frees its page cache before the next one writes, so that both write to the same pages.
     if contender.has_topics:
         time.sleep(FILES_GONE_S)
     else:
@@ -161,7 +161,7 @@ def measure_produce_100(run: Run, contender: Contender) -> dict[str, float]:
 
 
 def measure_fetch(run: Run, contender: Contender) -> dict[str, float]:
-    """Read what was written once; it is in the page cache."""
+    """Measure reads of a topic that is written once and stays in the page cache."""
     broker, topic = serving(contender), "fetch-1000"
     if topic not in contender.prepared:
         if contender.has_topics:

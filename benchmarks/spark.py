@@ -1,4 +1,4 @@
-"""The roads into Spark, side by side in one run: ``python -m benchmarks.spark``.
+"""Ways into and out of Spark, compared in one run: ``python -m benchmarks.spark``.
 
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, which are
@@ -61,10 +61,10 @@ from benchmarks.spark_work import (
 
 SIZES = {"100 B": 100, "1 kB": 1000}
 ROWS_OF_1_KB = 6
-"""There is one row of 1 kB for so many of 100 B."""
+"""A topic of 1 kB values has one record for this many of 100 B."""
 LIST_OFFSETS = 20_000
 AUDITED = 10
-"""So many times the records are audited."""
+"""An audited log has this many times the records of the others."""
 SECTIONS = ("source", "sink", "sink-parts", "export", "upsert", "audit", "point", "list-offsets")
 SIDE_BY_SIDE = frozenset({"source", "export", "list-offsets"})
 """The measurements on both brokers, over topics that both hold."""
@@ -75,11 +75,11 @@ EXPORTS: dict[str, Mapping[str, str]] = {
     ", max.poll.records=20000": TUNED,
     ", max.poll.records=20000, two tasks": {**TUNED, "minPartitions": "2"},
 }
-"""Options of Spark's Kafka source, by what a title says of them."""
+"""Options of Spark's Kafka source by their words in the table."""
 
 SAME, RANDOM = "same", "random"
 CONTENTS = {SAME: load, RANDOM: load_random}
-"""Contents of values, and what loads them."""
+"""Contents of values, each with the function that loads them."""
 
 
 def topic_of(size: str, content: str = SAME) -> str:
@@ -111,7 +111,7 @@ def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figur
 
 
 def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
-    """Measure reading on every road."""
+    """Measure every way of reading."""
     lines = [
         f"| {content} values | source | Mrow/s | MB/s | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -132,7 +132,7 @@ def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
 
 
 def sink_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
-    """Measure writing on every road."""
+    """Measure every way of writing."""
     lines = [
         f"| {content} values | sink | Mrow/s | MB/s | Spark CPU s | broker CPU s | to kafka on Apache Kafka |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -187,7 +187,7 @@ def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
 
 
 def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Measure exports into Iceberg, a core's work."""
+    """Measure exports into an Iceberg table, on one core."""
     lines = ["| random values of 100 B | rows in the table | Mrecord/s | Mrecord per CPU s |", "|---|---:|---:|---:|"]
     topic = "changes"
     load_changes(bench, topic, rows, SIZES["100 B"])
@@ -201,7 +201,7 @@ def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def audit_table(bench: Bench, rows: int, rounds: int) -> str:
-    """Measure audits of logs of their own, which only Tidelog holds."""
+    """Measure audits of logs that only Tidelog holds."""
     lines = ["| values | audit | GB | GB/s | GB per CPU s |", "|---|---|---:|---:|---:|"]
     for size, value_bytes in SIZES.items():
         topic = f"audited-{topic_of(size)}"
@@ -295,7 +295,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run, print, and with ``--save`` keep."""
+    """Measure and print; with ``--save`` add the tables to RESULTS.md."""
     arguments = parser().parse_args()
     BUILD.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=BUILD, prefix="spark-") as name, ExitStack() as running:

@@ -1,7 +1,7 @@
 """The ceiling of a Python source in Spark beside ``format("tidelog")``: ``python -m benchmarks.spark_ceiling``.
 
-    ready batches     a source whose one task yields the same Arrow batch again and again: what is left is Spark's own
-                      part, the way of batches from the worker's socket into the rows of the JVM
+    ready batches     a source whose one task yields the same Arrow batch again and again, so that only Spark's own
+                      part is measured: from the worker's socket to the rows of the JVM
     tidelog           the same number of records of the same size, out of a log
 
 One task each, in turn, after a warm-up that is not counted, into Spark's ``noop`` sink; medians of the rounds.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 8192
-"""Rows of a batch, as ``format("tidelog")`` hands them out."""
+"""Rows of a batch, as ``format("tidelog")`` yields them."""
 SLIM_NAMES = ("offset", "timestamp")
 TOPIC = "values"
 
@@ -63,7 +63,9 @@ def ready_batch(names: Sequence[str], rows: int, value_bytes: int) -> pa.RecordB
 
 
 def register_ready(session: SparkSession) -> None:
-    """Register the source of ready batches. What is of this module is pickled whole: workers need not find it."""
+    """Register the source of ready batches. Its classes are local, so they are pickled whole and workers need no
+    import.
+    """
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):
@@ -105,7 +107,7 @@ def measure(session: SparkSession, jvm: int, frame: DataFrame) -> Cost:
 
 
 def roads(session: SparkSession, data: Path, rows: int, value_bytes: int) -> dict[str, Callable[[], DataFrame]]:
-    """Return the queries by their titles."""
+    """Return the queries to measure by their titles."""
 
     def ready(names: Sequence[str], batch_rows: int = ROWS) -> DataFrame:
         reader = session.read.format("ready").option("names", ",".join(names)).option("bytes", str(value_bytes))

@@ -1,12 +1,12 @@
-"""Times of the parts of a write through ``format("tidelog")``, without Spark, and the saving of adopted batches.
+"""Times of the parts of a write through ``format("tidelog")``, without Spark, and of a broker that adopts staged files.
 
     stage      Arrow rows -> record batches -> staged file                    a task's work
     publish    staged file -> one transaction of Produce requests             the driver's and the broker's work
     adopt      staged file -> a segment, base offset and leader epoch patched in each batch, CRCs checked: the least
                that a broker would do that adopted staged files instead; ``copy`` is the same without the CRCs
 
-Everything is done by one thread in this process, beside the broker; the rows are made before the clock starts. Each
-part finds as many pages free that were in use a moment ago: a virtual machine's other pages cost several times as much.
+One thread of this process does everything, beside the broker; the rows are built before the clock starts. Before each
+part, as many pages as it needs are used and freed: other pages of a virtual machine cost several times as much.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Part:
 
 
 def arrow_rows(rows: int, value_bytes: int) -> list[pa.RecordBatch]:
-    """Build rows with values of one size, no two batches in the same memory."""
+    """Build batches of rows with values of one size, each batch in memory of its own."""
     found = []
     for begin in range(0, rows, ARROW_ROWS):
         values = [
@@ -86,7 +86,7 @@ def parts(broker: BrokerProcess, work: Path, rows: int, value_bytes: int) -> lis
 
 
 def use_pages(path: Path, size: int) -> None:
-    """Have so many bytes of the page cache in use, and free them."""
+    """Use ``size`` bytes of the page cache, and free them."""
     chunk = bytes(1 << 20)
     with path.open("wb", buffering=0) as file:
         for _ in range(-(-size // len(chunk))):
@@ -95,7 +95,7 @@ def use_pages(path: Path, size: int) -> None:
 
 
 def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
-    """Write the staged batches one after the other with offsets: the least work of a broker that adopts them."""
+    """Write the staged batches with offsets into one file, the least work of a broker that adopts them."""
     next_offset = 0
     with target.open("wb", buffering=0) as log:
         for batch in file.batches:

@@ -1,7 +1,7 @@
-"""The measurements of ``benchmarks.spark``: queries on the three roads into Spark, jobs, look-ups, ListOffsets.
+"""The measurements of ``benchmarks.spark``: queries through each source and sink, jobs, look-ups, ListOffsets.
 
-Every figure is of work between two looks at the clock and at /proc: wall time, the processor time of Spark (the JVM
-and the Python workers below it) and of the broker that is asked. Queries end in Spark's ``noop`` sink.
+Each figure is the difference of two readings of the clock and of /proc: wall time, the processor time of Spark (the JVM
+and the Python workers below it) and of the broker. Queries end in Spark's ``noop`` sink.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MB, GB = 1_000_000, 1_000_000_000
 KEEP = {"retention.ms": "-1"}
 TUNED = {"kafka.max.poll.records": "20000"}
 RANDOM_BYTES = 64 * 1024 * 1024
-"""Values are pieces of so many random bytes: more than a codec looks back."""
+"""Size of the random block that values are cut from: larger than any codec's window."""
 ONE_TASK = {"bytesPerTask": "64g"}
 SLIM = {"columns": "offset,timestamp"}
 LIST_OFFSETS_VERSION = 9
@@ -71,7 +71,7 @@ class Bench:
 
     @contextmanager
     def measured(self, broker: BrokerProcess) -> Iterator[Figures]:
-        """Fill the figures inside the ``with`` block. Spark's time is this process's and of all below but brokers."""
+        """Measure the ``with`` block. Spark's time is that of this process and its descendants, without the brokers."""
         found = Figures()
         before = self._cpu(broker)
         begin = time.perf_counter()
@@ -101,7 +101,7 @@ def kafka_format(bench: Bench, broker: BrokerProcess, topic: str, options: Mappi
 
 
 def tidelog_format(bench: Bench, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """Build a query of ours, on the files of the running Tidelog."""
+    """Build a query of ``format("tidelog")`` on the files of the running Tidelog."""
     reader = bench.spark.read.format("tidelog").option("path", str(bench.tidelog_data))
     reader = reader.option("kafka.bootstrap.servers", bench.tidelog.bootstrap)
     return reader.option("subscribe", topic).options(**options).load()
@@ -147,7 +147,7 @@ def load_random(topic: str, rows: int, value_bytes: int, brokers: Sequence[Broke
 
 
 def send(producer: confluent_kafka.Producer, topic: str, value: bytes, key: bytes | None = None) -> None:
-    """Queue a record, when there is room for it."""
+    """Queue a record; wait while the producer's queue is full."""
     while True:
         try:
             producer.produce(topic, value, key)
@@ -184,14 +184,14 @@ SINKS = (
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values that Spark makes: decimal numbers padded to ``size`` bytes, or pieces of random bytes."""
+    """Values that Spark generates: decimal numbers padded to ``size`` bytes, or pieces of random bytes."""
 
     rows: int
     size: int
     is_random: bool = False
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """Build the query that makes them, in two tasks."""
+        """Build the query that generates the values, in two tasks."""
         from pyspark.sql import functions
 
         numbers = session.range(0, self.rows, 1, 2)
@@ -265,7 +265,7 @@ def export_to_table(bench: Bench, topic: str, mode: str) -> Figures:
 
 
 def audit_with_job(bench: Bench, topic: str, *, records: bool) -> Figures:
-    """Run the audit job; the amount is bytes of the log."""
+    """Run the audit job; ``amount`` is the bytes of log it read."""
     with bench.measured(bench.tidelog) as found:
         done = audit(bench.spark, AuditRequest(source(bench, topic), records=records))
     found.amount = done.total("bytes_read")
@@ -273,7 +273,7 @@ def audit_with_job(bench: Bench, topic: str, *, records: bool) -> Figures:
 
 
 def source(bench: Bench, topic: str) -> LogSource:
-    """Name a topic of the running Tidelog."""
+    """Build the jobs' source for a topic of the running Tidelog."""
     return LogSource((str(bench.tidelog_data),), choose(topic, None, None), bench.tidelog.bootstrap)
 
 

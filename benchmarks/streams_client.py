@@ -1,7 +1,7 @@
-"""Members of one streams group as a load: a connection each, heartbeats one after the other, no client library between.
+"""Members of one streams group as a load: a connection each, heartbeats one after the other, without a client library.
 
-Each takes and gives back tasks as it is told, at once. ``until_settled`` goes round until every task is with one member
-and all are in one epoch; ``heartbeats`` is what a settled group costs.
+Each member takes and gives back tasks at once when the coordinator says so. ``until_settled`` sends rounds of
+heartbeats until each task has one owner and all members are in one epoch; ``heartbeats`` measures a settled group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IN_FLIGHT = 10
 
 
 class TaskMember:
-    """One thread of one process; it reads one topic."""
+    """One member: one thread of a process that reads one topic."""
 
     def __init__(self, wire: Wire, group_id: str, name: str, topic: str) -> None:
         self.wire, self.group_id, self.name, self.topic = wire, group_id, name, topic
@@ -31,7 +31,7 @@ class TaskMember:
         self.tasks: list[int] = []
 
     def join(self) -> None:
-        """Ask to be in."""
+        """Send the heartbeat that joins the group."""
         part = Subtopology(subtopology_id="0", source_topics=[self.topic])
         self._send(
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -43,19 +43,19 @@ class TaskMember:
         )
 
     def tell(self) -> None:
-        """Send a heartbeat that says what it holds."""
+        """Send a heartbeat with the member's tasks."""
         held = [TaskIds(subtopology_id="0", partitions=self.tasks)] if self.tasks else []
         self._send(active_tasks=held, standby_tasks=[], warmup_tasks=[])
 
     def take(self) -> None:
-        """Take the answer."""
+        """Receive an answer and adopt its epoch and tasks."""
         answer = self._answer()
         self.epoch = answer.member_epoch
         if answer.active_tasks is not None:
             self.tasks = [index for each in answer.active_tasks for index in each.partitions]
 
     def idle_frame(self) -> bytes:
-        """Encode a heartbeat without news."""
+        """Encode a heartbeat that reports no change."""
         return frame_of(self._request(), 0, is_flexible=True)
 
     def _request(self, **fields: Any) -> StreamsGroupHeartbeatRequest:
@@ -73,7 +73,7 @@ class TaskMember:
 
 
 def until_settled(members: list[TaskMember], tasks: int) -> tuple[float, int]:
-    """Join all at once and go round; seconds, and the heartbeats it took, until every task is with one member."""
+    """Join all at once; return the seconds and heartbeats until `is_settled`."""
     began, rounds = time.perf_counter(), 1
     for member in members:
         member.join()
@@ -90,7 +90,7 @@ def until_settled(members: list[TaskMember], tasks: int) -> tuple[float, int]:
 
 
 def is_settled(members: list[TaskMember], tasks: int) -> bool:
-    """Return whether all are in one epoch, every task is with one, and none has two more than another."""
+    """Return whether all are in one epoch, each task has one owner, and no member has two tasks more than another."""
     held = [task for member in members for task in member.tasks]
     sizes = [len(member.tasks) for member in members]
     is_even = max(sizes) - min(sizes) <= 1
@@ -98,7 +98,7 @@ def is_settled(members: list[TaskMember], tasks: int) -> bool:
 
 
 def heartbeats(members: list[TaskMember], count: int) -> float:
-    """Send heartbeats without news, windows kept full; return the seconds for ``count``."""
+    """Send ``count`` unchanged heartbeats, IN_FLIGHT on each connection; return the seconds."""
     frames = [member.idle_frame() for member in members]
     began = time.perf_counter()
     for member, frame in zip(members, frames, strict=True):

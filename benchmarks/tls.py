@@ -1,8 +1,8 @@
-"""TLS beside no TLS, Tidelog beside Apache Kafka: ``python -m benchmarks.tls [--mb 200] [--rounds 3] [--no-kafka]``.
+"""Cost of TLS, in Tidelog and in Apache Kafka: ``python -m benchmarks.tls [--mb 200] [--rounds 3] [--no-kafka]``.
 
 librdkafka produces values of 1,000 B to one partition and reads them again, then Kafka's Java producer writes as many.
 Each broker serves that over a plain and an SSL listener in turn, after a warm-up. Figures are processor time
-of the broker in seconds a gigabyte: user, and user with system; medians of the rounds. Then a thousand connections
+of the broker in seconds per gigabyte: user, and user with system; medians of the rounds. Then a thousand connections
 shake hands one after the other, and stay open idle.
 """
 
@@ -69,7 +69,7 @@ def running(kind: type[TidelogProcess | ApacheKafka], directory: Path, certifica
 
 
 def produce(client: Client, topic: str, count: int) -> None:
-    """Write so many values."""
+    """Write ``count`` values."""
     producer = Producer({**client, "linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 200_000})
     value = bytes(VALUE_BYTES)
     for _ in range(count):
@@ -83,7 +83,7 @@ def produce(client: Client, topic: str, count: int) -> None:
 
 
 def fetch(client: Client, topic: str, count: int) -> None:
-    """Read so many values."""
+    """Read ``count`` values."""
     consumer = Consumer({**client, "group.id": "tls", "enable.auto.commit": False, "check.crcs": False})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     left = count
@@ -95,7 +95,7 @@ def fetch(client: Client, topic: str, count: int) -> None:
 
 
 def produce_by_java(client: Client, topic: str, count: int) -> None:
-    """Write so many values by Kafka's own ``kafka-producer-perf-test``."""
+    """Write ``count`` values by Kafka's own ``kafka-producer-perf-test``."""
     settings = {"bootstrap.servers": client["bootstrap.servers"], "batch.size": "1000000", "linger.ms": "5"}
     if "ssl.ca.location" in client:
         settings |= {"security.protocol": "SSL", "ssl.truststore.type": "PEM"}

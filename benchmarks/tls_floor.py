@@ -1,8 +1,8 @@
-"""Floor of TLS beside no TLS: ``python -m benchmarks.tls_floor [--mb 100]``.
+"""The least cost of TLS in Python: ``python -m benchmarks.tls_floor [--mb 100]``.
 
 Two bare loops, without a broker: one sends bytes of a file as a fetch is answered, one receives what a producer sends.
-Each runs over a socket in clear and over TLS. The processor time of this process, in seconds a gigabyte, is what no
-broker that uses Python's ssl can go below. The other end is a process of its own.
+Each runs over a plain socket and over TLS. No broker that uses Python's ssl can use less than this process's processor
+time, in seconds per gigabyte. The other end is a process of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORDS = {"large records": [CHUNK_BYTES], "librdkafka's records": [1_000, 1_000
 
 
 def connect(port: int, authority: str | None) -> socket.socket:
-    """Connect as a client, encrypted where an authority is given."""
+    """Connect as a client, over TLS if an authority is given."""
     sock = socket.create_connection(("127.0.0.1", port))
     if authority is None:
         return sock
@@ -38,14 +38,14 @@ def connect(port: int, authority: str | None) -> socket.socket:
 
 
 def discard(port: int, authority: str | None) -> None:
-    """Receive to the end."""
+    """Connect and receive until the other side closes."""
     sock, buffer = connect(port, authority), bytearray(RECEIVE_BYTES)
     while sock.recv_into(buffer):
         pass
 
 
 def supply(port: int, authority: str | None, sizes: list[int], count: int) -> None:
-    """Send so many bytes in writes of these sizes."""
+    """Connect and send ``count`` bytes in writes of these sizes."""
     sock, data = connect(port, authority), bytes(max(sizes))
     while count > 0:
         for size in sizes:
@@ -55,7 +55,7 @@ def supply(port: int, authority: str | None, sizes: list[int], count: int) -> No
 
 
 def send_file(sock: socket.socket, descriptor: int, count: int) -> None:
-    """Send bytes of a file as a broker answers a fetch: by sendfile in clear, read and encrypted over TLS."""
+    """Send bytes of a file as a broker answers a fetch: by sendfile without TLS, read and encrypted with it."""
     buffer, sent = memoryview(bytearray(CHUNK_BYTES)), 0
     while sent < count:
         position = sent % (FILE_BYTES - RECEIVE_BYTES)
@@ -66,7 +66,7 @@ def send_file(sock: socket.socket, descriptor: int, count: int) -> None:
 
 
 def receive(sock: socket.socket) -> None:
-    """Receive to the end, as a broker does."""
+    """Receive until the other side closes, as a broker does."""
     buffer = bytearray(RECEIVE_BYTES)
     while sock.recv_into(buffer):
         pass

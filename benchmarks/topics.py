@@ -13,7 +13,7 @@ POLL_S = 0.05
 
 
 class Topics:
-    """Creates and deletes topics of one broker. Keeps silent about a broker that goes away: here they do on purpose."""
+    """Topics of one broker, to create and delete. The client logs nothing: benchmarks stop brokers on purpose."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -42,7 +42,7 @@ class Topics:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_S)
-                self._admin = self._new_admin()  # one that saw the topic without its leader may keep to that
+                self._admin = self._new_admin()  # a client that saw the topic without a leader may keep that view
             else:
                 return
 

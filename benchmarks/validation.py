@@ -25,7 +25,7 @@ SECONDS = 0.2
 
 
 def nanoseconds_per_record(count: int) -> float:
-    """Measure the best of some runs over one batch of ``count`` records."""
+    """Measure the best of REPEATS runs over one batch of ``count`` records."""
     batch = build_batch([Record(n, NOW_MS + n, b"key", b"v" * VALUE_BYTES) for n in range(count)])
     check = LogValidator(ValidationParams()).validate_and_assign_offsets
     view = memoryview(batch)
@@ -41,7 +41,7 @@ def nanoseconds_per_record(count: int) -> float:
 
 
 def choose(*, is_compiled: bool) -> None:
-    """Have batches checked by compiled modules or by the references: what the modules chose at their import."""
+    """Have batches checked by compiled modules or by the plain references, whatever the modules chose at import."""
     setattr(validator, "_IS_COMPILED", is_compiled)  # noqa: B010 - a name of another module
     setattr(engine, "check_section", (section_walk if is_compiled else reference).check_section)  # noqa: B010
 

@@ -1,8 +1,8 @@
 """``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
 
-An offset belongs to one log, not to a name: the offset of a deleted partition does not hold for a later one of that
-name.
-A damaged file makes every log of the directory dirty from its start, which costs a round and loses nothing.
+An offset belongs to one log, not to a partition name: a partition created again does not inherit the offset of its
+deleted namesake. After a damaged file every log of the directory counts as dirty from its start, which costs a round
+and loses nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerCheckpoint:
-    """The checkpoint files of all log directories, read when first needed.
+    """The checkpoint files of all log directories, each read when first needed.
 
-    Any thread; the lock is held during a write.
+    Any thread may call; a lock is held during reads and writes.
     """
 
     def __init__(self, file_system: FileSystem) -> None:
@@ -38,8 +38,8 @@ class CleanerCheckpoint:
         self._incarnations: dict[TopicPartition, UnifiedLog] = {}
 
     def get(self, log: UnifiedLog) -> int | None:
-        """Return the saved first dirty offset; None when there is none, or when it belongs to an earlier log of that
-        name.
+        """Return the saved first dirty offset; None if there is none, or if it belongs to an earlier log of this
+        partition.
         """
         partition = log.topic_partition
         with self._lock:
@@ -54,7 +54,7 @@ class CleanerCheckpoint:
         """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
         with self._lock:
             if log.is_closed:
-                return  # the log was deleted: the next log of that name must not inherit its offset
+                return  # the log was deleted: the next log of this partition must not inherit its offset
             self._incarnations[log.topic_partition] = log
             self._offsets_of(log)[log.topic_partition] = offset
             self._write(os.path.dirname(log.directory))

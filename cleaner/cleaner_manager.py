@@ -1,15 +1,15 @@
-"""State of every partition as the cleaner sees it, and the choice of the filthiest log.
+"""Cleaning state of every partition, and the choice of the log to clean next.
 
     state         may follow                    what it means
     idle          in progress, paused(1)        no thread works on it
     in progress   idle, quarantined             a round runs
-    aborted       in progress                   the round is to stop; then it becomes paused
-    paused(n)     idle, quarantined, aborted,   n callers keep cleaning away: truncation, deletion, a directory move
+    aborted       in progress                   the round is asked to stop; paused(1) once it has
+    paused(n)     idle, quarantined, aborted,   n callers forbid cleaning: truncation, deletion, a directory move
                   paused(n - 1), paused(n + 1)
     quarantined   in progress                   the last round failed; tried again after a back-off that doubles
 
-One lock guards the table; it is never held while a log is read or a file is written. First dirty offsets are kept by
-``tidelog.cleaner.checkpoint``; one outside its log (the log was truncated) counts as the log start.
+One lock guards the table; it is never held while a log is read or a file is written. ``tidelog.cleaner.checkpoint``
+keeps the first dirty offsets; one that lies outside its log, because the log was truncated, counts as the log start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
-#: A failed partition is tried again after this, then twice this, and so on up to the second.
+#: Back-off of a failed partition: the first after one failure, doubled by each further one, up to the last.
 FIRST_RETRY_MS = 15_000
 LAST_RETRY_MS = 3_600_000
 
@@ -124,7 +124,7 @@ _NEW = _Entry()
 
 
 class LogCleanerManager:
-    """Table of partition states; chooses the log to clean next. Any thread."""
+    """Table of partition states that chooses the log to clean next. Any thread may call it."""
 
     def __init__(self, logs: LogSource, file_system: FileSystem, time: Time) -> None:
         self._logs = logs
@@ -216,7 +216,7 @@ class LogCleanerManager:
             raise CleaningAbortedError(f"cleaning of {partition} was aborted")
 
     def record_success(self, partition: TopicPartition, report: RoundReport) -> None:
-        """Keep the result of a completed round and reset the failure count."""
+        """Note the result of a completed round and reset the failure count."""
         with self._condition:
             entry = self._entries.get(partition, _NEW)
             self._entries[partition] = replace(entry, last_round=report, last_error=None, failures=0)
@@ -249,12 +249,12 @@ class LogCleanerManager:
             else:
                 self._move(partition, CleaningState.QUARANTINED)
 
-    # ---- keeping cleaning away
+    # ---- pauses
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
         """Stop a running round and let none begin until ``resume``. Returns when the round has stopped; calls nest.
 
-        Not from a cleaner thread, nor while holding the log's lock: the round may need it to end.
+        Must not be called from a cleaner thread, nor under the log's lock, which the round may need to end.
         """
         with self._condition:
             entry = self._entries.get(partition, _NEW)
@@ -282,7 +282,7 @@ class LogCleanerManager:
         return self._entries.get(partition, _NEW).state
 
     def wait_until_free(self, partition: TopicPartition, timeout_s: float) -> bool:
-        """Wait until no round works on the partition; False when that took longer."""
+        """Wait until no round works on the partition; return False after ``timeout_s``."""
         busy = (CleaningState.IN_PROGRESS, CleaningState.ABORTED)
         with self._condition:
             return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
@@ -297,7 +297,7 @@ class LogCleanerManager:
                 self._entries.pop(partition, None)
         self.checkpoint.forget(partition, directories)
 
-    # ---- seen
+    # ---- status
 
     def statuses(self) -> list[PartitionStatus]:
         """Return the status of every compacted partition, by name. Reads segment headers; not for the event loop."""

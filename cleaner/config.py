@@ -1,8 +1,8 @@
-"""Broker settings of the log cleaner. Topic keys of compaction (``min.cleanable.dirty.ratio`` and the like) are in
-``tidelog.log.config``, whose synonyms make their server-wide forms.
+"""Broker settings of the log cleaner. Topic settings of compaction (``min.cleanable.dirty.ratio`` and others) and their
+broker-wide synonyms are in ``tidelog.log.config``.
 
-Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is Tidelog's. All may be changed at run time,
-except whether there is a cleaner at all.
+Names, defaults and ranges are Kafka's; ``log.cleaner.hash.algorithm`` is Tidelog's. All can change at run time, except
+``log.cleaner.enable``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 
 _MEDIUM = Importance.MEDIUM
-#: A larger share leaves no free entry to end a search; below the smallest nothing would ever fit.
+#: A full map has no free entry at which a search can end; in a map of smaller load no key fits.
 _LOAD_FACTOR = between(0.01, 0.99)
 
 CLEANER_CONFIG_DEF = ConfigDef(

@@ -2,11 +2,11 @@
 
     thread:  a request? -> else the dirtiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
 
-A round that fails quarantines its partition with the reason, for any failure, and the thread goes on. A thread
-that ends for any other reason is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is
-shared by all threads. Nothing heavy is imported here: numpy comes with the first round.
+Any failure of a round quarantines its partition with the reason, and the thread goes on. A thread that ends by an error
+outside of a round is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is shared by all
+threads. This module imports nothing heavy: numpy comes with the first round.
 
-All methods may be called by any thread; ``status``, ``shutdown`` and ``abort_and_pause`` wait for others.
+Any thread may call all methods; ``status`` reads files, ``shutdown`` and ``abort_and_pause`` wait for cleaner threads.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 
-#: How long a thread may take to stop: a round looks between chunks.
+#: Time that a thread has to stop: a round checks between chunks.
 STOP_TIMEOUT_S = 30.0
 
 
 class CleaningUnavailableError(Exception):
-    """A request was refused: no such compacted partition, cleaning is paused, or the cleaner stops."""
+    """A request was refused: no such compacted partition, cleaning is paused, or the cleaner does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LogCleaner:
         load_engine: EngineLoader | None = None,
         current_config: Callable[[], CleanerConfig] | None = None,
     ) -> None:
-        """``current_config`` is asked before each piece of work, so that changed settings take effect."""
+        """``current_config`` is called before each piece of work, so that changed settings take effect."""
         self.manager = LogCleanerManager(logs, file_system, time)
         self.config = config or CleanerConfig.parse()
         self._logs = logs
@@ -90,7 +90,7 @@ class LogCleaner:
         self._runner = RoundRunner(self.manager, time, self._throttle.take, self._stop.is_set, load_engine)
         self.counters = CleanerCounters()
 
-    # ---- life
+    # ---- start and stop
 
     def startup(self) -> None:
         """Start the threads, unless ``log.cleaner.enable`` is off."""
@@ -107,7 +107,7 @@ class LogCleaner:
         thread.start()
 
     def shutdown(self) -> None:
-        """Stop the rounds (whole groups stay done) and the threads; waiting requests are told so."""
+        """Stop the rounds and threads. Groups that were swapped in stay; waiting requests fail."""
         with self._condition:
             self._stopping = True
             self._stop.set()
@@ -116,7 +116,7 @@ class LogCleaner:
         for thread in threads:
             thread.join(STOP_TIMEOUT_S)
             if thread.is_alive():
-                logger.error("%s does not stop", thread.name)
+                logger.error("%s does not stop; it ends with the process", thread.name)
         with self._condition:
             waiting = list(self._requests)
             self._requests.clear()
@@ -138,7 +138,7 @@ class LogCleaner:
         """Threads that work or wait."""
         return sum(thread.is_alive() for thread in self._threads)
 
-    # ---- asked for
+    # ---- requests
 
     def request_clean(self, partition: TopicPartition, *, dry_run: bool = False) -> Future[RoundReport]:
         """Clean a partition as soon as a thread is free, due or not; the future answers when it is done.
@@ -180,7 +180,7 @@ class LogCleaner:
                 self._leave()
                 if not finished:
                     self._count(dead_threads=1)
-                    logger.error("%s died and is replaced", threading.current_thread().name)
+                    logger.error("%s ended by an error and is replaced", threading.current_thread().name)
                     if not self._stopping:
                         self._start_thread()
 
@@ -219,7 +219,7 @@ class LogCleaner:
         try:
             report = self._clean_requested(request)
         except BaseException as error:
-            request.future.set_exception(error)  # the request's owner must hear of it, whatever it is
+            request.future.set_exception(error)  # the requester gets any error
             if not isinstance(error, Exception):
                 raise
         else:
@@ -228,7 +228,7 @@ class LogCleaner:
     def _clean_requested(self, request: _Request) -> RoundReport:
         log = next((log for log in self._logs() if log.topic_partition == request.partition), None)
         if log is None:
-            raise CleaningUnavailableError(f"{request.partition} is no compacted partition here")
+            raise CleaningUnavailableError(f"{request.partition} is not a compacted partition of this broker")
         if log.segments.active.size:
             log.roll()
         while not self._stopping:

@@ -20,7 +20,8 @@ _NEVER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """A log and the offsets of its sections: clean below the first, dirty up to the second, not to be touched after.
+    """A log and the offsets of its sections: clean below the first, dirty up to the second, not cleanable from there
+    on.
 
     ``compaction_lag_ms`` is the age of the oldest dirty record in a closed segment, ``overdue`` whether that is beyond
     ``max.compaction.lag.ms``.

@@ -3,7 +3,7 @@
 The thread lowers its priority only after it has the engine. Importing holds the interpreter lock for long; a thread
 of low priority that loses the CPU while it holds the lock would keep the event loop waiting.
 
-numpy comes with the first round.
+numpy is imported with the first round.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tidelog.cleaner.engine.engine import Engine
     from tidelog.cleaner.round.cleaner import CleanerStats
 
-#: With so many processors or fewer a helper thread that reads ahead takes the one that the event loop or its client
-#: needs: beside a round produce p99 is 246 to 299 us without it, 500 to 691 with it, and a round takes as long. So it
-#: reads ahead there only while the loop has next to nothing to do.
+#: With this many processors or fewer, a helper thread that reads ahead takes the processor that the event loop or its
+#: client needs: produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, and the round
+#: takes equally long. There it reads ahead only while the loop is nearly idle.
 FEW_PROCESSORS = 2
 
 EngineLoader = Callable[[], "Engine"]
@@ -56,7 +56,7 @@ def _import_cleaner() -> ModuleType:
 
 
 class RoundRunner:
-    """Runs rounds for all threads; keeps no state between them.
+    """Runs rounds for all cleaner threads; keeps no state between rounds.
 
     ``take`` accounts for bytes and may wait; ``stopping`` says that the broker stops.
     """

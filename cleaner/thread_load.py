@@ -1,6 +1,6 @@
-"""CPU share of another thread: tells whether the event loop has requests to answer just now.
+"""CPU share of another thread: tells whether the event loop is busy.
 
-Asked between the steps of a round, from the thread's processor clock: the loop itself counts nothing for it.
+A round asks between its steps. The share comes from the thread's processor clock, so the loop itself counts nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Shorter stretches say little, and a look costs a system call.
+#: Time between two looks: a shorter one says little, and a look costs a system call.
 LOOK_MS = 10
 #: A loop without clients uses less than this share of a processor, one that serves a single client much more.
 BUSY_SHARE = 0.05
 
 
 class ThreadLoad:
-    """Tells whether a thread is busy, by the share of a processor it used lately. One thread asks.
+    """Tells whether a thread is busy, by the share of a processor it used lately. One thread may ask.
 
     ``cpu_ms`` and ``wall_ms`` are the thread's processor clock and a monotonic one, both in milliseconds.
     """
@@ -29,7 +29,7 @@ class ThreadLoad:
         self._at, self._used = wall_ms(), cpu_ms()
 
     def is_busy(self) -> bool:
-        """Tell whether the thread used more than BUSY_SHARE of a CPU between the last two looks LOOK_MS apart.
+        """Return whether the thread used more than BUSY_SHARE of a CPU between the last two looks, LOOK_MS apart.
 
         Until there are two looks the thread counts as busy.
         """
@@ -42,7 +42,7 @@ class ThreadLoad:
 
 
 def load_of_main_thread(wall_ms: Callable[[], float]) -> ThreadLoad | None:
-    """Return the load of the main thread, which runs the event loop; None where threads have no clocks of their own."""
+    """Return the load of the main thread, which runs the event loop; None on systems without clocks of threads."""
     identity = threading.main_thread().ident
     if sys.platform != "linux" or identity is None:
         return None

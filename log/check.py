@@ -1,12 +1,12 @@
 """Check of one partition directory's whole-log invariants, read-only (``tidelog check``, and after every fault test).
 
-Looked at: names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
+Checked are names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
 (I3); the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time
 index grows, its offsets are in the segment, and it covers the largest timestamp; transaction indices against the
 markers; leader epochs; snapshots.
 
-Indices may differ from a clean build in what Kafka's rules leave open: entries may be fewer (a full disk, several
-batches per append) and the hole after the entries of a log that was not closed is no fault.
+An index may differ from a rebuilt one where Kafka's rules allow it: it may have fewer entries (a full disk, several
+batches per append), and a hole after the entries of a log that was not closed.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class _SegmentSummary(NamedTuple):
 
 
 def check_directory(file_system: FileSystem, directory: str) -> list[Finding]:
-    """Check one partition directory; the findings, none when it is in order.
+    """Check one partition directory; return the findings, none if it is in order.
 
-    Raises KafkaStorageError when unreadable.
+    Raises KafkaStorageError if it cannot be read.
     """
     return list(_Checker(file_system, directory).run())
 
@@ -79,7 +79,7 @@ class _Checker:
         self._directory = directory
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
-        self._is_damaged = False  # what lies after ``_next_offset`` cannot be read
+        self._is_damaged = False  # the batches after ``_next_offset`` cannot be read
         self._why = ""
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
@@ -142,7 +142,7 @@ class _Checker:
         return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()))
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Iterate over the batches up to the first damaged or cut one, whose fault is then in ``_why``."""
+        """Iterate over the batches up to the first damaged or cut one; ``_why`` is its fault then."""
         self._why = ""
         size = file.size()
         try:
@@ -155,7 +155,7 @@ class _Checker:
             self._why = str(error)
 
     def _tell_lost(self, path: str, header: BatchHeader, findings: list[Finding]) -> None:
-        """Report the offsets that were lost with the damage before a batch."""
+        """Report the offsets lost to the damage before a batch."""
         if self._is_damaged and header.base_offset > self._next_offset:
             lost = f"offsets {self._next_offset} to {header.base_offset - 1} are lost to damage"
             findings.append(Finding(path, header.position, lost))
@@ -216,7 +216,7 @@ class _Checker:
             yield slot, unpack(data, slot * size)
 
     def _content(self, path: str) -> bytes:
-        """Read the bytes of an index file; none when it is not there."""
+        """Read the bytes of an index file; empty if there is none."""
         if os.path.basename(path) not in self._names:
             return b""
         file = self._open(path)

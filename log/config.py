@@ -2,9 +2,9 @@
 default.
 
 ``TOPIC_CONFIG_DEF`` is what CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` read;
-``SYNONYMS`` says which server key stands in for a topic key, in Kafka's order and unit (``log.retention.hours`` is
-milliseconds here). :class:`LogConfig` holds the values of one topic as attributes, parsed once: nothing on the produce
-path looks up a name.
+``SYNONYMS`` says which server key stands in for a topic key, in Kafka's order, and converts units
+(``log.retention.hours`` to milliseconds). :class:`LogConfig` holds the values of one topic as attributes, parsed once:
+nothing on the produce path looks up a name.
 
 Source: TopicConfig and ServerTopicConfigSynonyms of Kafka 4.3, and of 3.9 for the keys that 4.0 dropped with the old
 formats.
@@ -339,7 +339,7 @@ class LogConfig:
         self._set_retention(values)
         self._set_records(values, given)
         self.acknowledges_at_once = self.flush_messages == MAX_LONG and self.min_insync_replicas <= 1
-        """Whether an append may be acknowledged as soon as one replica has it: one question for the hot path."""
+        """Whether an append may be acknowledged as soon as one replica has it: one check on the produce path."""
         self.index_keys: bool = values["index.keys"]
         self.index_slots: int = values["index.keys.slots"]
         self.index_entries: int = values["index.keys.entries"]
@@ -397,7 +397,7 @@ def _codec_number(name: str) -> int:
 
 
 def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
-    """Build the topic's side of validating what producers send."""
+    """Build the parameters for validating what producers send to a topic."""
     from tidelog.log.validation.validator import ValidationParams  # code that only names keys needs no validator
 
     return ValidationParams(
@@ -414,9 +414,7 @@ def validation_params(topic_partition: str, config: LogConfig) -> ValidationPara
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the topic values that server settings imply. ``server_values`` holds only settings that were given,
-    parsed.
-    """
+    """Collect the topic values that server settings imply. ``server_values`` holds only given settings, parsed."""
     defaults = {}
     for topic_key, synonyms in SYNONYMS.items():
         for synonym in synonyms:

@@ -22,18 +22,17 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 LEAST_ROOM_BYTES = 64 * 1024
-"""A disk with less than this is called full; it holds no more than a request or two."""
+"""A disk with less free space counts as full: it is room for a request or two."""
 T = TypeVar("T")
 PROBE_FILE = ".probe"
-"""Written, synced, read back and removed to see whether a directory works."""
+"""Name of the file that is written, synced, read back and removed to see whether a directory works."""
 _PROBE_BYTES = 4096
 
 
 class DeletionQueue:
     """Files to unlink after ``file.delete.delay.ms``, by the monotonic clock. Any thread.
 
-    A crash before the deadline loses only the queue: the names end in ``.deleted`` or ``-delete`` and go at the next
-    start.
+    A crash before the deadline loses only the queue: the next start removes what ends in ``.deleted`` or ``-delete``.
     """
 
     __slots__ = ("_heap", "_lock", "_sequence", "_time")
@@ -53,8 +52,9 @@ class DeletionQueue:
             heapq.heappush(self._heap, (self._time.monotonic_ms() + delay_ms, next(self._sequence), delete))
 
     def run(self, *, everything: bool = False) -> int:
-        """Delete what is due (or everything); returns how many items. A failure is logged: the next start tries
-        again."""
+        """Delete what is due (or everything); return how many items. A failure is logged, and the next start tries
+        again.
+        """
         count = 0
         while (delete := self._pop(everything)) is not None:
             try:
@@ -76,7 +76,7 @@ class DirectoryState:
 
     ``shortage`` is set while the disk is full or read-only and tells why: reads go on, and on a full disk deletions.
     ``append_refusal`` is the failure, or the shortage while the reserve is given up: records must not take the room
-    given to deletions.
+    meant for deletions.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class DirectoryState:
             return self._names_seen
 
     def sync_names(self, file_system: FileSystem, number: int) -> None:
-        """Make the name of that partition's directory durable; one sync serves all that were seen before it.
+        """Make the name with that number durable; one sync covers all names noted before it.
 
         Raises KafkaStorageError.
         """
@@ -151,8 +151,8 @@ class DirectoryState:
     def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.
 
-        A failed sync does. A full disk, a lack of descriptors or of permission does not: everything is as it was. Any
-        other error may be of one file only (it was removed, a bad sector), so the directory is probed. Blocks on disk.
+        A failed sync shows it. A full disk or a lack of descriptors or permission does not: no file has changed. Any
+        other error may concern one file (it was removed, a bad sector), so the directory is probed. Blocks on disk.
         """
         if isinstance(error, LogStorageError) and (error.lacks_room or error.is_read_only):
             self._begin_shortage(error)
@@ -167,10 +167,10 @@ class DirectoryState:
             logger.error("%s; log directory %s stays online, it passed a probe", error, self.path)
 
     def _tell(self, error: LogStorageError) -> None:
-        """Log that something is refused, one line for each kind of error between two looks at the room."""
+        """Log that operations are refused, one line for each kind of error between two checks of the room."""
         if self.shortage is None and error.os_errno not in self._told_errnos:
             self._told_errnos.add(error.os_errno)
-            logger.error("log directory %s stays online, what needs this is refused: %s", self.path, error)
+            logger.error("log directory %s stays online, but refuses some requests: %s", self.path, error)
 
     # ---- room
 
@@ -185,7 +185,7 @@ class DirectoryState:
         return True
 
     def with_reserve(self, write: Callable[[], T]) -> T:
-        """Call ``write``; where the disk is full, give up the reserve and call it once more.
+        """Call ``write``; if the disk is full, give up the reserve and call it once more.
 
         Raises KafkaStorageError.
         """
@@ -197,8 +197,9 @@ class DirectoryState:
             return write()
 
     def check_room(self, file_system: FileSystem) -> None:
-        """Check whether the disk is full, or still read-only, and recreate the reserve where there is room. In a
-        worker."""
+        """Check whether the disk is full or still read-only, and recreate the reserve if there is room. Blocks on
+        disk.
+        """
         self._told_errnos.clear()
         if self.failure is not None:
             return
@@ -226,7 +227,7 @@ class DirectoryState:
         if self.shortage is None:
             self.shortage = error
             state = "full" if lacks_room(error) else "read-only"
-            logger.warning("log directory %s is %s, nothing is taken until that is over: %s", self.path, state, error)
+            logger.warning("log directory %s is %s and takes no records for now: %s", self.path, state, error)
 
     def _end_shortage(self) -> None:
         if self.shortage is not None:

@@ -1,7 +1,7 @@
 """Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
 
-A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load each index is
-*unproven* that no digest of the last checkpoint (``tidelog.log.files.index_digests``) vouches for. A look-up or a
+A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load an index is
+*unproven* unless a digest of the last checkpoint (``tidelog.log.files.index_digests``) matches it. A look-up or a
 cleaning proves it before its first use; a read on the loop raises UnprovenIndexError, has it proven in a thread, and
 reads again.
 
@@ -9,8 +9,8 @@ reads again.
     headers of the segment, once            -> aborted transactions, and what is open at its end
     entries differ                          -> the index is replaced, in memory and on disk
 
-Where damage hides batches, entries that are there stay beside what the readable markers say. A segment at whose end no
-transaction is open is *settled*: no later marker speaks of its records, so later segments need no look.
+If damage hides batches, existing entries are kept beside those of the readable markers. A segment at whose end no
+transaction is open is *settled*: no later marker concerns its records, so later segments need no look.
 
 Any thread that may block. ``proof_lock`` is held for the walk; the log's lock, for which appends wait, to look at what
 was appended since the walk, and to replace the entries. No reader uses an index before it is proven, so none sees it
@@ -64,8 +64,8 @@ def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
 
 
 def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
-    """Return the digest that spares a proven index its check at the next load, while segment and index are unchanged.
-    Raises KafkaStorageError."""
+    """Return the digest by which the next load accepts a proven index, if segment and index are unchanged then. Raises
+    KafkaStorageError."""
     index, size = segment.transaction_index, segment.size
     known = index.digest
     if known is None or known[0] != size:
@@ -75,7 +75,8 @@ def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
 
 def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = False) -> None:
     """Note the digests of the segments whose index is proven and which recovery would not walk after a kill; of all
-    segments of a log that closes. Raises KafkaStorageError where a log that closes cannot be read."""
+    segments of a log that closes. Raises KafkaStorageError if a log that closes cannot be read.
+    """
     segments = log.segments
     flushed = segments if is_closing else segments.values(0, log.recovery_point)
     try:
@@ -103,7 +104,7 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
         wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
         if present != wanted:
             if _misleads(present, wanted):
-                logger.warning("%s: its entries are not what the markers in the log say; rebuilt", index.path)
+                logger.warning("%s: its entries contradict the markers in the log; it is rebuilt", index.path)
                 log.environment.damage.indices += 1
             index.reset()
             for transaction in wanted:
@@ -120,7 +121,7 @@ def _misleads(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
 
 
 def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
-    """Return the file's entries; none of them when one is impossible."""
+    """Return the file's entries, or none if one is impossible."""
     try:
         return list(index)
     except IndexCorruptError:
@@ -128,8 +129,8 @@ def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
 
 
 def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Merge the entries with the markers of a segment that is not whole. An entry is believed where it fits a marker:
-    damage may hide that another transaction ended before, and then the marker seems to speak of both.
+    """Merge the entries with the markers of a segment that is not whole. An entry of a marker's producer and offset
+    wins: damage may hide the end of an earlier transaction, and the marker would then seem to end both.
     """
     merged = {one.last_offset: one for one in present}
     for one in found:
@@ -145,7 +146,7 @@ class _Markers:
     __slots__ = ("aborted", "is_whole", "open", "position")
 
     def __init__(self, open_at_base: dict[int, int] | None) -> None:
-        """``open_at_base`` None: not known."""
+        """``open_at_base`` is None if damage hides it."""
         self.aborted: list[AbortedTxn] = []
         self.is_whole = open_at_base is not None
         self.position = 0
@@ -163,7 +164,7 @@ class _Markers:
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
             self.is_whole = False
-            self.open.pop(header.producer_id, None)  # ended, the marker cannot be read: an entry may know how
+            self.open.pop(header.producer_id, None)  # it has ended; only an entry can say how
             return
         is_commit = ends_transaction(batch)
         first = None if is_commit is None else self.open.pop(header.producer_id, None)
@@ -175,7 +176,7 @@ class _Markers:
 
 
 def _walk(markers: _Markers, segment: LogSegment, size: int) -> None:
-    """Follow the transactions from where ``markers`` stand up to byte ``size``. Raises KafkaStorageError."""
+    """Follow the transactions from the position of ``markers`` up to byte ``size``. Raises KafkaStorageError."""
     while markers.position < size:
         try:
             for header in segment.headers(markers.position, size):

@@ -1,8 +1,8 @@
 """Leader epochs of a log and the offset at which each began (KIP-101, KIP-279).
 
 Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is
-stamped into each batch), so the file ``leader-epoch-checkpoint`` can always be made again from the records: it is
-written at once but synced only with the next flush of the log, and an unreadable one is rebuilt.
+stamped into each batch), so the file ``leader-epoch-checkpoint`` can always be rebuilt from the records: it is written
+at once but synced only with the next flush of the log, and an unreadable file is rebuilt.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class LeaderEpochCache:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def _write(self, *, sync: bool) -> None:
-        """Write the file, one thread after the other. What another one synced meanwhile is durable."""
+        """Write the file, one thread at a time; a sync is left out if another thread has synced these entries
+        meanwhile.
+        """
         with self._write_lock:
             if sync and not self._dirty:
                 return

@@ -6,10 +6,10 @@ directory are recovered, in threads, before the broker serves.
 
 A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. Where the
 reason can pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
-administrator has every refused log tried again. A directory that fails goes offline for good (until restart).
+administrator can have every refused log tried again. A directory that fails goes offline for good (until restart).
 
 Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
-partition may be created again; its files go after ``file.delete.delay.ms``.
+partition may be created again; its files are removed after ``file.delete.delay.ms``.
 
 The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
 and deleted: rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
@@ -69,7 +69,7 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicO
 
 logger = logging.getLogger(__name__)
 
-#: One more closing thread for so many open logs: closing waits for syncs, which a journal takes together.
+#: Open logs for each closing thread: closing waits for syncs, which a file system's journal groups.
 _LOGS_PER_CLOSING_THREAD = 64
 _MOST_CLOSING_THREADS = 16
 
@@ -105,8 +105,9 @@ class LogManager:
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         directory_ids: Mapping[str, bytes] | None = None, commits_alone: bool = True,
     ) -> None:  # fmt: skip
-        """``commits_alone``: all that is in a log is committed. In a cluster other replicas have a say, and of a log
-        that is not open the checkpointed high watermark alone is known."""
+        """``commits_alone``: all records of a log are committed. In a cluster that depends on other replicas, and of an
+        unopened log only the checkpointed high watermark is known.
+        """
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         ids = {os.path.abspath(path): directory_id for path, directory_id in (directory_ids or {}).items()}
         self.directories = [
@@ -118,7 +119,7 @@ class LogManager:
         self.cordoned: frozenset[str] = frozenset()
         """Paths of the directories in which no new log is made while another one works."""
         self.placed: deque[TopicPartition] = deque()
-        """Partitions whose directories were made since this was emptied; of one log directory none is told."""
+        """Partitions whose directories were created since this was last emptied; none with a single log directory."""
         self.default_config = default_config
         self._commits_alone = commits_alone
         self._recovery_threads = recovery_threads
@@ -128,9 +129,11 @@ class LogManager:
         self._entries: dict[TopicPartition, Entry] = {}
         self._configs: TopicConfigs = lambda _: None
         self.is_unopened: Callable[[TopicPartition], bool] = partial(is_unopened, self._entries)
-        """Whether the next caller would open a log of the partition, or make it."""
+        """Whether the next caller would open or create the partition's log."""
         self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(directory_id_of, self._entries)
-        """The id of the log directory in which a partition has its own; None where it has none, or none is known."""
+        """The id of the log directory that holds a partition; None if the partition has no directory or the id is not
+        known.
+        """
         self.may_lie_offline = partial(may_lie_offline, self._entries, self.directories)
         """Whether a partition has no log in a directory that works, and may have one in a directory that failed."""
         self.room = RoomWatch(
@@ -151,8 +154,8 @@ class LogManager:
 
         ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread; None for a topic that does
         not exist (its logs are reported and left alone); ``topic_ids`` its id. ``deleted_topics`` are ids and names of
-        topics whose acknowledged deletion could not be finished: their logs go now, also beside a new topic of that
-        name. ``found_ids`` are topic ids that were read from directories since this broker claimed them, by path.
+        topics whose acknowledged deletion could not be finished: their logs are removed now, even if a new topic has
+        the name. ``found_ids`` are topic ids that were read from directories since this broker claimed them, by path.
         Raises KafkaStorageError when no directory works.
         """
         if topic_configs is None:
@@ -189,13 +192,12 @@ class LogManager:
             threads,
         )
         try:
-            self.checkpoint_high_watermarks()  # one above what is left would take the next records for committed
+            self.checkpoint_high_watermarks()  # one above a log's end would show its next records as committed
         except KafkaStorageError as error:
-            logger.error("the high watermarks of what recovery left are written later: %s", error)
+            logger.error("the high watermarks of recovered logs are written later: %s", error)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
-        """Flush and close every log, write the checkpoints, and where all of that went well the clean-shutdown
-        marker."""
+        """Flush and close every log, write the checkpoints and, if all of that succeeded, the clean-shutdown marker."""
         for directory in self._online:
             if directory.state.shortage is not None:
                 directory.state.give_up_reserve()  # for the last snapshots and checkpoints
@@ -235,7 +237,7 @@ class LogManager:
             if entry.log is not None:
                 return entry.log
             if entry.error is not None:
-                return refuse(entry)  # not under the lock: it may be tried again in a worker just now
+                return refuse(entry)  # without the lock: a worker may be trying it again
             with entry.lock:
                 if not entry.is_gone:
                     return self._load(partition, entry).log or refuse(entry)
@@ -251,12 +253,12 @@ class LogManager:
         is_wanted: Callable[[], bool] = lambda: True,
         saves_epochs: bool = True,
     ) -> UnifiedLog:
-        """Return the log of a partition, made in the emptiest online directory when there is none.
+        """Return the log of a partition, created in the online directory with the fewest partitions if there is none.
 
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
-        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then none is made. Without
-        ``saves_epochs`` the caller writes leader epochs that are unsaved before anybody appends. Raises
-        KafkaStorageError, InconsistentTopicIdError, UnknownTopicOrPartitionError.
+        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then no log is created.
+        Without ``saves_epochs`` the caller writes unsaved leader epochs before any append. Raises KafkaStorageError,
+        InconsistentTopicIdError, UnknownTopicOrPartitionError.
         """
         opening = Opening(topic_id, config, saves_epochs=saves_epochs)
         while True:
@@ -292,12 +294,13 @@ class LogManager:
         directory.forget(partition)
         entry = self._entries[partition] = Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
         if len(self.directories) > 1:
-            self.placed.append(partition)  # after its entry: who takes the name asks for the directory at once
+            self.placed.append(partition)  # after its entry: a caller that takes it looks up its directory
         return entry
 
     def _load(self, partition: TopicPartition, entry: Entry, opening: Opening = UNKNOWN) -> Entry:
-        """Open the log into ``entry``, or note there why not (asking again tells the same without trying). Under the
-        entry's lock."""
+        """Open the log into ``entry``, or note the error there, which later calls raise without trying. Under the
+        entry's lock.
+        """
         if entry.log is None and entry.error is None and entry.directory.is_online:
             try:
                 entry.log = self._open(partition, entry, opening)
@@ -332,8 +335,9 @@ class LogManager:
         return log
 
     def delete_log(self, partition: TopicPartition) -> bool:
-        """Remove a partition; False when there is none. Its name is free when this returns, durably when the names of
-        the directory are synced. Raises KafkaStorageError."""
+        """Remove a partition; return False if there is none. Its name is free on return, and durably once the
+        directory's names are synced. Raises KafkaStorageError.
+        """
         while (entry := entry_of(self._entries, self._lock, partition)) is not None:
             with entry.lock:
                 if entry.is_gone:
@@ -355,7 +359,7 @@ class LogManager:
                     entry.directory.forget(partition)
             config = entry.log.config if entry.log is not None else self.default_config
             delete = partial(remove_deleted, self._file_system, entry.log, path)
-            is_full = entry.directory.state.shortage is not None  # then the room is wanted now
+            is_full = entry.directory.state.shortage is not None  # then the room is needed now
             self.environment.deletions.schedule(0 if is_full else config.file_delete_delay_ms, delete)
             return True
         return False
@@ -396,7 +400,7 @@ class LogManager:
                 try:
                     log = self._retain(partition, entry, now_ms)
                 except KafkaError as error:
-                    logger.warning("retention of %s: %s", partition, error)
+                    logger.warning("retention of %s failed and is tried again: %s", partition, error)
                 else:
                     moved.update({} if log is None else {partition: log})
         count = remove_old_segments(self, moved)
@@ -404,7 +408,7 @@ class LogManager:
         return count
 
     def _retain(self, partition: TopicPartition, entry: Entry, now_ms: int) -> UnifiedLog | None:
-        """Move a log's start offset as retention allows; returns the log where segments may go."""
+        """Move a log's start offset as retention allows; return the log if segments may be removed."""
         log = entry.log
         if log is None:
             with entry.lock:
@@ -434,7 +438,7 @@ class LogManager:
                 if now - log.last_flushed_ms >= log.config.flush_ms:
                     log.flush()
             except KafkaStorageError as error:
-                logger.error("flush of %s: %s", log.topic_partition, error)
+                logger.error("flush of %s failed: %s", log.topic_partition, error)
                 log.flush_wanted = log.is_serving  # a full disk: the next round tries again
 
     def checkpoint_recovery_points(self) -> None:
@@ -477,16 +481,16 @@ class LogManager:
                         if entry.directory is directory:
                             sizes[partition] = size_of(self._file_system, entry)
                 except KafkaStorageError as error:
-                    logger.warning("describing %s: %s", directory.path, error)
+                    logger.warning("sizes in %s cannot be read: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
-    """Make the start offsets of these logs durable, then remove what is below them; returns how many segments went.
+    """Make the start offsets of these logs durable, then remove what is below them; return the count of segments.
 
-    Without a durable start offset a power loss that keeps only some of the removals would leave a gap: where a start
-    moves on meanwhile, the next round has the rest. On a full disk they go all the same: they make room.
+    Without a durable start offset, a power loss that keeps only some of the removals would leave a gap. If a start
+    moves on meanwhile, the next round removes the rest. On a full disk segments are removed all the same, to make room.
     """
     count = 0
     starts = {partition: log.log_start_offset for partition, log in logs.items()}
@@ -494,7 +498,7 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
         try:
             manager.checkpoint_log_start_offsets()
         except KafkaStorageError as error:
-            logger.warning("log start offsets are not stored: %s", error)
+            logger.warning("log start offsets cannot be stored: %s", error)
             if not lacks_room(error):
                 return 0
     for partition, log in logs.items():
@@ -502,5 +506,5 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
             with log.lock:
                 count += 0 if log.is_closed else remove_below_start(log, starts[partition])
         except KafkaError as error:
-            logger.warning("retention of %s: %s", partition, error)
+            logger.warning("retention of %s failed and is tried again: %s", partition, error)
     return count

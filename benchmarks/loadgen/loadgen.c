@@ -5,8 +5,8 @@
  *   loadgen paced    open loop: producers send at intended times without waiting, and latency counts from the
  *                    intended time (no coordinated omission); consumers tail the partitions and measure end to end
  *
- * Frames are built once. A closed-loop request only gets its correlation id patched; a paced one also gets its intended
- * time into the first value and a new CRC. Prints one JSON object. Single thread, non-blocking sockets, epoll. */
+ * Frames are built once. A closed-loop request only gets a new correlation id; a paced request also gets its intended
+ * time in the first value, and a new CRC. Prints one JSON object. Single thread, non-blocking sockets, epoll. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -59,11 +59,11 @@ static void parse_options(int count, char **words) {
         {"--rate", 0, 0, 0, &options.rate},
         {"--seconds", 0, 0, 0, &options.seconds},
     };
-    for (int i = 0; i + 1 < count; i += 2) {
+    for (int i = 0; i < count; i += 2) {
         size_t k = 0, all = sizeof known / sizeof *known;
         while (k < all && strcmp(known[k].name, words[i]) != 0) k++;
         if (k == all || i + 1 == count) {
-            fprintf(stderr, "loadgen: unknown option %s\n", words[i]);
+            fprintf(stderr, "loadgen: %s is not an option, or has no value\n", words[i]);
             exit(2);
         }
         if (known[k].text) *known[k].text = words[i + 1];

@@ -100,7 +100,7 @@ static inline void r_skip_compact(const uint8_t **p) {
     if (length > 0) *p += length - 1;
 }
 
-/* A record batch of `records` values of `value_bytes`, uncompressed, no keys. Returns where the first value begins. */
+/* A record batch of `records` values of `value_bytes`, uncompressed, no keys. Returns the first value's position. */
 static inline size_t write_batch(Writer *w, int records, int value_bytes) {
     uint8_t *batch = w->p;
     struct timespec wall;
@@ -233,7 +233,7 @@ static inline size_t fetch_frame(uint8_t *data, const FetchPosition *at) {
     return (size_t)(w.p - w.start);
 }
 
-/* Where the records of a one-partition Fetch response are; returns the error code. */
+/* Find the records of a one-partition Fetch response; returns the error code. */
 static inline int fetch_records(const uint8_t *p, const uint8_t **records, size_t *length) {
     *length = 0;
     *records = p;

@@ -52,15 +52,15 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line tools to its end and return what it printed; its exit code is not judged.
 
-    ``options`` are those of its JVM. Raises MissingToolError, subprocess.TimeoutExpired.
+    ``options`` are JVM options. Raises MissingToolError, subprocess.TimeoutExpired.
     """
     command = [*java_command(version, options), tool, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def java_command(version: str, options: tuple[str, ...]) -> list[str]:
-    """Build a command of ``java`` with the class path of a Kafka version and quiet logging; a class name and arguments
-    follow.
+    """Build a ``java`` command with the class path of a Kafka version and quiet logging; the caller adds class and
+    arguments.
     """
     logging = ["-Dlog4j2.level=WARN"] if int(version.split(".")[0]) >= 4 else []
     return [kafka_jars.java(), *options, *logging, "-cp", kafka_jars.broker_classpath(version)]
@@ -121,7 +121,7 @@ class ApacheKafka(BrokerProcess):
         }
 
     def format(self) -> None:
-        """Write server.properties and, where the directory is new, format it. Raises RuntimeError."""
+        """Write server.properties, and format the data directory if it is new. Raises RuntimeError."""
         self.write_properties()
         if not (self.data_directory / META_PROPERTIES).exists():
             self.format_data_directory()
@@ -140,7 +140,7 @@ class ApacheKafka(BrokerProcess):
             raise RuntimeError(f"could not format {self.data_directory}:\n{(done.stdout + done.stderr)[-2000:]}")
 
     def start(self) -> Self:
-        """Format where needed, start, and wait for the first answer. Raises BrokerError, MissingToolError."""
+        """Format a new data directory, start, and wait for the first answer. Raises BrokerError, MissingToolError."""
         self.format()
         return super().start()
 

@@ -1,4 +1,4 @@
-"""Clusters of brokers with one controller of Apache Kafka: all of Tidelog, or all of Apache Kafka."""
+"""Clusters with one controller of Apache Kafka, whose brokers are all Tidelog or all Apache Kafka."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 class Controller(ApacheKafka):
-    """The quorum of both kinds."""
+    """The controller of either kind of cluster: one node of Apache Kafka."""
 
     name = "controller"
     java_options = ("-Xmx256M",)
@@ -48,7 +48,7 @@ class Controller(ApacheKafka):
 
 
 def member_properties(node_id: int, port: int, controller: int, data: Path) -> dict[str, str]:
-    """Return keys of a broker of either kind."""
+    """Return the server properties of a broker of either kind."""
     return {
         "process.roles": "broker",
         "node.id": str(node_id),
@@ -92,7 +92,7 @@ class TidelogMember(BrokerProcess):
         return self.directory / "server.properties"
 
     def start(self) -> Self:
-        """Format where needed, start, and wait until it is unfenced. Raises BrokerError."""
+        """Format a new data directory, start, and wait until the broker is unfenced. Raises BrokerError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         keys = member_properties(self._node_id, self.port, self._controller, self.data_directory)
         self._properties_path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
@@ -124,7 +124,7 @@ class TidelogMember(BrokerProcess):
 
 
 class BrokerCluster:
-    """A controller and brokers of one kind, three unless said otherwise."""
+    """A controller and brokers of one kind, by default three."""
 
     def __init__(
         self, directory: Path, kind: type[JavaMember] | type[TidelogMember], node_ids: Sequence[int] = NODE_IDS

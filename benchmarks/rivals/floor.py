@@ -1,4 +1,4 @@
-"""The C program that is the floor of benchmarks: it only receives, checks the CRC-32C, writes, and sends files."""
+"""The floor of the benchmarks: a C program that only receives, checks the CRC-32C, writes, and sends files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.rivals.process import BrokerProcess, free_port
 
 
 class Floor(BrokerProcess):
-    """A process of ``loadgen/floor.c``. No broker can do the same work with less."""
+    """A process of ``loadgen/floor.c``: no broker can do the same work with less CPU time."""
 
     name = "floor"
 
@@ -21,9 +21,9 @@ class Floor(BrokerProcess):
         return [str(compiled("floor")), str(self.port), str(self.directory / "records")]
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Ask until it answers."""
+        """Ask ApiVersions until the process answers."""
         self.answer_or_fail(deadline, 0.001)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """Return the exit code: it handles no signal, SIGTERM ends it."""
+        """Return the exit code of a process that SIGTERM ends: the program handles no signal."""
         return (-15,)

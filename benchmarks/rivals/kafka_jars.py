@@ -1,9 +1,10 @@
-"""Apache Kafka's jars, resolved by Maven once and kept below ``build/kafka`` (others' too, in a place of their own).
+"""Jars of Apache Kafka, fetched once by Maven and kept below ``build/kafka``; other jars have directories of their own.
 
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the closure into ``jars/``, and a
 ``complete`` marker is made last: a directory without the marker is built again, so a killed Maven leaves nothing that
 looks whole. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one download.
-``python -m benchmarks.rivals.kafka_jars`` fetches all that tests use by one Maven, which saves the start of twelve.
+``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of Maven, which saves a dozen
+starts.
 
 Which registry Maven asks is Maven's own configuration; none is named here.
 """
@@ -23,15 +24,15 @@ from typing import NamedTuple
 KAFKA_4 = "4.3.1"
 """The Kafka that Tidelog is compared with: the newest whose tools resolve and which runs on Java 17."""
 KAFKA_3 = "3.9.2"
-"""The last line of Kafka that answers old clients and writes the old formats."""
+"""The last Kafka 3 release line: it answers old clients and writes the old formats."""
 SCALA = "2.13"
 LOG4J = "2.24.3"
 OLD_CLIENTS = ("0.8.2.2", "0.9.0.1", "0.10.2.2", "1.0.2", "2.0.1")
-"""Releases of kafka-clients before KAFKA_3 that tests drive, from the first KafkaProducer on."""
+"""Releases of kafka-clients before KAFKA_3 that the tests use, from the first with KafkaProducer."""
 BUILD = Path(__file__).resolve().parents[2] / "build"
 MAVEN_TIMEOUT_S = 900
 MAVEN_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Maven runs for seconds: with them it takes 2.3 s of CPU time in place of 3.9."""
+"""Options for a JVM that runs for seconds: Maven takes 2.3 s of CPU time instead of 3.9."""
 
 JAVA_INSTALL = "apt-get install default-jdk-headless"
 MAVEN_INSTALL = "apt-get install maven"
@@ -70,7 +71,7 @@ class Artifact:
 def find_tool(name: str, install: str) -> str:
     """Find the path of an executable.
 
-    Raises MissingToolError where it is not on PATH.
+    Raises MissingToolError if it is not on PATH.
     """
     path = shutil.which(name)
     if path is None:
@@ -93,24 +94,25 @@ def build_lock(directory: Path) -> Iterator[None]:
 
 
 class JarSet(NamedTuple):
-    """Artifacts whose jars lie in one directory, with those of all that they depend on."""
+    """Artifacts whose jars, with all their dependencies, are kept in one directory."""
 
     name: str
     artifacts: tuple[Artifact, ...]
 
 
 def resolve(name: str, artifacts: Sequence[Artifact], below: Path = BUILD / "kafka") -> Path:
-    """Return the directory that holds these artifacts' jars and all they depend on; downloaded on the first call.
+    """Return the directory that holds the jars of these artifacts and their dependencies; the first call downloads
+    them.
 
     ``name`` is the directory in ``below``. Raises MissingToolError without Maven or Java, RuntimeError with
-    Maven's last lines where it fails. Any thread or process.
+    Maven's last lines if it fails. Any thread or process may call it.
     """
     resolve_all([JarSet(name, tuple(artifacts))], below)
     return below / name / "jars"
 
 
 def resolve_all(jar_sets: Sequence[JarSet], below: Path = BUILD / "kafka") -> None:
-    """Download what is not there yet of these sets, by one Maven. Raises as `resolve`."""
+    """Download those of these sets that are missing, in one run of Maven. Raises as `resolve`."""
     poms = {below / name: _pom(name, artifacts) for name, artifacts in sorted(jar_sets)}
     if all(_is_complete(directory, pom) for directory, pom in poms.items()):
         return
@@ -174,9 +176,7 @@ def _kafka(name: str, version: str, *, bare: bool = False) -> Artifact:
 
 
 def _logging(version: str) -> list[Artifact]:
-    """Return the logging of Kafka 4, log4j 2, which its own jars only need at run time; older ones bring what they
-    need.
-    """
+    """Return the log4j 2 jars, which Kafka 4's own jars do not bring along; older releases bring their logging."""
     if int(version.split(".")[0]) < 4:
         return []
     group = "org.apache.logging.log4j"
@@ -206,12 +206,12 @@ def connect_set(version: str = KAFKA_4) -> JarSet:
 
 
 def clients_set(version: str = KAFKA_4) -> JarSet:
-    """Name ``kafka-clients`` without what it depends on."""
+    """Name the jar of ``kafka-clients`` without its dependencies."""
     return JarSet(f"clients-{version}", (_kafka("kafka-clients", version, bare=True),))
 
 
 def client_set(version: str) -> JarSet:
-    """Name the jars of ``kafka-clients``."""
+    """Name the jars of ``kafka-clients`` and its dependencies."""
     return JarSet(f"client-runtime-{version}", (_kafka("kafka-clients", version),))
 
 

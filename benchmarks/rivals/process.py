@@ -1,8 +1,8 @@
 """A broker as a child process: start it, wait until it answers, measure it, stop it.
 
-`BrokerProcess` knows how to start, stop, kill and restart one command and keeps what it printed in a file: a
-full pipe never stops a broker and a failure can be shown. What "ready" means is the child class's: Tidelog says a line,
-Apache Kafka is asked.
+`BrokerProcess` starts, stops, kills and restarts one command, and keeps its standard error in a file: a full pipe never
+stops a broker, and a failure can be shown. The child class decides what "ready" means: Tidelog prints a line, Apache
+Kafka is asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 API_VERSIONS_V0 = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""The smallest question every broker answers: ApiVersions v0, correlation id 1, no client id."""
+"""The smallest request that every broker answers: ApiVersions v0, correlation id 1, no client id."""
 OUTPUT_TAIL_BYTES = 6000
 _PORTS = range(12_000, 32_000)
 """Below the ports of outgoing connections: from 32,768 on in Linux, from 49,152 on in macOS."""
@@ -34,8 +34,8 @@ class BrokerError(RuntimeError):
 def free_port() -> int:
     """Choose a TCP port of 127.0.0.1 that was free a moment ago, and that the system gives to no outgoing connection.
 
-    The process that is to have it may start a minute later; those who choose at the same time are in other processes,
-    whose ``random`` may have the same seed.
+    The broker may bind the port a minute later. The choice is the system's random one, because test processes that
+    choose at the same time may have given ``random`` the same seed.
     """
     while True:
         port = _CHANCE.choice(_PORTS)
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def ask_api_versions(host: str, port: int, timeout_s: float) -> bool:
-    """Tell whether a broker there answered an ApiVersions request within ``timeout_s``."""
+    """Return whether a broker answered an ApiVersions request within ``timeout_s``."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=timeout_s) as connection:
         connection.settimeout(timeout_s)
         connection.sendall(API_VERSIONS_V0)
@@ -81,7 +81,7 @@ class BrokerProcess:
         return dict(os.environ)
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Return once the broker answers; ``deadline`` is of `time.monotonic`. Sets ``port`` where it was 0."""
+        """Return once the broker answers; ``deadline`` is a time of `time.monotonic`. Sets ``port`` if it was 0."""
         raise NotImplementedError
 
     @property
@@ -117,11 +117,11 @@ class BrokerProcess:
         return self
 
     def stdout(self) -> int:
-        """Return the path of the process's standard output."""
+        """Return the ``stdout`` argument of the process."""
         return subprocess.DEVNULL
 
     def answer_or_fail(self, deadline: float, pause_s: float) -> None:
-        """Ask ApiVersions until it is answered. Raises BrokerError when the process ends or the time is over."""
+        """Ask ApiVersions until it is answered. Raises BrokerError when the process ends or the deadline passes."""
         while not (self.port and ask_api_versions(self.host, self.port, timeout_s=5)):
             if self.process is None or self.process.poll() is not None:
                 raise BrokerError(f"{self.name} ended while it started\n{self.output()}")
@@ -154,7 +154,7 @@ class BrokerProcess:
         return (0,)
 
     def kill(self) -> None:
-        """Kill with -9 and wait. Nothing happens when it is not running."""
+        """Kill a running process with -9 and wait until it ends."""
         if self.process is None:
             return
         self.process.kill()
@@ -167,7 +167,7 @@ class BrokerProcess:
         self.process = None
 
     def restart(self) -> Self:
-        """Stop cleanly where it runs, and start again on the same port."""
+        """Stop a running process cleanly, and start it again on the same port."""
         self.terminate()
         return self.start()
 

@@ -1,9 +1,9 @@
 """Spark in this process, and the jars of its own Kafka source: the rival of ``format("tidelog")``.
 
-The connector is four jars, each named without what it depends on, since the rest lies in PySpark already. The token
-provider is older than the connector on purpose: 4.2.0's is not published, and 4.0.0's links and works.
+The connector is four jars, fetched without their dependencies, which PySpark already contains. The token provider is
+older than the connector on purpose: 4.2.0's is not published, and 4.0.0's links and works.
 
-    python -m benchmarks.rivals.spark      fetches the jars where they are missing, and prints them for spark.jars
+    python -m benchmarks.rivals.spark      fetches missing jars, and prints all paths for spark.jars
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def java_version(printed: str) -> int | None:
 
 
 def require_java() -> None:
-    """Return where the Java on PATH runs Spark. Raises MissingToolError."""
+    """Raise MissingToolError unless the Java on PATH can run Spark."""
     try:
         done = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False)
     except MissingToolError:
@@ -88,7 +88,7 @@ class SessionPlan:
 
 
 def start_session(plan: SessionPlan) -> SparkSession:
-    """Start a new session with a JVM of its own; one at a time in a process. Raises MissingToolError without Java."""
+    """Start a session with a JVM of its own; a process can have one at a time. Raises MissingToolError without Java."""
     from pyspark.sql import SparkSession
 
     require_java()

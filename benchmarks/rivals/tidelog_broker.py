@@ -1,4 +1,6 @@
-"""Tidelog as a user starts it: ``tidelog serve`` in an isolated interpreter, ready when it says so and answers."""
+"""Tidelog as a user starts it: ``tidelog serve`` in an isolated interpreter, ready once it prints its ready line and
+answers.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,15 @@ class TidelogProcess(BrokerProcess):
         self.data_directory = directory / "data"
 
     def command(self) -> list[str]:
-        """Return the command line of ``tidelog serve`` through this very interpreter, without the environment's Python
-        settings.
+        """Return the command line of ``tidelog serve`` in this process's interpreter, isolated from PYTHON*
+        variables.
         """
         serve = [sys.executable, "-I", "-m", "tidelog.cli", "serve"]
         pairs = [argument for key, value in self.overrides.items() for argument in ("--override", f"{key}={value}")]
         return [*serve, "--data-dir", str(self.data_directory), "--port", str(self.port), *pairs]
 
     def environment(self) -> dict[str, str]:
-        """Return the caller's environment, without KAFKA_* settings: they would configure this broker too."""
+        """Return the caller's environment, without KAFKA_* settings, which would configure this broker."""
         return {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
 
     def stdout(self) -> int:
@@ -54,10 +56,10 @@ class TidelogProcess(BrokerProcess):
 
 
 def read_ready_line(broker: BrokerProcess, deadline: float) -> int:
-    """Wait for the line that says where the broker is ready; return the port. Raises BrokerError."""
+    """Wait for the broker's ready line; return the port that it names. Raises BrokerError."""
     line = _first_line(broker, deadline)
     if not line.startswith(READY):
-        raise BrokerError(f"{broker.name} said {line!r} instead of that it is ready\n{broker.output()}")
+        raise BrokerError(f"{broker.name} printed {line!r} instead of its ready line\n{broker.output()}")
     return int(line.rsplit(b":", 1)[1])
 
 
@@ -72,6 +74,6 @@ def _first_line(broker: BrokerProcess, deadline: float) -> bytes:
         readable = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
         piece = os.read(descriptor, 1024) if readable else b""
         if not piece:
-            raise BrokerError(f"{broker.name} ended or said nothing before it was ready\n{broker.output()}")
+            raise BrokerError(f"{broker.name} ended, or printed no ready line in time\n{broker.output()}")
         line += piece
-    return line.partition(b"\n")[0]  # what follows may have come with it: the address of the console
+    return line.partition(b"\n")[0]  # the console's address may follow it

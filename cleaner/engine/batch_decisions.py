@@ -6,7 +6,7 @@ tracked as the set of producers with a batch seen since their last marker: an op
 kept from chunk to chunk. A batch that carries the last sequence of an active producer, or the last offset of the
 round, stays even empty.
 
-Tables are arrays of 64-bit integers; a table of pairs is sorted. Types for C stand in ``batch_decisions.pxd``.
+Tables are arrays of 64-bit integers; a table of pairs is sorted. C types are in ``batch_decisions.pxd``.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def decide_batches(
     """Fill DECISION of ``rows``.
 
     ``types``: the control type of each row that is a control batch. ``transactions``: sorted (producer id, first
-    offset, last offset) of aborted ones. ``retained``: sorted (last offset, producer id) of last batches, and sorted
-    (producer id, epoch) of producers that are known by a marker only. ``clock``: now in ms and the offset where the
-    round ends. ``markers`` receives the index in ``transactions`` of every aborted one whose marker stays for the sake
-    of its batches. Returns (markers, producers new to the table).
+    offset, last offset) of aborted transactions. ``retained``: sorted (last offset, producer id) of last batches, and
+    sorted (producer id, epoch) of producers that only a marker names. ``clock``: now in ms and the offset where the
+    round ends. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker stays
+    because batches of it are left. Returns (count of ``markers``, count of producers new to the table).
     """
     first, end = rows
     now, end_offset = clock
@@ -160,7 +160,7 @@ class BatchDecider:
         fences: Integers,
         producers: Integers,
     ) -> None:
-        """Note where the tables are. They must stay there."""
+        """Keep the addresses of the tables, which must stay alive during the call."""
         self.table = table
         self.types = types
         self.aborted = aborted
@@ -198,7 +198,7 @@ class BatchDecider:
         return low - 1 if low > 0 and self.aborted[3 * (low - 1)] == producer_id else -1
 
     def _is_kept_by_state(self, row: int, last_offset: int) -> bool:
-        """Return whether the batch carries an active producer's last sequence, or (a marker) its last epoch."""
+        """Return whether the batch carries an active producer's last sequence or, as a marker, its last epoch."""
         producer_id = self.table[row + PRODUCER_ID]
         if producer_id < 0:
             return False
@@ -209,9 +209,7 @@ class BatchDecider:
         return _has_pair(self.fences, self.fenced_count, producer_id, self.table[row + PRODUCER_EPOCH])
 
     def _decide_marker(self, row: int, kind: int, last_offset: int, markers: Integers) -> int:
-        """Return bits of DECISION of a control batch: whether it is one of an empty transaction, and whether it
-        goes.
-        """
+        """Return DECISION bits of a control batch: whether its transaction is empty, and whether it is discarded."""
         if kind == CONTROL_OTHER:
             return 0
         producer_id = self.table[row + PRODUCER_ID]

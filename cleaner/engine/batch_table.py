@@ -4,8 +4,9 @@ A *chunk* is a stretch of a segment file read into one buffer. The *scratch* fol
 compressed batches are decompressed and old message sets are rewritten as version 2. A *batch table* describes the
 batches of a chunk: an int64 array, one row per batch, one column per constant below. Positions are bytes in the buffer.
 
-A record's *ordinal* is its number in pass order, counted over the batches that can be read. Both passes of a round see
-the same bytes, so they count alike. One bit per ordinal ("superseded") is all the copy pass needs to know of keys.
+A record's *ordinal* is its number in the order of a pass, counted over readable batches. Both passes of a round read
+the same bytes, so a record has the same ordinal in both. One bit per ordinal ("superseded") is all that the copy pass
+needs to know about keys.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
-# length, attributes, timestamp delta, offset delta, key length, value length, header count: one byte each at least.
-# A batch that claims more records than its bytes can hold is refused before anything is sized after the claim.
+# Length, attributes, timestamp delta, offset delta, key length, value length, header count: at least one byte each.
+# A batch that claims more records than its bytes can hold is refused before any buffer is sized by the claim.
 SMALLEST_RECORD = 7
 # Padding after every buffer given to an engine: it may load a word that starts at the last byte.
 PADDING = 16
@@ -123,7 +124,7 @@ _SENTENCES = {
     Unreadable.LENGTH: "its length field fits neither a batch nor the segment",
     Unreadable.MAGIC: "unknown magic byte",
     Unreadable.CRC: "checksum mismatch",
-    Unreadable.COUNT: "its offsets or record count cannot be",
+    Unreadable.COUNT: "impossible offsets or record count",
     Unreadable.RECORDS: "records do not parse",
     Unreadable.CODEC: "does not decompress within the limit",
     Unreadable.MESSAGE_SET: "old message set does not parse",

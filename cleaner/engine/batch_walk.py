@@ -10,7 +10,7 @@ batch; a batch where that fails becomes POISON and is kept as bytes. Positions n
 only after the batch was found to lie within the chunk, and varints stop at the end of the batch.
 
 Tables are arrays of 64-bit integers, one row after the other; ``row`` is the index of a row's first column. Whole
-chunks are walked without the interpreter lock. Types for C stand in ``batch_walk.pxd``. Any thread.
+chunks are walked without the interpreter lock. C types are in ``batch_walk.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _zigzag(raw: int) -> int:
 
 
 def _signed(raw: int) -> int:
-    """Return the signed number that the low 64 bits of ``raw`` are; nothing in C."""
+    """Read the low 64 bits of ``raw`` as a signed number; in C the types do that."""
     return (raw & words.MAX_INT_64) - (raw & (words.MASK_64 - words.MAX_INT_64))
 
 
@@ -398,7 +398,7 @@ def _control_type(data: Buffer, table: Integers, row: int) -> int:
     return CONTROL_ABORT if kind == 0 else CONTROL_COMMIT if kind == 1 else CONTROL_OTHER
 
 
-# ---- what stays
+# ---- output
 
 
 def _write_varint(out: Bytes, target: int, value: int) -> int:
@@ -464,7 +464,7 @@ class BatchFilter:
     def take(
         self, data: Buffer, table: Integers, superseded: Buffer, out: Bytes, out_table: Integers, stats: Integers
     ) -> None:
-        """Note where the arrays are. They must stay there."""
+        """Keep the addresses of the arrays, which must stay alive during the call."""
         self.data = data
         self.table = table
         self.superseded = superseded
@@ -473,7 +473,7 @@ class BatchFilter:
         self.stats = stats
 
     def run(self, first: int, end: int) -> int:
-        """Write what stays of the batches ``first`` to ``end``; returns the first row not done for want of room."""
+        """Write what stays of the batches ``first`` to ``end``; returns the first row that had no room."""
         for number in range(first, end):
             row = number * COLUMNS
             if self.written >= self.out_rows or self.target + self._most(row) > self.room:
@@ -514,7 +514,7 @@ class BatchFilter:
         return self._write_changed(row, start, end, self.horizon if sets_horizon else -1)
 
     def _write_rest(self, row: int, start: int, is_converted: bool) -> int:
-        """Write a batch of which no record stays, as far as it does; returns the end."""
+        """Write the header of an emptied batch if it has to stay; returns the end."""
         stays = self.table[row + DECISION] & RETAIN_EMPTY
         if stays and self.table[row + COUNT] == 0 and not is_converted:
             return self._keep_whole(row, start)
@@ -524,7 +524,7 @@ class BatchFilter:
     def _copy_kept(self, row: int, target: int) -> int:
         """Copy the kept records of a batch to ``out[target:]`` in runs; returns the end, -1 when it does not parse.
 
-        Leaves their number, that of tombstones and the largest timestamp in the attributes.
+        Sets ``kept``, ``tombstones`` and ``largest``.
         """
         position = run = self.table[row + BODY]
         end = position + self.table[row + BODY_SIZE]
@@ -550,7 +550,7 @@ class BatchFilter:
         return self._copy_run(run, end, target)
 
     def _begin(self, row: int) -> None:
-        """Note what decides about the records of a batch, none of which has been seen."""
+        """Set what decides about the records of a batch, before its first record."""
         attributes = self.table[row + ATTRIBUTES]
         self.is_control = (attributes & CONTROL_MASK) != 0
         self.is_expired = (attributes & DELETE_HORIZON_MASK) != 0 and self.table[row + BASE_TIMESTAMP] <= self.now
@@ -558,7 +558,7 @@ class BatchFilter:
         self.keyless = self.expired = 0
 
     def _stays(self, number: int, key_size: int, value_size: int) -> bool:
-        """Return whether a record with these sizes is kept; counts it, or why it is not."""
+        """Return whether a record with these sizes is kept; counts it, or the reason why it is dropped."""
         if not self.is_control:
             bit = self.first_bit + number
             if key_size < 0:

@@ -1,15 +1,15 @@
 """LZ4 for whole chunks of batches, compiled: decompression into the scratch, compression of what is written.
 
-Called batch by batch a codec costs the interpreter lock twice for each. That takes longer than its work when two
-threads want the lock (28 µs in place of 3 for a batch of 2.5 KB).
+A codec that is called for each batch gives up and takes the interpreter lock each time. If two threads compete for the
+lock, that takes longer than the codec's work (28 µs instead of 3 µs for a batch of 2.5 KB).
 
 ``expand_lz4`` takes what Kafka's clients write: one frame, its blocks independent or linked, no checksums, no content
-size. Where anything else comes it stops, and the caller asks the library, which decides whether the batch is damaged.
-Every length is checked against the block and the room before it is followed.
+size. At anything else it stops, and the caller asks the lz4 library, which decides whether the batch is damaged. Every
+length is checked against the block and the room before it is followed.
 
 ``pack_lz4`` writes such frames: a greedy search over a table of 4,096 positions, as LZ4's own fast compressor does.
 
-Types for C stand in ``lz4_frames.pxd``. Any thread. Source: LZ4 frame format 1.6.3 and block format descriptions.
+C types are in ``lz4_frames.pxd``. Any thread. Source: LZ4 frame format 1.6.3 and block format descriptions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LINKED, _INDEPENDENT = 0x40, 0x60
 # The header's checksum byte for blocks of 64 KB, 256 KB, 1 MB and 4 MB, linked and then independent.
 _CHECKS = bytes((0xC0, 0x77, 0x96, 0xDF, 0x82, 0xFB, 0x51, 0x73))
 _HEADER_CHECKS = _CHECKS  # in C their address
-_NOT_MINE = -1
+_LEFT_TO_LIBRARY = -1
 _STORED = 0x80000000
 _BLOCK_BYTES = 65536
 _MIN_MATCH, _LAST_LITERALS, _MATCH_LIMIT = 4, 5, 12
@@ -88,9 +88,9 @@ def expand_lz4(
 
 
 def pack_lz4(out: Any, out_table: Any, rows: tuple[int, int], packed: Any, target: int) -> tuple[int, int]:
-    """Put the written batches of ``rows`` to ``packed[target:]``, those of LZ4 compressed; sets OUT_SIZE.
+    """Copy the written batches of ``rows`` to ``packed[target:]``, and compress those of LZ4; sets OUT_SIZE.
 
-    ``packed`` has room for the worst case. Returns (the first row not done, for it has another codec; the end).
+    ``packed`` has room for the worst case. Returns (the first row of another codec, the end).
     """
     first, end = rows
     held = words.hold(out)
@@ -143,7 +143,7 @@ def _copy_match(data: Bytes, target: int, distance: int, size: int, limit: int) 
 
 
 def _copy_literals(data: Bytes, target: int, position: int, size: int, end: int, limit: int) -> None:
-    """Copy ``size`` bytes from ``position``; up to 16 are written, where there are as many and there is the room."""
+    """Copy ``size`` bytes from ``position``; up to 16 bytes are written if source and room have as many."""
     if size <= 16 and end - position >= 16 and limit - target >= 16:
         words.store_u64(data, target, words.load_u64(data, position))
         words.store_u64(data, target + 8, words.load_u64(data, position + 8))
@@ -160,36 +160,34 @@ def _decode_block(data: Bytes, position: int, end: int, target: int, limit: int,
         token = data[position]
         literals, position = _length(data, position + 1, end, token >> 4)
         if position < 0 or literals > end - position or literals > limit - target:
-            return _NOT_MINE
+            return _LEFT_TO_LIBRARY
         _copy_literals(data, target, position, literals, end, limit)
         position += literals
         target += literals
         if position == end:
             return target
         if position + 2 > end:
-            return _NOT_MINE
+            return _LEFT_TO_LIBRARY
         distance = words.load_u16(data, position)
         size, position = _length(data, position + 2, end, token & 15)
         size += _MIN_MATCH
         if position < 0 or distance == 0 or distance > target - lowest or size > limit - target:
-            return _NOT_MINE
+            return _LEFT_TO_LIBRARY
         _copy_match(data, target, distance, size, limit)
         target += size
-    return _NOT_MINE
+    return _LEFT_TO_LIBRARY
 
 
 def _block_bytes(data: Buffer, position: int, end: int) -> int:
-    """Return the largest block of the frame whose header is at ``position``, or -1 when it is none of those taken
-    here.
-    """
+    """Return the largest block of the frame whose header is at ``position``, or -1 if it is not decoded here."""
     if end - position < 11 or words.load_u32(data, position) != _MAGIC:
-        return _NOT_MINE
+        return _LEFT_TO_LIBRARY
     flags, sizes = data[position + 4], data[position + 5]
     kind = (sizes >> 4) - 4
     if sizes & 0x8F or kind < 0 or flags not in (_LINKED, _INDEPENDENT):
-        return _NOT_MINE
+        return _LEFT_TO_LIBRARY
     if data[position + 6] != _HEADER_CHECKS[kind + (4 if flags == _INDEPENDENT else 0)]:
-        return _NOT_MINE
+        return _LEFT_TO_LIBRARY
     return _BLOCK_BYTES << (2 * kind)
 
 
@@ -197,7 +195,7 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
     """Decode the one frame ``data[position:end]`` to ``data[target:limit]``. Returns the end, or -1."""
     most = _block_bytes(data, position, end)
     if most < 0:
-        return _NOT_MINE
+        return _LEFT_TO_LIBRARY
     is_independent = data[position + 4] == _INDEPENDENT
     position += 7
     start = target
@@ -205,12 +203,12 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
         size = words.load_u32(data, position)
         position += 4
         if size == 0:
-            return target if position == end else _NOT_MINE
+            return target if position == end else _LEFT_TO_LIBRARY
         is_stored = size >= _STORED
         size -= _STORED if is_stored else 0
         block_limit = min(limit, target + most)
         if size > end - position or size > most or (is_stored and size > block_limit - target):
-            return _NOT_MINE
+            return _LEFT_TO_LIBRARY
         if is_stored:
             words.copy_bytes(data, target, data, position, size)
             target += size
@@ -218,9 +216,9 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
             lowest = target if is_independent else start
             target = _decode_block(data, position, position + size, target, block_limit, lowest)
             if target < 0:
-                return _NOT_MINE
+                return _LEFT_TO_LIBRARY
         position += size
-    return _NOT_MINE
+    return _LEFT_TO_LIBRARY
 
 
 def _expand(
@@ -290,7 +288,7 @@ def _compress_block(source: Buffer, start: int, end: int, out: Bytes, target: in
         slot = ((word * _HASH_FACTOR) & words.MASK_32) >> _HASH_SHIFT
         found = hashes[slot]
         hashes[slot] = position
-        # A position of an earlier block is none of this one.
+        # Blocks are independent: a position in an earlier block is no match.
         if found < start or words.load_u32(source, found) != word:
             position += 1 + ((position - anchor) >> 6)
             continue

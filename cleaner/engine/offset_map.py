@@ -95,9 +95,7 @@ def siphash128(key: bytes, secret: bytes) -> bytes:
 
 
 def digest_of(algorithm: str, secret: bytes = PROCESS_SECRET) -> Digest:
-    """Return the digest function behind a value of ``log.cleaner.hash.algorithm``. Raises ValueError on another
-    name.
-    """
+    """Return the digest function of a ``log.cleaner.hash.algorithm``. Raises ValueError for an unknown name."""
     if algorithm.lower() == MD5_ALGORITHM:
         return lambda key: hashlib.md5(key, usedforsecurity=False).digest()
     if algorithm.lower() == SIPHASH_ALGORITHM:
@@ -147,7 +145,7 @@ class SkimpyOffsetMap:
         return (self._probes - self._lookups) / self._lookups if self._lookups else 0.0
 
     def update_latest_offset(self, offset: int) -> None:
-        """Note that the map speaks for the log up to ``offset`` (batches without keys count too)."""
+        """Set the last offset that the map covers (batches without keys count too)."""
         self._latest_offset = offset
 
     def clear(self) -> None:
@@ -203,7 +201,7 @@ class SkimpyOffsetMap:
         return int.from_bytes(entry[self._digest_size :], "big", signed=True)
 
     def _probe(self, digest: bytes, attempts: int) -> tuple[int, bytes]:
-        """Find position and bytes of the entry where a search for ``digest`` ends: its own, a free or the last
+        """Find position and bytes of the entry where a search for ``digest`` ends: its own, a free one, or the last one
         tried.
         """
         position, entry = 0, self._free
@@ -220,5 +218,5 @@ class SkimpyOffsetMap:
         window = int.from_bytes(digest[start : start + 4], "big", signed=True)
         probe = (window + max(0, attempt - last_window) + 2**31) % 2**32 - 2**31  # 32-bit arithmetic wraps
         self._probes += 1
-        # Kafka takes 0 for the absolute value of the one number that has none.
+        # -2**31 has no absolute value in 32 bits: Kafka takes 0.
         return (0 if probe == -(2**31) else abs(probe)) % self._slots * self.bytes_per_entry

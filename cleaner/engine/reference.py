@@ -194,7 +194,9 @@ def scan_batches(
 
 
 def _bytes_of(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> bytes:
-    """Return the buffer as far as ``rows`` reach: small batches are cheaper than a copy of a reader's 4 MB."""
+    """Return a copy of the part of the buffer that ``rows`` use: for small batches that is far less than a reader's 4
+    MB.
+    """
     wanted = table[rows[0] : rows[1]]
     ends = np.maximum(wanted[:, at.POSITION] + wanted[:, at.SIZE], wanted[:, at.BODY] + wanted[:, at.BODY_SIZE])
     return buffer[: int(ends.max(initial=0)) + at.PADDING].tobytes()
@@ -399,7 +401,7 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """Make the index entries of the written batches, at the places where appends one by one would make them.
+    """Build the index entries of the written batches, at the same places as if the batches were appended one by one.
 
     ``state``: position, bytes since the last entry, largest timestamp so far and the offset that has it; carried from
     call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns the number of

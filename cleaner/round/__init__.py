@@ -1,5 +1,5 @@
 """One round of compaction over one log: superseded records, the copy, and the files it writes.
 
 Imports: ``tidelog.cleaner.engine`` and the layer below.
-Invariant: no threads and no clock; offsets never change.
+Invariant: no clock, and no thread but the one that reads ahead; offsets never change.
 """

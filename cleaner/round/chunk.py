@@ -13,7 +13,7 @@ from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.record.record_batch import Buffer
 
-#: Rows of the batch table: a chunk of single-record batches has more, it is then read in more steps.
+#: Rows of the batch table; the rest of a chunk with more batches is read again as another chunk.
 TABLE_ROWS = 4096
 
 
@@ -62,8 +62,8 @@ class Chunk:
 class Step:
     """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
 
-    ``ordinal`` and ``bytes_read`` are the reader's counts after them. ``is_plain``: nothing was expanded for it.
-    ``keys``: those of its records, where they were parsed ahead.
+    ``ordinal`` and ``bytes_read`` are the reader's counts after these rows. ``is_plain``: no row was expanded.
+    ``keys``: the keys of the rows' records, if they were parsed ahead.
     """
 
     buffer: ByteArray
@@ -77,7 +77,7 @@ class Step:
 
 
 def as_it_is(step: Step) -> Step:
-    """Prepare nothing."""
+    """Return the step without any preparation."""
     return step
 
 
@@ -86,7 +86,7 @@ class Reading:
     """Request to read part of a segment: bytes ``span``, from the beginning of a batch to the end of one.
 
     ``next_base_offset``: the lowest offset beyond the segment. ``ordinal``: of the first record. ``prepare`` is called
-    for each step in order, ahead of who works on it and perhaps in another thread.
+    for each step in order before the step is worked on, perhaps in another thread.
     """
 
     segment: LogSegment
@@ -97,7 +97,7 @@ class Reading:
 
 
 def place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
-    """Put an expanded batch into the scratch and say in its row where."""
+    """Copy an expanded batch into the scratch and note its place in its row."""
     start = chunk.reserve(BATCH_OVERHEAD + len(records))
     body = start + BATCH_OVERHEAD
     view = chunk.buffer.data

@@ -1,13 +1,12 @@
-"""One cleaning round over one log. It starts no thread and reads no clock: the caller passes both in.
+"""One cleaning round over one log, in the caller's thread; the caller passes the time in.
 
     index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
 
 The segments of the round are a snapshot; the files are held open by their readers. Truncation, deletion and retention
-may move on meanwhile: the swap happens only when every segment of the group is still in the log, and not at all once
-``check`` has raised. A group in which nothing changes is left alone. A segment that cannot be framed is left alone
-too, and reported. After each group past the first dirty offset the log is clean up to that group's end, which is what
-is saved.
+may go on meanwhile: a group is swapped only if all its segments are still in the log and ``check`` has not raised. A
+group in which nothing changes is left alone. A segment that cannot be framed is left alone too, and reported. After
+each group past the first dirty offset the log is clean up to that group's end, and that offset is saved.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ class CleanerStats:
     unreadable: list[UnreadableBatch] = field(default_factory=list)
 
     def add_unreadable(self, batches: list[UnreadableBatch]) -> None:
-        """Count and keep the first of them."""
+        """Count these batches, and keep the first ones for reports."""
         self.unreadable_batches += len(batches)
         self.unreadable += batches[: max(0, REPORTED_BATCHES - len(self.unreadable))]
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerOptions:
-    """Memory and limits of one round; ``reads_ahead`` says, step by step, whether a helper thread may."""
+    """Memory and limits of one round; ``reads_ahead`` says before each step whether a helper thread may."""
 
     map_bytes: int = 128 * 1024 * 1024
     io_buffer_bytes: int = 1024 * 1024
@@ -153,7 +152,7 @@ class CleaningRound:
         self._index.close()
 
     def run(self, *, dry_run: bool) -> CleanerStats:
-        """Run both passes."""
+        """Run both passes and return the counts."""
         clean, dirty = self._sections()
         end = self._cleanable.first_uncleanable_offset
         start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
@@ -169,8 +168,8 @@ class CleaningRound:
         return self.stats
 
     def _sections(self) -> tuple[Section, Section]:
-        """Divide the segments into the clean and the dirty ones. One that holds the first dirty offset in its middle is
-        dirty as a whole.
+        """Divide the segments into clean and dirty ones. A segment with the first dirty offset in its middle is dirty
+        as a whole.
         """
         cleanable = self._cleanable
         upper = cleanable.first_uncleanable_offset
@@ -180,7 +179,7 @@ class CleaningRound:
         return Section(segments[:first], ends[:first]), Section(segments[first:], ends[first:])
 
     def _transactions(self) -> TransactionRows:
-        """Make fresh state for a pass over transactions, with what must stay of the producers."""
+        """Build the state of a pass over transactions, with the batches and epochs that producers still need."""
         with self._log.lock:
             producers = [
                 (p.producer_id, p.producer_epoch, p.last_offset) for p in self._log.producer_state.producers.values()
@@ -194,10 +193,10 @@ class CleaningRound:
 
     @contextmanager
     def _aborting_without(self, segments: Sequence[LogSegment]) -> Iterator[None]:
-        """Raise CleaningAbortedError for a failure within after retention, truncation or deletion took one of
-        ``segments``.
+        """Raise CleaningAbortedError for a storage error if retention, truncation or deletion took one of ``segments``.
 
-        That is no failure of the log: the next round begins with what is there."""
+        The log has not failed then: the next round begins with the segments that are left.
+        """
         log = self._log
         try:
             yield
@@ -205,7 +204,9 @@ class CleaningRound:
             if log.is_closed:
                 raise CleaningAbortedError(f"the log of {log.topic_partition} was closed") from error
             if log.failure is None and any(segment not in log.segments for segment in segments):
-                raise CleaningAbortedError(f"segments of {log.topic_partition} went during the round") from error
+                raise CleaningAbortedError(
+                    f"segments of {log.topic_partition} are gone since the round began"
+                ) from error
             raise
 
     # ---- copy pass
@@ -287,7 +288,7 @@ class CleaningRound:
             raise
 
     def _clean_segment(self, segment: LogSegment, end: int, copy: _Copy) -> None:
-        """Read and filter what may stay of a segment, pass over the rest."""
+        """Read and filter the parts of a segment that may hold records to keep, and drop the others unread."""
         position, ordinal = 0, self._index.first_ordinal(segment)
         for stretch in self._index.vanished(segment, copy.transactions.last_offsets):
             if stretch.start > position:
@@ -298,7 +299,7 @@ class CleaningRound:
             self._clean_span(segment, end, ordinal, (position, segment.size), copy)
 
     def _drop(self, stretch: Stretch, copy: _Copy) -> None:
-        """Count a stretch of which no record stays."""
+        """Count a stretch without a record to keep."""
         self._hooks.check(0)
         self._counts[at.STAT_RECORDS_READ] += stretch.ordinal_end - stretch.ordinal
         self._counts[at.STAT_BATCHES_CHANGED] += stretch.batches
@@ -311,7 +312,7 @@ class CleaningRound:
             self._hooks.check(self._reader.bytes_read - read_before)
             read_before = self._reader.bytes_read
             markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, copy.transactions)
-            for number in markers:  # both lists are sorted alike
+            for number in markers:  # both lists have the same order
                 copy.target.add_aborted(self._aborted[number])
             superseded = self._index.superseded(self._reader, rows)
             position = self._filter(segment, position, rows, superseded, copy)

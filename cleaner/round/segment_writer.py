@@ -1,9 +1,8 @@
 """Writer of a group's new segment: created at the first change, written once, indexed as appends would index it.
 
-Until the first change nothing is written, only index entries are noted: a group in which nothing goes is left alone.
-At the first change what was passed so far is copied from the old files as bytes (``copy_file_range``), then filtered
-output follows. Index entries go where appending batch by batch would have put them, so a rebuild makes the same
-indices.
+Until the first change nothing is written, only index entries are noted: a group without a change is left alone. At the
+first change the bytes passed so far are copied from the old files (``copy_file_range``), and filtered output follows.
+Index entries are those that appending batch by batch would have made, so a rebuild makes the same indices.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ logger = logging.getLogger(__name__)
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _PLACE = [at.OUT_POSITION, at.OUT_SIZE, at.OUT_CODEC]
-#: Copied by one call: between two calls the round can be aborted and throttled.
+#: Bytes copied by one call; between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
 
 
@@ -78,7 +77,7 @@ class CleanedSegment:
             self._passed.append((segment, *span))
 
     def begin(self) -> LogSegment:
-        """Make the new segment's files and copy what was passed so far. Raises KafkaStorageError."""
+        """Create the new segment's files once, and copy the bytes passed so far. Raises KafkaStorageError."""
         if self.segment is None:
             environment = self._log.environment
             with self._log.files:
@@ -90,7 +89,7 @@ class CleanedSegment:
                     (environment.file_system, environment.time),
                     CLEANED_SUFFIX,
                 )
-                self.segment.records.shared  # noqa: B018 - opened while the name is this log's for sure
+                self.segment.records.shared  # noqa: B018 - opened while the directory is surely this log's
         for source, start, end in self._passed:
             copy_range(source.records, self.segment.records, (start, end), self._check)
             self.bytes_written += end - start
@@ -104,7 +103,7 @@ class CleanedSegment:
             self._log.environment.file_system.unlink(path, missing_ok=True)
 
     def write(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> None:
-        """Append filtered batches, compressing those that were. Raises KafkaStorageError."""
+        """Append filtered batches, compressed again if they were. Raises KafkaStorageError."""
         segment = self.begin()
         data = self.pack(out, out_table, written, size)
         self._check(len(data))
@@ -159,7 +158,7 @@ class CleanedSegment:
         return self._levels[codec]
 
     def index(self, out_table: IntegerArray, written: int) -> None:
-        """Note the index entries of written (or passed) batches, sizes final."""
+        """Note the index entries of written or passed batches, whose sizes are final."""
         entries: IntegerArray = np.empty((written, 4), np.int64)
         interval = self._log.config.index_interval_bytes
         found = self._engine.index_entries(out_table, written, interval, self._index_state, entries)
@@ -172,7 +171,9 @@ class CleanedSegment:
         self._aborted.append(transaction)
 
     def finish(self, modified_from: LogSegment) -> LogSegment | None:
-        """Index, flush and date the new segment; None when nothing was written. Raises KafkaStorageError."""
+        """Write the indices, flush, and copy the file's date; return None if nothing was written. Raises
+        KafkaStorageError.
+        """
         segment = self.segment
         if segment is None:
             return None
@@ -194,7 +195,7 @@ class CleanedSegment:
         self._write_index(index, rows)
 
     def _write_time_index(self, index: TimeIndex) -> None:
-        """Write the growing maxima, and the segment's own at the end."""
+        """Write the growing largest timestamps, and the segment's largest at the end."""
         entries = np.concatenate([self._all_entries()[:, 2:], self._index_state[None, 2:]])
         grows = np.diff(entries[:, 0], prepend=-1) > 0
         entries = entries[grows]
@@ -221,9 +222,7 @@ class CleanedSegment:
 
     @staticmethod
     def _copy_date(source: LogSegment, target: LogSegment) -> None:
-        """Copy the file's date: retention goes by it where records have no timestamps, so cleaning must not renew
-        it.
-        """
+        """Copy the file's date, by which retention goes for records without timestamps: cleaning must not renew it."""
         try:
             modified = os.stat(source.records.path).st_mtime_ns
             os.utime(target.records.path, ns=(modified, modified))
@@ -247,7 +246,7 @@ class CleanedSegment:
             with self._log.files:
                 segment.close()
                 segment.delete_files()
-        except LogDeletedError:  # they go with the directory, whose name is not this log's any more
+        except LogDeletedError:  # the renamed directory is removed as a whole
             segment.release()
 
 
@@ -256,7 +255,7 @@ def group_segments(
 ) -> list[list[LogSegment]]:
     """Group segments that become one: summed sizes within ``limits`` (segment, index bytes), offsets within 2^31.
 
-    ``ends``: the offset each ends at, exclusive. Segments whose base offset is in ``alone`` form no group at all.
+    ``ends``: the offset each ends at, exclusive. Segments whose base offset is in ``alone`` are in no group.
     """
     groups: list[list[LogSegment]] = []
     size = index_size = time_index_size = 0

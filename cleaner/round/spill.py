@@ -1,13 +1,13 @@
 """Spill file of the key map: digests sorted into hash ranges in a temporary file, and the superseded bits.
 
-When the map is full its entries go to the file and it starts empty again: a combiner in front of the file.
-A *piece* is what one part of the map held, sorted by the top bits of the digest's second word into 256 partitions::
+When the map is full its entries go to the file and it starts empty again, so it merges equal keys before the file. A
+*piece* is what one part of the map held, sorted by the top bits of the digest's second word into 256 partitions::
 
     piece = partition 0 | partition 1 | ... | partition 255          rows of 24 bytes: first word, second word, ordinal
 
-When the index pass is over the map is filled once more per hash range, with as many partitions as it holds, from all
-pieces. Of two rows with one digest the smaller ordinal is superseded, whatever the order they come in. So the bits end
-as if the map had been large enough. The file has no name and vanishes with the process.
+After the index pass the map is filled again from all pieces, hash range by hash range, with as many partitions as fit.
+Of two rows with one digest the smaller ordinal is superseded, in whatever order they come. So the bits end as if the
+map had been large enough. The file has no name and vanishes with the process.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24
-#: A partition is split further while it overfills the map, at most into this many parts: then every digest is alone.
+#: A partition that overfills the map is split further, by at most this many bits: then every digest is alone.
 _MAX_SPLIT_BITS = 48
-#: Bits above this live in an unnamed file instead of memory: 1 bit per record, 128 M records.
+#: Larger bit arrays are in an unnamed file instead of memory: 1 bit per record, 128 M records.
 MEMORY_BITS_BYTES = 16 * 1024 * 1024
 
 
@@ -141,16 +141,16 @@ class Spill:
         bits: tuple[ByteArray, ByteArray],
         check: Callable[[], None],
     ) -> bool:
-        """Resolve a range of partitions in 2**split_bits parts; False when a part does not fit the map.
+        """Resolve a range of partitions in 2**split_bits parts; return False if a part does not fit the map.
 
-        Doing a part twice sets the same bits, so a False can simply be tried again with more parts.
+        A part that is resolved twice sets the same bits, so the caller can try again with more parts.
         """
         for part in range(1 << split_bits):
             key_map.clear()
             for rows in self._rows(partitions):
                 check()
                 if split_bits:
-                    # The bits below those that made the partition.
+                    # The bits below those that chose the partition.
                     share = (rows[:, 1] << np.uint64(8)) >> np.uint64(64 - split_bits)
                     rows = np.ascontiguousarray(rows[share == part])
                 if key_map.put_digests(rows, bits) < len(rows):

@@ -1,7 +1,7 @@
-"""Stretches of a log in which no record stays: the copy pass passes over them without reading them again.
+"""Stretches of a log in which no record stays: the copy pass skips them without reading them again.
 
-The index pass notes each step it made: which bytes of which segment, which ordinals. When it is over, the superseded
-bits tell where every record has a later one. With few keys that is nearly all of a log. A stretch is not noted, or not
+The index pass notes the bytes and ordinals of each step. When it is over, the superseded bits show the steps in which
+every record has a later one. With few keys that is nearly all of a log. A stretch is not noted, or not
 passed over, when a batch in it may have to stay for another reason: control batch, transaction, last sequence of an
 active producer, damage. So the result is the same as that of ``decide`` and ``filter``.
 """
@@ -17,7 +17,7 @@ from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BatchState
 from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 
-#: Of 64 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
+#: Most stretches noted, of 56 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
 MOST_STRETCHES = 100_000
 _READABLE = (int(BatchState.PLAIN), int(BatchState.EXPANDED))
 _TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK
@@ -45,7 +45,7 @@ class Stretches:
         self._left = MOST_STRETCHES
 
     def note(self, segment: int, position: int, rows: IntegerArray) -> None:
-        """Take the rows of a step of the index pass, decided and parsed; byte 0 of their buffer is ``position``."""
+        """Note the rows of a step of the index pass, decided and parsed; their buffer begins at byte ``position``."""
         if not self._left or not len(rows):
             return
         last = rows[-1]
@@ -67,8 +67,8 @@ class Stretches:
     def vanished(self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray) -> list[Stretch]:
         """Return the noted stretches of a segment, in order, of which nothing stays.
 
-        ``superseded``: bits and their bias. ``last_offsets``: int64, sorted, shape (n,): offsets whose batches stay
-        for their producers' sake.
+        ``superseded``: bits and their bias. ``last_offsets``: int64, sorted, shape (n,): last offsets of batches that
+        producers need.
         """
         noted = np.frombuffer(self._noted.get(segment, array("q")), np.int64).reshape(-1, len(Stretch._fields))
         found = (Stretch(*row) for row in noted.tolist())
@@ -83,7 +83,7 @@ class Stretches:
 def _all_set(bits: ByteArray, first: int, end: int) -> bool:
     """Return whether the bits ``first`` to ``end`` - 1 are all set.
 
-    The last byte is looked at first: it tells most often.
+    The bytes at both ends are compared first: they most often decide.
     """
     if end <= first:
         return True

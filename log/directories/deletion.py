@@ -1,4 +1,4 @@
-"""Deletion of a partition's directory: it gets another name at once, its files go later."""
+"""Deletion of a partition's directory: it is renamed at once and its files are removed later."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ logger = logging.getLogger(__name__)
 
 
 def is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
-    """Return whether the directory at ``path`` is of one of these topics, by its id. Raises KafkaStorageError."""
+    """Return whether the directory at ``path`` belongs to one of these topics, by topic id. Raises
+    KafkaStorageError.
+    """
     if partition.topic not in topics.values():
         return False
     try:
         return read_partition_metadata(file_system, path) in topics
     except CheckpointCorruptError:
-        return False  # not known whose it is: reported, left alone
+        return False  # unknown owner: it is reported and left alone
 
 
 def finish_deletion(environment: LogEnvironment, partition: TopicPartition, path: str) -> None:
-    """Remove the directory at ``path``, which an earlier process could not. Raises KafkaStorageError."""
+    """Remove the directory of a deleted topic that an earlier process did not remove. Raises KafkaStorageError."""
     gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
     environment.file_system.rename(path, gone)
     logger.info("%s is of a topic that was deleted before the broker started; removed", path)
@@ -39,7 +41,7 @@ def finish_deletion(environment: LogEnvironment, partition: TopicPartition, path
 
 
 def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
-    """Give a deleted log's directory its last name; one that is missing is gone already. Raises KafkaStorageError."""
+    """Rename a deleted log's directory; a missing one was removed already. Raises KafkaStorageError."""
     try:
         file_system.rename(path, gone)
     except LogStorageError as error:
@@ -48,7 +50,7 @@ def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
 
 
 def doom(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) -> None:
-    """Note that the entry's log is deleted though its directory has its name still. Under the entry's lock."""
+    """Note that the entry's log is deleted, although its directory still has its name. Under the entry's lock."""
     log, entry.log = entry.log, None
     entry.error, entry.is_doomed = error, True
     if log is not None:
@@ -56,7 +58,7 @@ def doom(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) ->
 
 
 def remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
-    """Remove the files of a deleted partition, in the directory that is called ``path`` now."""
+    """Remove the files of a deleted partition in its renamed directory, ``path``."""
     if log is not None:
         log.release_files()
     file_system.remove_directory(path)

@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 class Entry:
-    """A partition that has a directory: its log once opened, or why it cannot be.
+    """A partition that has a directory: its log once opened, or the error that keeps it closed.
 
-    ``tidelog.log.manager`` tells of ``lock``.
+    ``tidelog.log.manager`` says what ``lock`` guards.
     """
 
     __slots__ = (
@@ -31,8 +31,8 @@ class Entry:
         self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False,
         found_id: bytes | None = None,
     ) -> None:  # fmt: skip
-        """``topic_id``: the id of the topic whose log a new one is to be, whichever caller opens it first.
-        ``found_id``: the one that the directory says, where that is known."""
+        """``topic_id``: the topic id that a new log gets, whichever caller opens it first. ``found_id``: the id that
+        the directory's file holds, if it was read already."""
         self.found_id = found_id
         self.is_new = is_new
         self.directory = directory
@@ -44,11 +44,11 @@ class Entry:
         self.lock = threading.Lock()
         self.is_gone = False
         self.is_doomed = False
-        """Deleted, but for its directory, which could not be renamed: that is tried again by who needs the name."""
+        """Deleted, but its directory could not be renamed; the next caller that needs the name tries again."""
 
 
 def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partition: TopicPartition) -> Entry | None:
-    """Return the partition's entry, also one that another thread is making at the moment. ``lock`` is the manager's."""
+    """Return the partition's entry, also one that another thread is just creating. ``lock`` is the manager's."""
     with lock:
         return entries.get(partition)
 
@@ -95,7 +95,7 @@ def size_of(file_system: FileSystem, entry: Entry) -> int:
 
 
 def close_cleanly(entry: Entry) -> bool:
-    """Flush and close an open log; false when that failed."""
+    """Flush and close an open log; return False if that failed."""
     try:
         if entry.log is not None:
             entry.log.flush()
@@ -110,8 +110,9 @@ def close_cleanly(entry: Entry) -> bool:
 
 
 def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
-    """Bring the directory's tables up to its open logs. ``lock``, the manager's, is taken log by log: the loop may want
-    it."""
+    """Update the directory's offset tables from its open logs. ``lock`` is the manager's; it is taken log by log,
+    because the event loop may wait for it.
+    """
     for partition, entry in list(entries.items()):
         log = entry.log
         if log is None or entry.directory is not directory:

@@ -1,7 +1,7 @@
-"""One entry of ``log.dirs``: its state, and what its checkpoint files hold.
+"""One entry of ``log.dirs``: its state, and the offsets of its checkpoint files.
 
-Any thread. Its tables of offsets are changed under the log manager's lock; what the files hold, and the files, under
-``_write_lock``.
+Any thread. The tables of offsets are changed under the log manager's lock; the files, and the copies of their content,
+under ``_write_lock``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogDirectory:
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._written: dict[str, dict[TopicPartition, int]] = {}
-        """What the files hold. Like the files, under ``_write_lock``."""
+        """Content of the files. Like the files, under ``_write_lock``."""
         self._write_lock = threading.Lock()
 
     @property
@@ -65,7 +65,7 @@ class LogDirectory:
     def read(self, file_system: FileSystem) -> dict[str, TopicPartition]:
         """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
 
-        Returns their partitions by the names of their directories. Raises KafkaStorageError.
+        Returns the partitions in the files by the names of their directories. Raises KafkaStorageError.
         """
         known: dict[str, TopicPartition] = {}
         self.was_clean = take_clean_shutdown(file_system, self.path)
@@ -90,7 +90,7 @@ class LogDirectory:
         """Replace a checkpoint file, unless it has this content already. A disk that fails takes the directory
         offline."""
         with self._write_lock:
-            offsets = dict(self._offsets(name))  # one step for other threads: the tables change meanwhile
+            offsets = dict(self._offsets(name))  # copied in one step: other threads change the tables
             if self._written.get(name) == offsets or not self.is_online:
                 return
             path = os.path.join(self.path, name)
@@ -109,10 +109,10 @@ class LogDirectory:
         }[name]
 
     def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
-        """Take an open log's offsets over what the files said; closed logs have not moved. Under the manager's lock.
+        """Replace the offsets from the files by an open log's; other logs have not moved. Under the manager's lock.
 
-        A start offset stays written when the first segment begins there: a power loss may bring back the names of
-        segments that went, and what is missing below the start is no gap.
+        A start offset stays in the file even if the first segment begins there: a power loss may bring back names of
+        deleted segments, and offsets missing below the start are no gap.
         """
         self.recovery_points[partition] = log.recovery_point
         self.high_watermarks[partition] = log.high_watermark
@@ -136,34 +136,34 @@ class LogDirectory:
             logger.error("%s: no clean shutdown: %s", self.path, error)
 
     def write_proofs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write the digests of proven transaction indices, where they changed. ``partitions``: those that were not
+        """Write the digests of proven transaction indices, if they changed. ``partitions``: those that were not
         deleted. Raises KafkaStorageError."""
         if self.is_online:
             self.state.with_reserve(lambda: self.index_digests.write(partitions))
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a deleted partition's offsets, which must not greet the next one of that name. Under the manager's
+        """Forget a deleted partition's offsets, which the next one of that name must not inherit. Under the manager's
         lock.
         """
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
             offsets.pop(partition, None)
 
     def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
-        """Forget the same in the files, before a new log of that name takes records: a kill would give it the start and
-        the recovery point of the old one. One write is for all that were deleted since the last. Raises
-        KafkaStorageError.
+        """Remove a deleted partition's offsets from the files, before a new log of that name takes records: after a
+        kill the new log would have the old one's start and recovery point. One write covers all partitions deleted
+        since the last. Raises KafkaStorageError.
         """
         for name in _OFFSET_FILES:
-            with self._write_lock:  # a write under way may be of offsets from before the deletion
+            with self._write_lock:  # a write in progress may have offsets from before the deletion
                 is_written = partition in self._written.get(name, ())
             if is_written:
                 self.write(file_system, name)
 
 
 def write_all(directories: Iterable[LogDirectory], name: str, file_system: FileSystem) -> None:
-    """Write a checkpoint of each directory; one that refuses it keeps no other from its own.
+    """Write a checkpoint file in each directory, also after another directory failed.
 
-    Raises KafkaStorageError, that of a full disk only where there is no other.
+    Raises KafkaStorageError, that of a full disk only if there is no other error.
     """
     failures = []
     for directory in directories:

@@ -1,4 +1,4 @@
-"""Names of the directories that partitions have, while they are served and after their deletion."""
+"""Names of partitions' directories, while they are served and after their deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DELETE_DIRECTORY_SUFFIX = "-delete"
 _RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
 _MAX_NAME_BYTES = 255
 METADATA_DIRECTORY = "__cluster_metadata-0"
-"""The metadata log of a KRaft node lies beside the logs of topics, and is none of them."""
+"""Directory of a KRaft node's metadata log, which lies beside the logs of topics."""
 
 
 def partition_of_name(name: str) -> TopicPartition | None:
@@ -24,9 +24,9 @@ def partition_of_name(name: str) -> TopicPartition | None:
 
 
 def name_aside(partition: TopicPartition, suffix: str) -> str:
-    """Make the name ``<topic>-<n>.<id><suffix>``, the topic cut so that the name fits a file system.
+    """Build the name ``<topic>-<n>.<id><suffix>``, with the topic cut so that the name fits a file system.
 
-    The id is drawn: a count or a clock may give the name of a directory that an earlier process left.
+    The id is random: a count or a time could repeat the name of a directory that an earlier process left.
     """
     ending = f"-{partition.partition}.{os.urandom(16).hex()}{suffix}"
     return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending

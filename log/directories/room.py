@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
-    """The part of a log directory that freeing room needs."""
+    """The part of a log directory that `RoomWatch` needs."""
 
     @property
     def state(self) -> DirectoryState: ...
 
 
 class Entry(Protocol):
-    """The part of a partition's entry that freeing room needs (``tidelog.log.manager`` tells of ``lock``)."""
+    """The part of a partition's entry that `RoomWatch` needs (``tidelog.log.manager`` says what ``lock`` guards)."""
 
     path: str
     log: UnifiedLog | None
@@ -38,7 +38,9 @@ class Entry(Protocol):
 
 
 class RoomWatch:
-    """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` belong in a worker."""
+    """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` block on disks: call them in a
+    worker.
+    """
 
     __slots__ = ("_directories", "_entries", "_file_system", "_open_log")
 
@@ -55,7 +57,7 @@ class RoomWatch:
         self._open_log = open_log
 
     def run(self) -> None:
-        """Look at every disk once. Call it each second."""
+        """Check the room of every directory once. Call it each second."""
         for directory in self._directories:
             was_short = directory.state.shortage is not None
             directory.state.check_room(self._file_system)
@@ -73,7 +75,7 @@ class RoomWatch:
                     logger.warning("indices of %s stay in memory: %s", entry.path, error)
 
     def try_refused_again(self, *, every: bool = True) -> None:
-        """Load the refused logs again; unless ``every``, those alone whose reason can pass by itself."""
+        """Load the refused logs again; without ``every`` only those whose reason can pass by itself."""
         for partition, entry in list(self._entries.items()):
             if entry.error is not None and (every or _can_pass(entry.error)):
                 with entry.lock:

@@ -1,4 +1,6 @@
-"""Start of the logs: what lies in the directories is found, and logs of an unclean stop are recovered in threads."""
+"""Start of the logs: partitions are found in the directories, and after an unclean stop logs are recovered in
+threads.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ Entries = dict[TopicPartition, Entry]
 
 
 class KnownTopics(NamedTuple):
-    """The topics at the start: configurations and ids by name, names by id of those whose deletion is left, and the ids
-    that are known to be in directories, by path."""
+    """The topics at the start: configurations and ids by name, names by id of topics whose deletion is unfinished, and
+    the ids that were read from directories already, by path.
+    """
 
     configs: TopicConfigs
     ids: Mapping[str, bytes]
@@ -40,7 +43,9 @@ class KnownTopics(NamedTuple):
 def find_logs(
     environment: LogEnvironment, directory: LogDirectory, entries: Entries, topics: KnownTopics
 ) -> list[TopicPartition]:
-    """Make entries of the partitions in a directory; returns those of unknown topics. Raises KafkaStorageError."""
+    """Add the entries of a directory's partitions; return the partitions of unknown topics. Raises
+    KafkaStorageError.
+    """
     file_system = environment.file_system
     file_system.make_directory(directory.path)
     known = directory.read(file_system)
@@ -60,7 +65,7 @@ def find_logs(
             logger.warning("%s belongs to no known topic; left alone", path)
             strays.append(partition)
         elif partition in entries:
-            raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}")
+            raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}: remove one")
         else:
             entries[partition] = Entry(
                 directory, path, clean=directory.was_clean, topic_id=topics.ids.get(partition.topic),
@@ -85,7 +90,7 @@ def recover(
     }
     total_bytes = sum(waiting_bytes.values())
     progress = RecoveryProgress(total_bytes, len(waiting_bytes))
-    # The longest first: the last thread to finish is then not left alone with it.
+    # The longest first, so that no thread is still busy with it when all others are done.
     longest_first = sorted(pending, key=lambda item: waiting_bytes[item[0]], reverse=True)
     logger.info("recovering %d logs after an unclean stop, %.1f MB to walk", len(waiting_bytes), total_bytes / 1e6)
     started = time.monotonic_ms()

@@ -103,8 +103,8 @@ def read_offset_checkpoint(
 ) -> dict[TopicPartition, int]:
     """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError.
 
-    ``known`` are partitions by the names of their directories, those of this file with them afterwards: what reads
-    several files of ten thousand lines has one object for each partition.
+    ``known`` has partitions by directory name and receives those of this file, so that several files of ten thousand
+    lines share one object for each partition.
     """
     if not file_system.exists(path):
         return {}
@@ -119,7 +119,7 @@ def read_offset_checkpoint(
 
 
 def _note_partition(known: dict[str, TopicPartition], topic: str, number: str) -> TopicPartition:
-    """Return a partition, known by its directory's name from now on, if it can have one. Raises ValueError."""
+    """Return a partition, and add it to ``known`` if its number is in plain decimal form. Raises ValueError."""
     partition = TopicPartition(intern(topic), int(number))
     if number == str(partition.partition):
         known[partition.directory_name] = partition
@@ -165,7 +165,7 @@ def write_partition_metadata(file_system: FileSystem, directory: str, topic_id: 
 
 
 def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
-    """Make the contents of ``partition.metadata`` durable, its name not yet. Raises KafkaStorageError."""
+    """Make the content of ``partition.metadata`` durable, but not its name. Raises KafkaStorageError."""
     file = file_system.open_file(os.path.join(directory, PARTITION_METADATA_FILE))
     try:
         file.sync()
@@ -224,8 +224,8 @@ def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) ->
 
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
-    """Remove the marker of a clean shutdown and tell whether it existed. It goes at once, durably: the first append
-    makes it untrue. It is removed at once, durably: the first append makes it untrue.
+    """Remove the marker of a clean shutdown and return whether it existed. The removal is durable, because the first
+    append makes the marker untrue.
     """
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):

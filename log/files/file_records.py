@@ -164,7 +164,7 @@ class FileRecords:
         return TransferableRecords(shared, position, size)
 
     def truncate_to(self, size: int) -> int:
-        """Cut the file to ``size`` bytes; returns how many bytes went. Raises KafkaStorageError."""
+        """Cut the file to ``size`` bytes; returns how many bytes were removed. Raises KafkaStorageError."""
         file = self.shared.file
         removed = max(file.size(), self.size) - size
         # Published first: a reader that looks now must not be promised bytes that are about to be cut.
@@ -196,8 +196,9 @@ class FileRecords:
             shared.release()
 
     def rename_to(self, path: str) -> None:
-        """Give the file another name; open descriptors go on. A reader opens it before or after that, not another one
-        that has the name next."""
+        """Rename the file; open descriptors stay valid. A reader that opens it meanwhile gets this file, never the next
+        one of its old name.
+        """
         with self._open_lock:
             self._file_system.rename(self.path, path)
             self.path = path

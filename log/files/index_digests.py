@@ -30,7 +30,7 @@ def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: byte
     """Compute 16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds
     ``content``.
     """
-    import hashlib  # OpenSSL's hashes are half a megabyte of an idle broker
+    import hashlib  # late: OpenSSL's hashes take half a megabyte of an idle broker
 
     place = (topic_id or b"") + _PLACE.pack(base_offset, size)
     return hashlib.blake2b(place + content, digest_size=8).hexdigest()
@@ -46,11 +46,11 @@ class IndexDigests:
         self._path = os.path.join(directory, INDEX_DIGESTS_FILE)
         self._lines: dict[tuple[str, str], str] | None = None
         self._written: dict[tuple[str, str], str] | None = None
-        """What the file holds, where that is known."""
+        """Content of the file, None if not known."""
         self._lock = threading.Lock()
 
     def _load(self) -> dict[tuple[str, str], str]:
-        """Read the lines by topic and partition. Under the lock. A file that cannot be read speaks of nothing."""
+        """Read the lines by topic and partition, none from an unreadable file. Under the lock."""
         if self._lines is None:
             self._lines = {}
             if self._file_system.exists(self._path):
@@ -79,8 +79,9 @@ class IndexDigests:
                 lines.pop(key, None)
 
     def write(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the file by what is known of ``partitions``, unless it holds that, or nothing was asked or noted.
-        Raises KafkaStorageError."""
+        """Write the digests of ``partitions`` to the file, unless it has them already, or no digest was asked for or
+        noted. Raises KafkaStorageError.
+        """
         with self._lock:
             if self._lines is None:
                 return

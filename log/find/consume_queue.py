@@ -4,12 +4,12 @@
 
 ``position`` and ``size`` are of the batch that holds the record, in the segment of its offset; the file is named by its
 first offset in 20 digits. An offset without a record (a control batch, cleaned away before it was indexed) is 20 zero
-bytes, and so is what was not written yet: ``size`` 0 means nothing here. A record without the tag header has tag hash
-0, as one with an empty tag.
+bytes, and so is an entry that was not written yet: ``size`` 0 means no record. A record without the tag header has tag
+hash 0, as one with an empty tag.
 
-A search is a search for eight bytes at the right places, so a hash is found at the speed of ``bytes.find``; what it
-finds is a candidate, whose header is then compared. The file is sparse, and read and written as the entries of an
-IndexFile are. One writer, readers on any thread: they look only below the offset the indexer has published.
+A look-up searches the hash's eight bytes at the right places, at the speed of ``bytes.find``; what it finds is a
+candidate, whose header is then compared. The file is sparse, and read and written as the entries of an IndexFile are.
+One writer, readers on any thread: they look only below the offset the indexer has published.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
 _HASH_AT = 12
 _SEARCH_ENTRIES = 65_536
-"""Entries read for one search, and at a time for a checksum."""
+"""Entries read at a time, for a look-up or a checksum."""
 
 
 class TagEntry(NamedTuple):
@@ -63,7 +63,7 @@ class ConsumeQueueFile:
         self._descriptor = descriptor
 
     _close = staticmethod(os.close)
-    """For the end of the interpreter, when a module has no names any more."""
+    """Kept here because the module's names may be gone when the interpreter ends."""
 
     def __del__(self) -> None:
         self._close(self._descriptor)
@@ -101,8 +101,8 @@ class ConsumeQueueFile:
         """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one after a
         gap. The row at ``start`` belongs into this file.
 
-        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full, and what was put then
-        will be put again.
+        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full: the caller puts the same
+        rows again later.
         """
         check_size(self._descriptor, self.path, self.capacity * ENTRY_BYTES)
         first = rows.offsets[start]
@@ -135,7 +135,9 @@ class ConsumeQueueFile:
                 at = chunk.find(needle, at + ENTRY_BYTES)
 
     def checksum(self, offset: int) -> int:
-        """Compute the CRC-32 of the entries below ``offset``. Releases the interpreter. Raises KafkaStorageError."""
+        """Compute the CRC-32 of the entries below ``offset``, without the interpreter lock. Raises
+        KafkaStorageError.
+        """
         end, checksum = min(offset, self.end_offset), 0
         for first in range(self.base_offset, end, _SEARCH_ENTRIES):
             checksum = zlib.crc32(self._read(first, min(first + _SEARCH_ENTRIES, end)), checksum)
@@ -151,7 +153,7 @@ class ConsumeQueueFile:
             raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
 
     def sync(self) -> None:
-        """Make everything put so far durable. Raises IndexDamagedError. Releases the interpreter while it waits."""
+        """Make everything put so far durable, without the interpreter lock. Raises IndexDamagedError."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:

@@ -4,11 +4,11 @@
              -> none of a batch's records match: nothing
                 all match:                       its bytes as they are
                 some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
-    end      -> an empty batch whose last offset is where the reading stopped, so that a consumer gets on over a gap
+    end      -> an empty batch whose last offset is where the reading stopped, so that a consumer passes a gap
 
 A run of batches that match whole is promised as a slice of the segment, to be sent without a copy. Under read_committed
-the records of aborted transactions are left out here, as the control batches that would tell a client about them do not
-match anything. Bounded: at most ``max_bytes`` of output (but one batch always) and WORK_BYTES read per call.
+the records of aborted transactions are left out here, because the control batches that tell clients about them match no
+query. A call returns at most ``max_bytes`` (but at least one batch) and reads at most WORK_BYTES.
 
 Blocks on disk: for worker threads.
 """
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024
-"""Read in one call at most, then the client is told how far it came."""
+"""Most bytes read in one call; then the client is told how far it came."""
 SLICE_BYTES = 64 * 1024
-"""A run of whole batches of this size is sent from the file; a shorter one is copied with what follows."""
+"""A run of whole batches of at least this size is sent from the file; a shorter one is copied with what follows."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
-"""Offsets of one key that are remembered; beyond, the log itself is read."""
+"""Most offsets of one key that are remembered; with more, the log itself is read."""
 
 
 class Matching(NamedTuple):
@@ -250,7 +250,7 @@ class _Read:
 
 
 def gap_batch(offset: int, next_offset: int) -> bytes:
-    """Build an empty batch from ``offset`` to below ``next_offset``: what compaction leaves where nothing is left."""
+    """Build an empty batch from ``offset`` to below ``next_offset``, as compaction leaves it."""
     last_offset_delta = min(next_offset - 1 - offset, _MAX_DELTA)
     return bytes(build_batch((), BatchOptions(base_offset=offset, last_offset_delta=last_offset_delta)))
 
@@ -320,7 +320,7 @@ def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -
 
 
 def _rebuild_legacy(batch: LegacyRecordBatch, kept: list[Record]) -> bytes:
-    """Build a batch of today's format from matching messages of a compressed wrapper; old clients get it converted."""
+    """Build a magic 2 batch from matching messages of a compressed wrapper; for old clients it is converted back."""
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     options = BatchOptions(last_offset_delta=batch.last_offset - kept[0].offset, log_append_time=append_time)
     return bytes(build_batch(kept, options))

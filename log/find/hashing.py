@@ -18,7 +18,7 @@ NO_KEY = -1
 
 
 def java_hash(data: Buffer, seed: int = 0) -> int:
-    """Compute ``String.hashCode`` of ``data``, going on from the hash ``seed`` of what stands before it; signed 32
+    """Compute ``String.hashCode`` of ``data``, continued from ``seed``, the hash of the bytes before it; signed 32
     bits.
     """
     value = seed & 0xFFFFFFFF

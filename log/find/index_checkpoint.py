@@ -8,9 +8,9 @@
     file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
     crc 1a2b3c4d               of the lines above
 
-Written after the files were synced, replaced as a whole. At the next start the newest file is cut to what stands here
-and newer files go. So a crash at any byte of a put costs only the work since the last checkpoint. A checkpoint
-that is missing, torn or made for another setting means: rebuild the index.
+Written after the files were synced, replaced as a whole. At the next start the newest file is cut to the state noted
+here, and newer files are removed. So a crash at any byte of a put costs only the work since the last checkpoint. A
+checkpoint that is missing, torn or made for another setting means: rebuild the index.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def keep_known_files(
 ) -> tuple[Checkpoint, dict[str, int]] | None:
     """Read a directory's checkpoint and remove the files that it does not know. Raises KafkaStorageError.
 
-    Returns it, and the size of each file by name; None where there is none, or it was made for another setting.
+    Returns the checkpoint and the size of each file by name; None if there is none or it was made for another setting.
     """
     file_system.make_directory(directory)
     checkpoint = read_checkpoint(file_system, os.path.join(directory, CHECKPOINT_FILE))

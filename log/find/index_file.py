@@ -47,14 +47,16 @@ ENTRY = Struct(">iqii")
 HEADER_BYTES = HEADER.size
 ENTRY_BYTES = ENTRY.size
 _PUT_ROWS = 32_768
-"""Rows put between two chances for a look-up to read a slot: 1 ms. The indexer waits for the interpreter lock, and
-producers for the indexer, as often as there are such parts."""
+"""Rows put under one hold of the file's lock, 1 ms: look-ups read slots in between. For each such part the indexer
+waits for the interpreter lock once, and producers for the indexer.
+"""
 _WRITE_BYTES = 160_000
-"""Written at a time. ext4 takes larger pieces into larger pages, and more of them cost more: 6 ns an entry, 13 at twice
-the size, up to 45 at a megabyte (Linux 6.18)."""
+"""Bytes written at a time. ext4 puts larger pieces into larger pages, which cost more: 6 ns per entry with this size,
+13 ns with twice the size, up to 45 ns with a megabyte (Linux 6.18).
+"""
 MAX_TIME_DIFF = 0x7FFFFFFF
 _FIRST_OFFSETS, _MORE_OFFSETS = 16, 1024
-"""Offsets taken out of a chain at a time: most look-ups want the newest ones alone."""
+"""Offsets taken from a chain at a time, first and later: most look-ups want only the newest."""
 _RESTORED_ENTRIES = 50_000
 """Entries read at a time while slots are rebuilt from them."""
 
@@ -133,7 +135,7 @@ def reserve(descriptor: int, path: str, position: int, size: int) -> None:
 
 
 def write_entries(descriptor: int, path: str, entries: memoryview, position: int) -> None:
-    """Write whole entries at a byte of the file. Raises LogStorageError. Releases the interpreter."""
+    """Write whole entries at a byte of the file, without the interpreter lock. Raises LogStorageError."""
     written = engine.write_pieces(descriptor, entries, position, _WRITE_BYTES)
     try:
         while entries := entries[written:]:
@@ -177,7 +179,7 @@ class IndexFile:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # each look-up reads single, distant pages
 
     _close = staticmethod(os.close)
-    """For the end of the interpreter, when a module has no names any more."""
+    """Kept here because the module's names may be gone when the interpreter ends."""
 
     def __del__(self) -> None:
         self._close(self._descriptor)
@@ -271,7 +273,7 @@ class IndexFile:
         return bytearray(size) if self.bounds.next_entry == 1 else bytearray(self._read(0, size))
 
     def _write(self, entries: bytearray, count: int) -> None:
-        """Write the next ``count`` entries, whose slots are set; where that fails the slots are as they were."""
+        """Write the next ``count`` entries, whose slots are set already; if that fails, set the slots back."""
         assert self._front is not None
         try:
             with memoryview(entries) as view:
@@ -285,7 +287,7 @@ class IndexFile:
             raise
 
     def flush(self) -> None:
-        """Write header and slots, and keep them no longer in memory. Raises KafkaStorageError."""
+        """Write header and slots, and drop them from memory. Raises KafkaStorageError."""
         if self._front is None:
             return
         check_size(self._descriptor, self.path, self._size)
@@ -298,7 +300,9 @@ class IndexFile:
     # ---- select
 
     def touches(self, begin: int, end: int) -> bool:
-        """Tell whether a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this file."""
+        """Return whether a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this
+        file.
+        """
         return self.count > 1 and self.min_timestamp <= end and self.bounds.end_timestamp >= begin
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
@@ -324,7 +328,7 @@ class IndexFile:
             if chain.damage == Damage.BAD_ENTRY:
                 raise self._bad_entry(chain.number, chain.last_offset)
             if chain.damage:
-                self.entry(chain.number)  # raises what the walk has met
+                self.entry(chain.number)  # raises the error that the walk met
 
     def _slot(self, key_hash: int) -> int:
         """Read the newest entry of the hash's slot, 0 for none; under the lock."""
@@ -348,7 +352,7 @@ class IndexFile:
     # ---- durability
 
     def sync(self) -> None:
-        """Make everything put so far durable. Raises IndexDamagedError. Releases the interpreter while it waits."""
+        """Make everything put so far durable, without the interpreter lock. Raises IndexDamagedError."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:

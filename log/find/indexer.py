@@ -120,7 +120,7 @@ class LogIndexer:
     def step(self, max_bytes: int = STEP_BYTES) -> int:
         """Index up to ``max_bytes`` more, at least one batch.
 
-        Returns the bytes read, 1 when it found only that records are gone, and 0 when there is nothing to do. Raises
+        Returns the bytes read, 1 if it only passed over removed records, and 0 if there is nothing to do. Raises
         KafkaStorageError; the next step goes on where each index ends.
         """
         log = self.log

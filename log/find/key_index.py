@@ -1,10 +1,9 @@
 """The key index of one partition: IndexFiles in ``keys/``, each named by the offset it begins at.
 
-    open     checkpoint -> files opened, newer ones removed, the newest one restored to what the checkpoint says
-    put      into the newest file; when it is full the next is begun
-    sync     before a checkpoint, of all files that were put into since the one before
-    select   newest file first
-    trim     files whose last offset is below the log start go
+    open     checkpoint -> files opened, newer ones removed, the newest one restored to what the checkpoint says put
+    into the newest file; when it is full the next is begun sync     before a checkpoint, of all files that were put
+    into since the one before select   newest file first trim     files whose last offset is below the log start are
+    removed
 
 A file that differs from the checkpoint, is foreign or torn raises :class:`IndexDamagedError`, and the caller rebuilds
 the index. One writer; look-ups by any thread over the published tuple of files.
@@ -84,7 +83,7 @@ class KeyIndex:
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
         """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
-        if self.files:  # a put that failed on the way has left the rows before
+        if self.files:  # a put that failed midway has put the rows before
             row = max(row, rows.first_at(self.files[-1].bounds.end_offset + 1))
         while True:
             if not self.files or self.files[-1].is_full:

@@ -1,7 +1,7 @@
-"""Rows of the indexer, one per record, in columns that either way fills.
+"""Rows of the indexer, one per record, in columns that the reference and the compiled routines fill alike.
 
-Columns are ``array('q')``: the plain reference writes to them by index, a compiled routine into the same memory.
-A batch's rows come together or not at all, so an indexer can go on after any row count it was given.
+Columns are ``array('q')``: the plain reference writes to them by index, a compiled routine into the same memory. The
+rows of a batch are added together or not at all, so the indexer can go on after any row.
 
 Scratch space of the same thread is kept beside them, because fresh memory is cleared under the interpreter lock: the
 bytes that are indexed (``chunk``) and the entries on their way into a file (``entries``).
@@ -16,7 +16,7 @@ from tidelog.log.find.hashing import NO_KEY
 
 INITIAL_ROWS = 65_536
 ENTRY_BYTES = 20
-"""Of an entry of either kind of file."""
+"""Size of an entry, in either kind of index file."""
 _KEPT_BYTES = 8 * 1024 * 1024
 """A larger chunk (one huge batch) is not kept."""
 
@@ -48,7 +48,7 @@ class Rows:
         self._chunk = bytearray()
 
     def chunk(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes of any content, good until the next call."""
+        """Return ``size`` writable bytes of any content, valid until the next call."""
         if size > _KEPT_BYTES:
             return memoryview(bytearray(size))
         if size > len(self._chunk):

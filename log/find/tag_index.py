@@ -1,7 +1,7 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-As :class:`tidelog.log.find.key_index.KeyIndex`, but for the meaning of an entry. Made for one header name: another one
-means to rebuild. One writer; look-ups by any thread over the published tuple of files.
+Like :class:`tidelog.log.find.key_index.KeyIndex`, but with other entries. An index is for one header name: for another
+one it is rebuilt. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Times as people write them, in ms since 1970.
 
 ``1700000000000``; ``2026-11-21``, ``2026-11-21T09:00``, local unless ``Z`` or an offset follows; ``09:00`` or
-``09:00:30`` of the day given; ``15m``, ``2h``, ``1d`` ago.
+``09:00:30`` of today; ``15m``, ``2h``, ``1d`` ago.
 """
 
 from __future__ import annotations

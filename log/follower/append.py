@@ -4,10 +4,10 @@ Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batc
 checksum and order, and gives index entries, leader epochs and the producers' batches; the slice is then written with
 one call. Offsets and epochs stay as the leader assigned them, so the segments of both are equal byte for byte::
 
-    a batch that ends after the slice         left out: it is fetched again
-    a batch of a later epoch than allowed     left out, with all that follows (KAFKA-18723)
-    a bad checksum or order, an old format    CorruptMessageError; only valid batches before it are appended
-    offsets missing between batches           kept: the leader's cleaner took them
+    a batch that ends after the slice         left out: it is fetched again a batch of a later epoch than allowed
+    left out, with all that follows (KAFKA-18723) a bad checksum or order, an old format    CorruptMessageError; only
+    valid batches before it are appended offsets missing between batches           kept: the leader's cleaner removed
+    them
 
 Any thread; the call takes the log's lock, and a caller may hold it to look at the log first.
 """
@@ -33,7 +33,7 @@ _MAX_TIMESTAMP = Struct(">q")
 _LENGTH, _EPOCH, _MAX_TIMESTAMP_OFFSET = 8, 12, 35
 _MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _idle_scans: list[SegmentScan] = []
-"""Walks that no append uses now: their tables take a megabyte."""
+"""Walks kept for the next appends: their tables take a megabyte."""
 
 
 class _Part(NamedTuple):
@@ -49,7 +49,8 @@ class _Part(NamedTuple):
 
 
 def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> LogAppendInfo | None:
-    """Append whole batches of the leader, up to the first of an epoch after ``max_leader_epoch``; None for none.
+    """Append whole batches of the leader, up to the first of an epoch after ``max_leader_epoch``; return None if none
+    is left.
 
     Raises CorruptMessageError, KafkaStorageError.
     """
@@ -77,8 +78,9 @@ def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: i
 
 
 def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _Part:
-    """Return the part at the front of ``records``, after a roll where it needs one; of size 0 where no whole batch is
-    left. Raises CorruptMessageError, KafkaStorageError."""
+    """Return the part at the front of ``records``, after a roll if it needs one; its size is 0 if no whole batch is
+    left. Raises CorruptMessageError, KafkaStorageError.
+    """
     active = log.segments.active
     part = _walk(log, active, records, max_leader_epoch)
     if part.size:
@@ -132,7 +134,7 @@ def _begin(scan: SegmentScan, log: UnifiedLog, segment: LogSegment) -> None:
 
 
 def _write(log: UnifiedLog, part: _Part) -> None:
-    """Write a part, then take over what it says. Raises KafkaStorageError, with nothing written."""
+    """Write a part, and adopt its epochs, end and producers. Raises KafkaStorageError, with nothing written."""
     try:
         for epoch, base_offset in part.epochs:
             log.leader_epochs.assign(epoch, base_offset)
@@ -178,7 +180,7 @@ def _base_offset_of(records: memoryview) -> int:
 
 
 def _adopt_first_batch(log: UnifiedLog, records: memoryview) -> None:
-    """Have an empty log, which begins within the leader's first batch, begin with that batch."""
+    """Move the start of an empty log that begins within the leader's first batch to that batch."""
     first = _base_offset_of(records)
     is_within = 0 <= first < log.log_end_offset == log.log_start_offset and len(records) >= RECORD_BATCH_OVERHEAD
     if is_within and _header_of(log, records).last_offset >= log.log_end_offset:

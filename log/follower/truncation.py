@@ -1,4 +1,4 @@
-"""Truncation of a follower to where its log and the leader's part: by epochs alone, never to the high watermark.
+"""Truncation of a follower to where its log and the leader's diverge: found by leader epochs, not the high watermark.
 
 A cut is made of several calls, of which a power loss may keep any::
 
@@ -7,7 +7,7 @@ A cut is made of several calls, of which a power loss may keep any::
     3  sync_cut                                      -> nothing that was cut comes back
     4  checkpoints written                           -> high watermark and log start offset are those of what is left
 
-With the old recovery point a gap that step 2 leaves would be that of synced records that are lost: such a log is
+With the old recovery point, a gap that step 2 leaves would look like a loss of synced records, and such a log is
 refused. So no flush raises it before step 3 is done, whenever that flush began. Any thread; each call takes the log's
 lock, and a caller may hold it to look at the log first. Source: KIP-101, KIP-279.
 """
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def lowered_recovery_point(log: UnifiedLog, offset: int, write_checkpoints: Callable[[], object]) -> Iterator[None]:
-    """Steps 1 to 3 of a cut at ``offset``: the recovery point is that of the segment which holds it, or of the first
-    one if it lies before that, in the checkpoint too. A flush raises it again only later.
+    """Keep the recovery point, also in the checkpoint, at the base of the segment that holds ``offset`` (or of the
+    first one) during steps 1 to 3 of a cut. A flush raises it again only afterwards.
 
     Steps 2 and 3 are the caller's. Raises what ``write_checkpoints`` raises.
     """
@@ -53,7 +53,7 @@ def _lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
 
 
 def end_of_epoch(log: UnifiedLog, epoch: int, leader_end_offset: int) -> int:
-    """Return where ``epoch`` ends here, or at the leader, whichever comes first."""
+    """Return the end offset of ``epoch`` in this log or at the leader, whichever is lower."""
     with log.lock:
         offset = min(leader_end_offset, log.log_end_offset)
         if epoch != UNDEFINED_EPOCH:
@@ -64,9 +64,9 @@ def end_of_epoch(log: UnifiedLog, epoch: int, leader_end_offset: int) -> int:
 
 
 def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -> bool:
-    """Cut the log where ``epoch`` ends here, or at the leader, whichever comes first; False when nothing went.
+    """Cut the log where ``epoch`` ends here, or at the leader, whichever comes first; return False if nothing changed.
 
-    Records below the high watermark go too, where the leader lacks them: only an unclean election brings that about.
+    Records below the high watermark are cut too if the leader lacks them, which only an unclean election causes.
     Raises KafkaStorageError.
     """
     with log.lock:
@@ -74,7 +74,7 @@ def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -
 
 
 def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
-    """Cut the log at ``offset``, with a loud line for records that were committed. Raises KafkaStorageError."""
+    """Cut the log at ``offset``, and log an error if committed records are lost. Raises KafkaStorageError."""
     with log.lock:
         end, committed = log.log_end_offset, log.high_watermark
         before = log.leader_epochs.latest_epoch
@@ -90,7 +90,7 @@ def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
 
 
 def sync_cut(log: UnifiedLog) -> None:
-    """Make a cut durable, before a high watermark of later records is: a power loss would bring back what was cut.
+    """Make a cut durable before a high watermark of later records: else a power loss could bring back the cut records.
 
     Raises KafkaStorageError.
     """

@@ -1,13 +1,13 @@
-"""Base of both sparse indices: fixed-size entries in a file, appended in order, searched where they lie.
+"""Base of both sparse indices: fixed-size entries in a file, appended in order, searched in place.
 
 File: ``entry * n``, nothing else. ``truncate_to`` lowers ``entries`` but leaves the file its length, so that a reader
 with an older count reads what it expects; ``trim`` cuts the rest when the segment rolls or closes, and that is the form
 Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
 
 Entries are read with ``pread`` and written with ``pwrite``, never through a mapping: a full disk, a bad sector or a
-file that was cut under the broker then gives an error. A touch of a mapped page would kill the process (SIGBUS). A
-look-up near the end costs 3.3 µs instead of 2.5 by that, one anywhere in 10 MB 12 instead of 5; readers that go forward
-do none. Readers read only slots below ``entries``, which is published after the entry is in the file. They hold the
+file that was cut under the broker then gives an error. A touch of a mapped page would kill the process (SIGBUS). So a
+look-up near the end costs 3.3 µs instead of 2.5, and one anywhere in 10 MB 12 instead of 5; readers that go forward
+make none. Readers read only slots below ``entries``, which is published after the entry is in the file. They hold the
 open file while they read; it closes with the last reference, so its descriptor is never another file's by then.
 
 A rebuild on a full disk goes on in memory, so that the log can be read: the file on the disk is emptied, which the next
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 WARM_SECTION_BYTES = 8192
 
 
-#: Slot and count to the bytes of so many entries.
+#: Reads the bytes of entries: called with the first slot and their count.
 ReadSlots = Callable[[int, int], bytes]
 
 
@@ -120,7 +120,7 @@ class AbstractIndex:
     @property
     def entries(self) -> int:
         """Number of entries in the index; opens the file on first use."""
-        entries = self._entries  # looked at once: another thread may close the file
+        entries = self._entries  # read once: another thread may close the file
         return entries if entries >= 0 else self._load()[0]
 
     @property
@@ -239,7 +239,7 @@ class AbstractIndex:
         self._file = None
 
     def save(self) -> None:
-        """Write the entries to the file if they are in memory alone. Raises KafkaStorageError; then they stay there.
+        """Write the entries to the file if they are only in memory. Raises KafkaStorageError; then they stay there.
 
         Not while entries are appended (under the log's lock, or for an index whose segment is closed). Any thread.
         """
@@ -314,8 +314,9 @@ class AbstractIndex:
         self._file = self._memory = self._last = None
 
     def rename_to(self, path: str) -> None:
-        """Give the file another name, when it exists. A reader opens it before or after that, not another one that has
-        the name next."""
+        """Rename the file, if it exists. A reader that opens it meanwhile gets this file, never the next one of its old
+        name.
+        """
         with self._load_lock:
             if self._file_system.exists(self.path):
                 self._file_system.rename(self.path, path)
@@ -338,7 +339,7 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
 
 
 def note_empty(index: AbstractIndex) -> None:
-    """Take over from a listing that the file is empty or not there: it is not opened to see that. Before any use."""
+    """Note that the file is empty or missing, as a directory listing shows: then it need not be opened. Before any use."""
     index._entries = index._capacity = 0
 
 

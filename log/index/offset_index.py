@@ -50,7 +50,7 @@ class OffsetIndex(AbstractIndex):
         return OffsetPosition(self.base_offset + relative, position)
 
     def can_append_offset(self, offset: int) -> bool:
-        """Tell whether ``offset`` fits the four relative bytes."""
+        """Return whether ``offset`` fits the four relative bytes."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def lookup(self, offset: int) -> OffsetPosition:

@@ -55,20 +55,21 @@ class TransactionIndex:
     def __init__(self, file_system: FileSystem, path: str, start_offset: int) -> None:
         self._file_system = file_system
         self._file: OpenFile | None = None
-        #: Held while the file is opened, read, renamed or closed: a reader must not miss the file between two names
-        #: (it would take aborted records for committed ones), nor read from a descriptor that is another's by now.
+        #: Held while the file is opened, read, renamed or closed: a reader must not miss the file between two names (it
+        #: would take aborted records for committed ones), nor read from a descriptor that is another file's by now.
         self._file_lock = threading.RLock()
         self._entries = -1
         self._last_offset: int | None = None
         self._memory: bytearray | None = None  # all entries, while the file does not have them
         self._is_sealed = False
         self.is_unsynced = False
-        """Whether entries came, or went, since the last flush."""
-        #: False after a load that found nothing to vouch for the entries, until ``tidelog.log.index_proof`` did.
+        """Whether entries were added or removed since the last flush."""
+        #: False after a load without a matching digest, until ``tidelog.log.index_proof`` has compared the markers.
         self.is_proven = True
         #: Whether no transaction is open at the end of the segment, as far as that is known.
         self.is_settled = False
-        #: Of these entries beside records of so many bytes, once it was asked for (``tidelog.log.index_proof``).
+        #: Size of the segment's records, and the digest of these entries beside them, once ``index_proof`` asked for
+        #: it.
         self.digest: tuple[int, str] | None = None
         self.path = path
         self.start_offset = start_offset
@@ -150,7 +151,7 @@ class TransactionIndex:
         self._memory += packed
 
     def save(self) -> None:
-        """Replace the file by what is in memory alone. Raises KafkaStorageError; then it stays there.
+        """Write entries that are only in memory to the file. Raises KafkaStorageError; then they stay there.
 
         Under the log's lock, or for an index whose segment is closed.
         """
@@ -166,8 +167,8 @@ class TransactionIndex:
             self._memory = None
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Collect transactions that touch [``fetch_offset``, ``upper_bound_offset``), and tell whether later segments
-        need no look.
+        """Collect transactions that touch [``fetch_offset``, ``upper_bound_offset``); return them, and whether later
+        segments need no look.
         """
         found = []
         for entry in self._iterate():
@@ -228,8 +229,8 @@ class TransactionIndex:
             self._is_sealed = True
 
     def close(self) -> None:
-        """Save and close the file; a later look opens it again. Raises KafkaStorageError: then it is not saved, and
-        the log must not count as closed cleanly."""
+        """Save and close the file; a later read opens it again. Raises KafkaStorageError: then it is not saved, and the
+        log must not count as closed cleanly."""
         try:
             self.save()
         finally:

@@ -1,4 +1,4 @@
-"""Choice between the compiled routines of indexing and looking up and their reference, made once, by import.
+"""Choice between compiled routines and plain reference for indexing and look-ups, made once at import.
 
 Results never depend on it; uncompiled routines would be slower than the reference.
 """

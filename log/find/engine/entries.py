@@ -1,8 +1,8 @@
-"""Compiled entries of index files: put for keys and tags, written, followed along a chain, slots rebuilt from them.
+"""Compiled routines for entries of index files: put for keys and tags, write, follow a chain, rebuild slots.
 
-Results are those of ``tidelog.log.find.engine.reference``. Files are read and written by their descriptors: where one
-was cut or cannot be read that is an error, never a signal. Here a failed call is only noticed; the caller repeats it
-and meets the error. All runs without the interpreter lock. Types for C stand in ``entries.pxd``.
+Results are those of ``tidelog.log.find.engine.reference``. Files are read and written by descriptor, so a cut or
+unreadable file is an error and never a signal. A failed call only ends the routine; the caller repeats it
+and gets the error. All routines run without the interpreter lock. C types are in ``entries.pxd``.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Chain:
     def _entry_at(self, window: Buffer) -> int:
         """Return the first byte of entry ``number`` in the window, -1 when it cannot be read.
 
-        What is read is its page up to its end: a chain goes back, and a look-up touches no page more than it must.
+        Reads the entry's page up to the entry's end: a chain goes backwards, and no page is read without need.
         """
         position = _HEADER_BYTES + 4 * self.slots + _ENTRY_BYTES * self.number
         if position < self._window_start or position + _ENTRY_BYTES > self._window_end:
@@ -203,7 +203,7 @@ def _put(
 
 def _slot(hashed: int, slots: int) -> int:
     """Return the byte at which the slot of a hash begins."""
-    number = hashed % slots  # of 32 bits: a third of the time that 64 take
+    number = hashed % slots  # with 32 bits: takes a third of the time of 64 bits
     return _HEADER_BYTES + 4 * number
 
 

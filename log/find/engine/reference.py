@@ -1,10 +1,10 @@
-"""Plain Python that takes rows out of records, puts them into index files and matches records: reference of the
-compiled routines, and what serves where there are none.
+"""Indexing and matching of records in plain Python: the reference of the compiled routines, used where they are not
+built.
 
     chunk of a segment -> batches -> records -> rows (offset, time, key hash, tag hash, batch position, batch size)
     rows -> entries of an IndexFile / of a ConsumeQueue
 
-Control batches have no rows. A record has the tag of the first header of that name; a null value counts as none.
+Control batches have no rows. A record's tag is the value of its first header of the tag's name; null counts as none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stop(IntEnum):
     FULL = 1
     """The next batch has more records than there is room for."""
     ODD = 2
-    """The next batch is compressed, of an old format or malformed: it goes batch by batch."""
+    """The next batch is compressed, of an old format or malformed: the caller decodes it by itself."""
 
 
 class Wanted(NamedTuple):
@@ -191,7 +191,7 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
 
 
 def put_entries(front: bytearray, rows: Rows, room: Room, start: int, end: int) -> Put:
-    """Make entries for the keyed rows from ``start`` to ``end`` in ``rows.entries`` and set the slots to them.
+    """Build entries for the keyed rows from ``start`` to ``end`` in ``rows.entries`` and set the slots to them.
 
     ``front`` is a file's header and slots. Stops before a full file's next row. The caller writes the entries.
     """
@@ -228,8 +228,9 @@ def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, res
 
 
 def put_tags(rows: Rows, start: int, end: int) -> None:
-    """Make entries for rows ``start`` to ``end`` in ``rows.entries``, as far from its begin as their offsets are
-    from that of the first. A row that has no room there gets none."""
+    """Build entries for rows ``start`` to ``end`` in ``rows.entries``, each as far from its beginning as the row's
+    offset is from the first row's. A row without room there gets none.
+    """
     first = rows.offsets[start] if start < end else 0
     for row in range(start, end):
         place = 20 * (rows.offsets[row] - first)
@@ -271,8 +272,8 @@ def _is_match(record: Record, query: MatchQuery) -> bool:
 def nth_place(section: bytes, index: int) -> tuple[int, int]:
     """Find the byte range of record number ``index``: in a batch without gaps the number is the offset delta.
 
-    The usual lengths, of one and two bytes, are read inline: 0.1 µs a record that is passed, 1.2 µs otherwise.
-    Raises InvalidRecordError.
+    Lengths of one and two bytes are read inline: 0.1 µs for each record passed, instead of 1.2 µs. Raises
+    InvalidRecordError.
     """
     position = 0
     try:

@@ -2,8 +2,8 @@
 
 Results are those of ``tidelog.log.find.engine.reference``, which gets every batch that is compressed, old or malformed.
 Every read is checked against the end of the batch's records. Varints of 5 and 10 bytes drop the bits above 32 and 64,
-as the reference does; sums of 64-bit fields wrap. All but small inputs are walked without the interpreter lock. Types
-for C stand in ``walk.pxd``. Any thread.
+as the reference does; sums of 64-bit fields wrap. All but small inputs are walked without the interpreter lock. C types
+are in ``walk.pxd``. Any thread.
 """
 
 from __future__ import annotations

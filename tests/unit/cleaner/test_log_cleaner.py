@@ -107,7 +107,7 @@ def test_due_log_is_cleaned_without_a_request(tmp_path: Path) -> None:
 
 def test_unknown_partition_and_stopped_cleaner_say_so(tmp_path: Path) -> None:
     with running([filled(tmp_path)]) as cleaner:
-        with pytest.raises(CleaningUnavailableError, match="no compacted partition"):
+        with pytest.raises(CleaningUnavailableError, match="not a compacted partition"):
             cleaner.request_clean(TopicPartition("other", 1)).result(WAIT_S)
         cleaner.abort_and_pause(PARTITION)
         with pytest.raises(CleaningUnavailableError, match="is paused"):
