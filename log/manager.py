@@ -477,13 +477,23 @@ class LogManager:
             if directory.is_online:
                 try:
                     total, usable = self._file_system.disk_space(directory.path)
-                    for partition, entry in list(self._entries.items()):
-                        if entry.directory is directory:
-                            sizes[partition] = size_of(self._file_system, entry)
+                    sizes = self._sizes_in(directory)
                 except KafkaStorageError as error:
                     logger.warning("sizes in %s cannot be read: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
+
+    def _sizes_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """Return the bytes of each partition's records. Raises KafkaStorageError."""
+        sizes = {}
+        for partition, entry in list(self._entries.items()):
+            if entry.directory is directory:
+                try:
+                    sizes[partition] = size_of(self._file_system, entry)
+                except KafkaStorageError:
+                    if self._entries.get(partition) is entry:  # else it was deleted meanwhile
+                        raise
+        return sizes
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:

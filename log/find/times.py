@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 _AGO = re.compile(r"(\d+)([smhd])")
 _OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_MS = 2**63 - 1
 _MS_DIGITS = 9
 """A number of at least so many digits is milliseconds; fewer could be meant as a year or as seconds."""
 
@@ -21,7 +22,10 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     ValueError.
     """
     try:
-        return _parse(text, now_ms)
+        found = _parse(text, now_ms)
+        if abs(found) <= _MAX_MS:
+            return found
+        raise ValueError
     except (ValueError, OverflowError):
         forms = "milliseconds since 1970, or 2026-11-21T09:00"
         if now_ms is not None:

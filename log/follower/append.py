@@ -98,7 +98,7 @@ def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _
 
 def _walk(log: UnifiedLog, segment: LogSegment, records: memoryview, max_leader_epoch: int) -> _Part:
     """Walk over the valid batches at the front of ``records``, as an append to ``segment``."""
-    scan = _idle_scans.pop() if _idle_scans else SegmentScan(0, 0)
+    scan = _take_scan()
     try:
         _begin(scan, log, segment)
         scan.scan(records, 0, len(records), segment.size)
@@ -108,6 +108,14 @@ def _walk(log: UnifiedLog, segment: LogSegment, records: memoryview, max_leader_
     if part.epochs and part.epochs[-1][0] > max_leader_epoch:
         return _walk(log, segment, _before_later_epoch(records, max_leader_epoch), max_leader_epoch)
     return part
+
+
+def _take_scan() -> SegmentScan:
+    """Return an idle walk, or a new one. Any thread: another one may take the last idle walk at any moment."""
+    try:
+        return _idle_scans.pop()
+    except IndexError:
+        return SegmentScan(0, 0)
 
 
 def _part_of(scan: SegmentScan, segment: LogSegment, records: memoryview) -> _Part:

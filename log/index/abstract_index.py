@@ -339,7 +339,7 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
 
 
 def note_empty(index: AbstractIndex) -> None:
-    """Note that the file is empty or missing, as a directory listing shows: then it need not be opened. Before any use."""
+    """Note that the file is empty or missing, as a directory listing shows: it is then not opened. Before any use."""
     index._entries = index._capacity = 0
 
 

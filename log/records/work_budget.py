@@ -83,7 +83,6 @@ class WorkBudget:
             raise MessageTooLargeError(
                 f"The compressed batches of a request hold over {MAX_COMPRESSED_RECORDS} records"
             )
-        self._compressed_records -= count
         limit = min(max_bytes, self._plain_bytes)
         if self.in_turn and limit > TURN_PLAIN_BYTES:
             if len(section) > TURN_PACKED_BYTES:
@@ -94,6 +93,7 @@ class WorkBudget:
                 raise TooMuchForTurnError from None
         else:
             plain = decompress(section, codec, limit)
+        self._compressed_records -= count  # after what may be left to a thread, which counts it then
         self._plain_bytes -= len(plain)
         return plain
 

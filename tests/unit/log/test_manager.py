@@ -20,7 +20,7 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
-from tidelog.log.system.file_system import LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InconsistentTopicIdError, KafkaStorageError
 
@@ -528,3 +528,24 @@ def test_a_topic_id_that_was_found_is_not_that_of_a_log_made_later(tmp_path: Pat
     new = again.get_or_create_log(T0, bytes(16), CONFIG, is_new=True)
     assert new.topic_id == bytes(16)
     assert read_partition_metadata(OsFileSystem(), new.directory) == bytes(16)
+
+
+def test_partition_deleted_while_sizes_are_described_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = manager_of(tmp_path)
+    for partition in (T0, T1):
+        append(manager.get_or_create_log(partition, ID, CONFIG), batch(5))
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    list_directory = OsFileSystem.list_directory
+
+    def delete_first(self: OsFileSystem, path: str) -> list[FileEntry]:
+        if path.endswith(T0.directory_name):
+            again.delete_log(T0)
+        return list_directory(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "list_directory", delete_first)
+    (description,) = again.describe()
+
+    assert list(description.sizes) == [T1]

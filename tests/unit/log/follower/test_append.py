@@ -11,6 +11,7 @@ import pytest
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch, read_bytes, read_records, values
 from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchIsolation
+from tidelog.log.follower import append as follower_append
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.follower.truncation import truncate_to_epoch_end
 from tidelog.log.unified_log import UnifiedLog
@@ -342,3 +343,15 @@ def test_logs_that_lead_in_turn_end_equal_and_keep_what_is_committed(tmp_path: P
     for bench, log in zip(world.pair.benches, (leader, follower), strict=True):
         log.close()
         assert check_directory(bench.file_system, bench.directory) == []
+
+
+def test_walk_that_another_thread_takes_meanwhile_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TakenMeanwhile(list[Any]):
+        def __bool__(self) -> bool:
+            return True
+
+    pair = Pair(tmp_path)
+    append(pair.leader, batch(3))
+    monkeypatch.setattr(follower_append, "_idle_scans", TakenMeanwhile())
+    pair.copy()
+    assert values(pair.follower) == values(pair.leader)

@@ -12,6 +12,7 @@ from tests.support.records import NOW_MS, batch_of
 from tidelog.log.records import engine, reference, section_walk, work_budget
 from tidelog.log.records.work_budget import (
     MAX_REBUILT_RECORDS,
+    NO_LIMIT,
     TURN,
     TURN_HEADER_BYTES,
     TURN_OLD_BYTES,
@@ -27,7 +28,7 @@ from tidelog.log.validation import message_sets, validator
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
-from tidelog.protocol.record.compression import CompressionType
+from tidelog.protocol.record.compression import CompressionType, compress
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
 
@@ -104,6 +105,15 @@ def test_a_thread_gives_what_validation_without_a_budget_gives(name: str) -> Non
             return type(error)
 
     assert outcome(WorkBudget(in_turn=False)) == outcome(work_budget.NO_BUDGET)
+
+
+def test_batch_left_to_a_thread_is_counted_once() -> None:
+    budget = WorkBudget(in_turn=True, compressed_records=10)
+    packed = compress(bytes(2 * work_budget.TURN_PLAIN_BYTES), CompressionType.GZIP)
+    with pytest.raises(TooMuchForTurnError):
+        budget.decompress(packed, CompressionType.GZIP, NO_LIMIT, 10)
+    budget.enter_turn(in_turn=False)
+    assert len(budget.decompress(packed, CompressionType.GZIP, NO_LIMIT, 10)) == 2 * work_budget.TURN_PLAIN_BYTES
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
