@@ -198,7 +198,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     """Measure records per second into each kind of topic, in turn. Each round is compared with the same round's plain
     topic; the shares are medians of the rounds.
 
-    Page cache that a virtual machine's host has to provide first makes any round three times as slow, so each round
+    Page cache that a virtual machine's host has to provide first makes any round three times as slow. So each round
     begins with pages that were in use a moment ago.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]

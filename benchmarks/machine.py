@@ -27,7 +27,9 @@ def describe() -> str:
 
 
 def require_compiled() -> None:
-    """Exit if Tidelog is not compiled: the figures of a program that measures in its own process would mislead."""
+    """End the process if Tidelog is not compiled: the figures of a program that measures in its own process would
+    mislead.
+    """
     if not IS_COMPILED:
         place = Path(tidelog.__file__).parent
         sys.exit(f"{place} is not compiled: run make extensions, or measure a wheel as benchmarks/README.md says")

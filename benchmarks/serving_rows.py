@@ -110,7 +110,7 @@ def load_requests(broker: BrokerProcess, topic: str, requests: int, window: int)
 
 
 def warm_up(run: Run, contender: Contender) -> None:
-    """Warm up a broker that just started: Kafka compiles its code, Tidelog imports modules on first use."""
+    """Bring a broker that just started to speed: Kafka compiles its code, Tidelog imports modules on first use."""
     scale, broker = run.scale, serving(contender)
     if not contender.has_topics:
         return

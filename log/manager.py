@@ -42,7 +42,7 @@ from tidelog.log.directories.entries import (
     is_unopened,
     may_lie_offline,
     refuse,
-    size_of,
+    sizes_in,
 )
 from tidelog.log.directories.log_directory import LogDirectory, write_all
 from tidelog.log.directories.names import DELETE_DIRECTORY_SUFFIX, name_aside
@@ -131,9 +131,7 @@ class LogManager:
         self.is_unopened: Callable[[TopicPartition], bool] = partial(is_unopened, self._entries)
         """Whether the next caller would open or create the partition's log."""
         self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(directory_id_of, self._entries)
-        """The id of the log directory that holds a partition; None if the partition has no directory or the id is not
-        known.
-        """
+        """The id of the log directory that holds a partition; None without a directory or a known id."""
         self.may_lie_offline = partial(may_lie_offline, self._entries, self.directories)
         """Whether a partition has no log in a directory that works, and may have one in a directory that failed."""
         self.room = RoomWatch(
@@ -477,23 +475,11 @@ class LogManager:
             if directory.is_online:
                 try:
                     total, usable = self._file_system.disk_space(directory.path)
-                    sizes = self._sizes_in(directory)
+                    sizes = sizes_in(self._file_system, directory, self._entries)
                 except KafkaStorageError as error:
                     logger.warning("sizes in %s cannot be read: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
-
-    def _sizes_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Return the bytes of each partition's records. Raises KafkaStorageError."""
-        sizes = {}
-        for partition, entry in list(self._entries.items()):
-            if entry.directory is directory:
-                try:
-                    sizes[partition] = size_of(self._file_system, entry)
-                except KafkaStorageError:
-                    if self._entries.get(partition) is entry:  # else it was deleted meanwhile
-                        raise
-        return sizes
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:

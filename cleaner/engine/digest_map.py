@@ -158,7 +158,7 @@ def partition_digests(digests: Any, count: int, partitioned: Any, starts: Any) -
 
 
 def _rotate(word: int, bits: int) -> int:
-    """Rotate the 64-bit ``word`` left."""
+    """Turn the 64-bit ``word`` left by ``bits``."""
     return ((word << bits) & words.MASK_64) | (word >> (64 - bits))
 
 

@@ -94,6 +94,21 @@ def size_of(file_system: FileSystem, entry: Entry) -> int:
     return sum(file.size for file in file_system.list_directory(entry.path) if file.name.endswith(LOG_SUFFIX))
 
 
+def sizes_in(
+    file_system: FileSystem, directory: LogDirectory, entries: dict[TopicPartition, Entry]
+) -> dict[TopicPartition, int]:
+    """Return the bytes of records of each partition in a directory. Raises KafkaStorageError."""
+    sizes = {}
+    for partition, entry in list(entries.items()):
+        if entry.directory is directory:
+            try:
+                sizes[partition] = size_of(file_system, entry)
+            except KafkaStorageError:
+                if entries.get(partition) is entry:  # else it was deleted meanwhile
+                    raise
+    return sizes
+
+
 def close_cleanly(entry: Entry) -> bool:
     """Flush and close an open log; return False if that failed."""
     try:
@@ -110,8 +125,8 @@ def close_cleanly(entry: Entry) -> bool:
 
 
 def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
-    """Update the directory's offset tables from its open logs. ``lock`` is the manager's; it is taken log by log,
-    because the event loop may wait for it.
+    """Bring the directory's offset tables up to date with its open logs. ``lock`` is the manager's; it is taken log by
+    log, because the event loop may wait for it.
     """
     for partition, entry in list(entries.items()):
         log = entry.log

@@ -51,7 +51,7 @@ def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int)
 
 
 def replay_batch(state: ProducerStateManager, header: BatchHeader, batch: Buffer) -> AbortedTxn | None:
-    """Apply a stored batch; the transaction to index when it is a marker that aborted one."""
+    """Apply a stored batch; return the transaction to index if it is a marker that aborted one."""
     aborted = None
     if header.producer_id >= 0:
         if header.is_control:
@@ -136,14 +136,15 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
 
 
 def _is_far(left: dict[int, int], number: int, stretch: Stretch) -> bool:
-    """Return whether a producer's batch of sequence 0, its first or the first after sequences wrapped around, lies far
-    behind this stretch. ``left`` are the bytes for which it is looked for yet, by producer."""
+    """Return whether a producer's batch of sequence 0 (its first one, or the first after sequences wrapped around) lies
+    long after this stretch. ``left`` has the bytes still to search, by producer.
+    """
     left[number] = left.get(number, RECALLED_BYTES_FLUSHED) - (stretch.end - stretch.start)
     return left[number] <= 0
 
 
 class Stretch(NamedTuple):
-    """Bytes of a segment from one batch to before another."""
+    """Bytes of whole batches in a segment."""
 
     segment: LogSegment
     start: int
@@ -151,7 +152,7 @@ class Stretch(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first batch; the segment's where that cannot be read."""
+        """The offset of the first batch; the segment's base offset if the batch cannot be read."""
         try:
             for header in self.segment.headers(self.start, self.end):
                 return header.base_offset

@@ -38,7 +38,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def seal_snapshot(data: bytearray) -> None:
-    """Write the head of a snapshot file, whose entries stand in ``data`` from byte HEAD_SIZE on."""
+    """Write the head of a snapshot file, whose entries are in ``data`` from byte HEAD_SIZE on."""
     _COUNT.pack_into(data, _HEAD.size, (len(data) - HEAD_SIZE) // ENTRY_SIZE)
     _HEAD.pack_into(data, 0, _VERSION, crc32c(memoryview(data)[_HEAD.size :]))
 

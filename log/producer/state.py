@@ -172,9 +172,9 @@ class ProducerEntry:
             self.batches.clear()
 
     def store(self, data: words.Bytes, at: int) -> None:
-        """Write what a snapshot says of the producer at byte ``at``: ENTRY_SIZE bytes.
+        """Write the producer's entry of a snapshot at byte ``at``: ENTRY_SIZE bytes.
 
-        In C without an object of Python for any field: a roll does it for each producer while appends wait."""
+        The compiled form makes no Python objects: a roll writes every producer while appends wait."""
         last_sequence, last_offset, offset_delta = NO_SEQUENCE, NO_OFFSET, 0
         if self.batches:
             last = self.batches[-1]
@@ -222,7 +222,7 @@ def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bo
 def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> None:
     first = batch.first_sequence
     if entry.producer_epoch == NO_PRODUCER_EPOCH:
-        return  # nothing is known (any more) of this producer: every sequence is welcome, as in Kafka
+        return  # nothing is known (any more) of this producer: every sequence is accepted, as in Kafka
     if batch.producer_epoch != entry.producer_epoch:
         if first != 0:
             raise OutOfOrderSequenceNumberError(f"{who} begins epoch {batch.producer_epoch} with sequence {first}")
@@ -235,8 +235,8 @@ def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> Non
 def _is_late(entry: ProducerEntry, marker_epoch: int, transaction_version: int) -> bool:
     """Return whether a marker belongs to an earlier transaction than the producer's current one (KIP-1228).
 
-    From version 2 on a marker has a higher epoch than the records of its transaction. One of the current epoch comes
-    again, after its transaction; the highest epoch cannot be raised."""
+    From version 2 on a marker has a higher epoch than the records of its transaction. So one of the current epoch is a
+    repetition, except at the highest epoch, which cannot be raised."""
     if transaction_version < STRICT_TRANSACTION_VERSION or marker_epoch != entry.producer_epoch:
         return marker_epoch < entry.producer_epoch
     return entry.current_txn_first_offset >= 0 and marker_epoch != MAX_PRODUCER_EPOCH
@@ -278,7 +278,7 @@ class ProducerStateManager:
         self._last_snapshot_offset = NO_OFFSET
         self.producers: dict[int, ProducerEntry] = {}
         self.known: list[int] = []
-        """The ids of ``producers`` in the order they came: to copy a million would take 20 ms."""
+        """The ids of ``producers``, oldest first: copying a million from the dict would take 20 ms."""
         self.end_offset = 0
 
     # ---- checks: raise, change nothing
@@ -291,9 +291,9 @@ class ProducerStateManager:
         return entry.find_duplicate(epoch, first_sequence, last_sequence) if entry is not None else None
 
     def expecting(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> ProducerEntry | None:
-        """Return the producer's entry where a batch outside of transactions is simply its next one: of its epoch, the
-        sequence after the last one, none of the last five again, no transaction open. ``find_duplicate`` and ``check``
-        have nothing against such a batch, at three times the cost. None: ask them.
+        """Return the producer's entry if a batch outside of transactions is its next one: the same epoch, the next
+        sequence, none of the last five again, no open transaction. ``find_duplicate`` and ``check`` accept such a batch
+        too, at three times the cost; call them after None.
         """
         entry = self.producers.get(producer_id)
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
@@ -347,7 +347,7 @@ class ProducerStateManager:
     def advance(
         self, entry: ProducerEntry, last_sequence: int, first_offset: int, last_offset: int, timestamp: int
     ) -> None:
-        """Take note of the batch that :meth:`expecting` found to be the next one, now in the log at these offsets."""
+        """Apply the batch that :meth:`expecting` found to be the next one, and that is in the log at these offsets."""
         entry.touched_ms = self._time.monotonic_ms()
         batch = BatchMetadata.__new__(BatchMetadata)
         batch.last_sequence = last_sequence
@@ -371,7 +371,7 @@ class ProducerStateManager:
         self.end_offset = batch.last_offset + 1
 
     def update_marker(self, marker: Marker) -> AbortedTxn | None:
-        """Take note of a marker that is in the log; the transaction to index when it aborted one that wrote here."""
+        """Apply a marker that is in the log; return the transaction to index if it aborted one with records here."""
         entry = self._entry(marker.producer_id)
         first_offset = entry.current_txn_first_offset
         entry.set_epoch(marker.producer_epoch)
@@ -390,7 +390,9 @@ class ProducerStateManager:
         return AbortedTxn(marker.producer_id, first_offset, marker.offset, last_stable_offset)
 
     def on_high_watermark(self, offset: int) -> bool:
-        """Forget the ended transactions whose marker lies below ``offset``. False: there was none, nor an open one."""
+        """Forget the ended transactions whose marker lies below ``offset``; return False if there is no transaction at
+        all.
+        """
         if not self._ongoing and not self._unreplicated:
             return False
         if self._unreplicated:
@@ -409,7 +411,7 @@ class ProducerStateManager:
         """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.
 
         A jump of the wall clock or a record from the future does not change how long a producer is known (F11). Returns
-        how many went. The lock is taken for some of them at a time: appends wait for it, and there may be a million.
+        how many. The lock is taken for EXPIRED_UNDER_LOCK at a time: appends wait for it, and there may be a million.
         """
         idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
         end = len(self.known)
@@ -438,7 +440,8 @@ class ProducerStateManager:
     def take_snapshot(self, *, sync: bool = False) -> None:
         """Write the state at ``end_offset``, unless that was done. Raises KafkaStorageError.
 
-        Not synced by default: recovery replays from an older one when a power loss took this one (its CRC tells).
+        Not synced by default: recovery replays from an older snapshot if a power loss damaged this one (its CRC
+        tells).
         """
         if self.end_offset == self._last_snapshot_offset or self.end_offset == 0:
             return  # at offset 0 there is nothing to know: ten thousand empty logs close without a file each
@@ -476,7 +479,7 @@ class ProducerStateManager:
             return False
         now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
         # A retry may come right after the restart, whatever the records' own timestamps say (a backfill's are years
-        # old, and the wall clock may have jumped): who looks expired is forgotten only after a grace.
+        # old, and the wall clock may have jumped): a producer that looks expired is kept for a grace period.
         idle_before_ms = max(self._expiration_ms - LOADED_GRACE_MS, 0)
         for item in saved:
             entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
@@ -535,10 +538,10 @@ def _snapshot_of(state: ProducerStateManager) -> bytearray:
 
 
 def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
-    """Yield the producers, so many at a time, from the last that came to the first. Any thread, without the log's lock.
+    """Yield the producers, ``count`` at a time, newest first. Any thread, without the log's lock.
 
-    Between two parts producers may come and go. Each that is known all the while is given, and given twice where
-    producers before it were forgotten.
+    Producers may be added and forgotten between two parts. One that stays is yielded, and twice if producers before it
+    were forgotten.
     """
     end = len(state.known)
     while end > 0:

@@ -1,17 +1,17 @@
 """Down-conversion: stored batches in the format an old client speaks (Fetch v0, v1: magic 0; v2, v3: magic 1).
 
     stored range --(one batch at a time)--> not newer than asked: as it is
-                                            control batch:        dropped (old formats have no word for it)
+                                            control batch:        dropped (old formats have no such thing)
                                             newer:                decoded, headers (and for magic 0 timestamps) dropped,
                                                                   built again with the same codec, offsets kept
                                         --> cut at max_bytes: an old client ignores a cut last message
 
 Lazy: each step holds one stored batch, its records and its converted form, whatever the range's size. An uncompressed
 magic 2 batch becomes single messages, so those below the offset asked for are left out (librdkafka needs that); a
-compressed one becomes one wrapper with all its messages, or, where they are more than ``ConversionLimit`` allows, with
-the first so many from the offset asked for: the client comes again for the rest. zstd has no number in the old formats:
-in the first batch that is an error, further on the range ends before it, and the client meets the error at its next
-fetch (KIP-110).
+compressed one becomes one wrapper with all its messages. If they are more than ``ConversionLimit`` allows, the wrapper
+has the first ones from the offset asked for, and the client fetches the rest later. zstd has no number in the old
+formats: in the first batch that is an error; a later zstd batch ends the range, and the client's next fetch gets the
+error (KIP-110).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def down_convert(
 ) -> Iterator[bytes]:
     """Convert the batches of ``sources`` (slices of files, or bytes) to format ``to_magic`` (0 or 1), piece by piece.
 
-    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` come in all, but with ``first_whole`` the
-    first message comes whole whatever its size; the last may be cut. Nothing comes when the range holds control batches
-    only: the caller reads on behind it; or when ``limit`` is used up. Does not release the sources. Blocks on disk and
-    codecs: run it in a thread when the range is large.
+    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` are yielded in all, but with
+    ``first_whole`` the first message is whole whatever its size; the last may be cut. Nothing is yielded if the range
+    has only control batches (the caller reads on after it) or ``limit`` is used up. Does not release the sources.
+    Blocks on disk and codecs: run it in a thread when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
     InvalidRecordError on damage, KafkaStorageError when reading fails.
@@ -101,7 +101,7 @@ def convert_batch(
 ) -> bytes:
     """Convert one batch to format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`.
 
-    What ``limit`` leaves out is at the batch's end, and nothing is left in the limit then.
+    ``limit`` leaves out records at the batch's end, and is used up then.
     """
     if batch.is_control:
         return b""

@@ -1,8 +1,7 @@
-"""Record-level work of the produce path and of look-ups by time: compiled where the package was built so, else the
-reference.
+"""Record-level work of the produce path and of look-ups by time: compiled, or the reference if that is not built.
 
-The choice is made once, by import. Results do not depend on it, but of a large malformed section the compiled walk says
-no more than that it is malformed. Any thread.
+The choice is made once, at import. Results do not depend on it, except that the compiled walk gives no reason for a
+large malformed section. Any thread.
 """
 
 from __future__ import annotations

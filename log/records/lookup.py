@@ -1,5 +1,5 @@
 """Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33). A batch header
-knows its largest timestamp, so looking for that one finds the record of the largest timestamp (KIP-734).
+has the largest timestamp, so a search for it finds the record of the largest timestamp (KIP-734).
 
 A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects; message sets record by
 record. Under log append time every record of a batch has the batch's time, so only the offset decides.
@@ -46,5 +46,5 @@ def first_at_or_after(
 
 
 def _as_delta(difference: int) -> int:
-    """Keep a difference of two 64-bit numbers within 64 bits for the kernels; no record lies beyond."""
+    """Keep a difference of two 64-bit numbers within 64 bits for compiled code; no record lies beyond."""
     return max(-(1 << 63), min(difference, (1 << 63) - 1))

@@ -7,7 +7,8 @@ cores, longest time another thread waited for the lock:
   opened first through a foreign call, which gives the lock up; the import then finds them in the process;
 - 20 to 25 ms in a full garbage collection over all objects of the process. So collections wait until the
   import is over, and what it made is frozen: it lives as long as the process, later collections need not look at it;
-- 5 ms, the switch interval, for every lock the loop gave up in a system call: from the first such import on it is 0.5.
+- 5 ms, the switch interval, each time the loop gave the lock up in a system call. From the first such import on it is
+  0.5 ms.
 
 OpenBLAS is told to make no threads: nothing here multiplies matrices, and each would take memory.
 """
@@ -50,7 +51,7 @@ def shorten_switch_interval() -> None:
 
 @contextmanager
 def quiet_import(*packages: str) -> Iterator[None]:
-    """Around imports of (modules that import) ``packages``, of those in the table above. Any thread."""
+    """Surround imports of ``packages`` (of _LIBRARIES), or of modules that import them. Any thread."""
     shorten_switch_interval()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for package in packages:

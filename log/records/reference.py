@@ -1,5 +1,5 @@
-"""Record-level work in plain Python: the reference for ``tidelog.log.records.section_walk``, and what serves where that
-is not compiled.
+"""Record-level work in plain Python: the reference for ``tidelog.log.records.section_walk``, used where that is not
+compiled.
 
 Each function takes the uncompressed records section of a magic 2 batch and walks it once. Malformed input raises
 InvalidRecordError; the compiled walks only tell *that* something is malformed, and this module then says what, so both
@@ -83,8 +83,8 @@ def explain(section: Buffer, count: int) -> SectionCheck:
 
 
 def check_usual_record(data: bytes) -> SectionCheck | None:
-    """Check the one record most small requests hold: both deltas 0, no headers, sizes of one or two bytes; None if
-    unlike.
+    """Check a single record as in most small requests: both deltas 0, no headers, sizes of one or two bytes; None for
+    others.
     """
     size = len(data)
     position = 1

@@ -1,8 +1,8 @@
 """Compiled walks over a records section: the same as ``tidelog.log.records.reference``, which says what a section is.
 
-Each call takes any buffer of bytes. A malformed section is handed to the reference, which says what is wrong.
-Varints of 5 and 10 bytes drop the bits above 32 and 64, as the reference does. Large sections are walked without the
-interpreter lock. Types for C stand in ``section_walk.pxd``. Any thread.
+Each call takes any buffer of bytes. A malformed section is handed to the reference, which says what is wrong. Varints
+of 5 and 10 bytes drop the bits above 32 and 64, as the reference does. Large sections are walked without the
+interpreter lock. C types are in ``section_walk.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IS_COMPILED = cython.compiled
 _LOCKED_BYTES = 4096
 """Up to this size the interpreter lock is kept: to drop it and take it again takes longer than the walk."""
 _SINGLE_KEYLESS = SectionCheck(0, 0, 0, True)
-# Makes a named tuple without the Python function in front of it.
+# Builds a named tuple without its Python constructor.
 _new_tuple = tuple.__new__
 _MIN_RECORD_BYTES = 7
 

@@ -18,13 +18,13 @@ from tidelog.protocol.record.record_batch import Buffer
 
 MAX_PLAIN_BYTES = 100 * 1024 * 1024
 """What the records of one request may decompress to: as much as a request may hold by ``socket.request.max.bytes``.
-Honest requests are below: 1 MB of the best-packed text decompresses to 30. gzip takes 1.4 to 3.3 ms a MiB."""
+Honest requests are below: 1 MB of the best-packed text decompresses to 30 MB. gzip takes 1.4 to 3.3 ms per MiB."""
 MAX_COMPRESSED_RECORDS = 1 << 21
 """Records in the compressed batches of one request. Compiled routines take 10 ns each, plain Python 1 µs."""
 MAX_REBUILT_RECORDS = 1 << 15
 """Records of one request that become objects: old message sets, batches for topics of old formats, wrong offset deltas.
 Each takes 6 to 20 µs and 600 bytes, and while there are 100,000 of them the garbage collector stops all threads for
-50 ms. A megabyte holds no more messages that say anything."""
+50 ms. A megabyte has no room for more messages with useful content."""
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024
@@ -69,7 +69,7 @@ class WorkBudget:
         self._rebuilt_records = rebuilt_records
 
     def enter_turn(self, *, in_turn: bool) -> None:
-        """Have the limits of a turn hold, or only those of the request. Not for ``TURN``, which all requests share."""
+        """Apply the limits of a turn, or only those of the request. Not for ``TURN``, which all requests share."""
         assert self is not TURN
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
@@ -141,14 +141,15 @@ class WorkBudget:
 
 
 def one_batch_budget() -> WorkBudget:
-    """Make a budget for a request of one batch that goes on in a thread. Its topic bounds the bytes, and so the records
-    that compiled routines walk over; for those that become objects a topic allows far too many.
+    """Build a budget for a request of one batch that may go on in a thread. Its topic limits the bytes, and so the
+    records that compiled routines walk over, but would allow far too many records that become objects.
     """
     return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT)
 
 
 TURN = WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
-"""For a request of one batch that is appended in one turn, within the limits of a turn alone. Shared, so that what it
-counts means nothing; loop thread only."""
+"""For a request of one batch that is appended in one turn, within the limits of a turn alone. It is shared, so its
+counts mean nothing; loop thread only.
+"""
 NO_BUDGET = WorkBudget(in_turn=False, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
-"""For records that the broker itself writes. Shared by all threads: what it counts means nothing."""
+"""For records that the broker itself writes. Shared by all threads, so its counts mean nothing."""
