@@ -1,7 +1,7 @@
 """Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock.
 
-Deleting a segment: out of the snapshot, files renamed to ``.deleted``, unlinked after ``file.delete.delay.ms``. Readers
-with the old snapshot, or with a promised slice, read on.
+A deleted segment leaves the snapshot, its files are renamed to ``.deleted``, and unlinked after
+``file.delete.delay.ms``. Readers with the old snapshot, or with a promised slice, read on.
 
 Swap (names at rest -> what a crash here leads to at the next start)::
 
@@ -15,9 +15,9 @@ Swap (names at rest -> what a crash here leads to at the next start)::
 A disk that does not keep the order of renames could have a new segment without its ending beside an old one that it
 overlaps; the log is then refused, as by Apache Kafka.
 
-Retention has two halves: the log start offset moves, and is made durable by the log's manager; then the segments below
-it go, oldest first. Their renames are not synced, so a power loss may keep any of them: what is missing below the start
-offset is no gap. The start also moves first because a reader that comes now is told OFFSET_OUT_OF_RANGE instead of
+Retention has two halves: the log start offset moves, and the log's manager makes it durable; then the segments below it
+are removed, oldest first. Their renames are not synced, so a power loss may keep any of them: segments missing below
+the start offset are no gap. The start moves first also because a new reader then gets OFFSET_OUT_OF_RANGE instead of
 losing its file.
 
 Retention deletes from the oldest segment on, never above the high watermark. It measures a segment by its *largest*
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class StartOffsetReason(IntEnum):
-    """The reason why the log start moves; it stands in the log line."""
+    """The reason why the log start moves, as the log line names it."""
 
     DELETE_RECORDS = 0
     RETENTION = 1
@@ -53,10 +53,10 @@ class StartOffsetReason(IntEnum):
 
 @contextlib.contextmanager
 def whole_or_out_of_service(log: UnifiedLog) -> Iterator[None]:
-    """A change of several files that cannot be taken back: where one fails, memory and files do not agree any more.
+    """Take the log out of service if the block fails: it changes several files and cannot be undone.
 
-    Records appended then would stand at offsets of others. Whatever the error is, the log serves nothing until it is
-    loaded again.
+    After a failure memory and files disagree, and new records could get offsets of others. So the log serves nothing
+    until it is loaded again, whatever the error is.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
 
     def delete() -> None:
         segment.release()
-        with contextlib.suppress(LogDeletedError), log.files:  # what was deleted as a whole goes with its directory
+        with contextlib.suppress(LogDeletedError), log.files:  # a deleted log's directory is removed as a whole
             segment.delete_files()
 
     log.environment.deletions.schedule(log.config.file_delete_delay_ms, delete)
@@ -89,7 +89,7 @@ def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_fi
 
 
 def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
-    """Delete segments by log start offset, time and size; return how many segments went. Raises KafkaStorageError.
+    """Delete segments by log start offset, time and size; return how many. Raises KafkaStorageError.
 
     A manager of many logs makes the start offsets durable between the two halves; see the module.
     """
@@ -98,7 +98,8 @@ def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
 
 
 def move_start(log: UnifiedLog, now_ms: int) -> bool:
-    """Move the log start offset to where retention by time and size allows. Returns whether segments may go now.
+    """Move the log start offset to where retention by time and size allows. Returns whether segments may be removed
+    now.
 
     Raises KafkaStorageError.
     """
@@ -112,12 +113,12 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
         log.note(error)
         raise
     finally:
-        rest_indices(log.segments)  # which were asked for times just now, or by readers and appends before
+        rest_indices(log.segments)  # opened for their times just now, or by readers and appends before
     return bool(_oldest(log, _below(log.log_start_offset)))
 
 
 def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
-    """Remove the segments below the log start offset, as far as that is durable; returns how many went.
+    """Remove the segments below the log start offset, as far as that is durable; return how many.
 
     Raises KafkaStorageError.
     """
@@ -146,7 +147,7 @@ def _make_expiry_test(log: UnifiedLog, now_ms: int) -> Predicate:
 
 def _make_size_test(log: UnifiedLog, now_ms: int) -> Predicate:
     excess = log.size_bytes - log.config.retention_bytes
-    # A record younger than min.compaction.lag.ms is promised to stay as it is, on a log that is compacted as well.
+    # On a compacted log a record younger than min.compaction.lag.ms must stay.
     youngest = now_ms - log.config.min_compaction_lag_ms if log.config.compact else None
 
     def is_excess(segment: LogSegment, _: int) -> bool:
@@ -211,10 +212,8 @@ def swap_segments(
 
 
 def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Do steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. The log's lock is not held: a directory
+    """Do steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory
     takes milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
-    Without the log's lock: a directory takes milliseconds to sync, up to a hundred while others write, and appends
-    would wait for it on the event loop.
 
     Raises KafkaStorageError; the swap is undone then, or by the next start.
     """
@@ -232,7 +231,7 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
 
 
 def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Make ``.swap`` segments ``.cleaned`` again, so that no start takes them for a swap to finish, whatever follows.
+    """Rename ``.swap`` segments to ``.cleaned`` again, so that no start finishes the swap.
 
     Raises KafkaStorageError.
     """
@@ -270,8 +269,8 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
 def sync_swap(log: UnifiedLog) -> None:
     """Do step 6 of the module's table. Without the log's lock. Raises KafkaStorageError.
 
-    Without a descriptor for it the names are made durable by the next sync of the directory: each state before that is
-    one of the table.
+    If no descriptor is left, the directory's next sync makes the names durable: each state before that is one of the
+    table.
     """
     try:
         log.environment.file_system.sync_directory(log.directory)
@@ -284,8 +283,6 @@ def sync_swap(log: UnifiedLog) -> None:
 
 
 def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
-    """Take the log out of service: half-renamed files and a snapshot that disagrees with them only loading the log
-    again may sort out.
-    """
+    """Take the log out of service: only loading it again resolves half-renamed files."""
     log.note(error)
     log.take_out_of_service(error)

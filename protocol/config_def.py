@@ -264,7 +264,7 @@ class ConfigDef:
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a value for every key: the given one, or its default. Names that are no keys are left to
-        :meth:`unknown`.
+        :meth:`find_unknown`.
 
         Raises ConfigError: a bad value, or none for a key that has no default.
         """

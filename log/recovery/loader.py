@@ -2,7 +2,7 @@
 
 Order of work (each step leaves a directory from which loading can start again, so a kill at any point converges, F3):
 
-1. leftovers: ``.deleted`` and ``.tmp`` are removed. Where there is a ``.cleaned``, it is removed with every ``.swap``
+1. leftovers: ``.deleted`` and ``.tmp`` are removed. If there is a ``.cleaned``, it is removed with every ``.swap``
    at or above the lowest of them: the unfinished swap is undone. Otherwise the ``.swap`` files take the place of the
    segments that they cover: the swap is finished;
 2. the layout must be that of a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
@@ -69,7 +69,9 @@ logger = logging.getLogger(__name__)
 
 
 class LoadRequest(NamedTuple):
-    """Request to load a log, and what is known of it. ``clean`` says the last stop left the clean-shutdown marker."""
+    """Request to load a log, with what its caller knows. ``clean`` says that the last stop left the clean-shutdown
+    marker.
+    """
 
     topic_partition: TopicPartition
     directory: str
@@ -86,8 +88,9 @@ class LoadRequest(NamedTuple):
     index_digests: frozenset[str] = frozenset()
     """Digests of the transaction indices as they were when the log was closed."""
     saves_epochs: bool = True
-    """Whether leader epochs that were cut to the log are written at once. If not, the caller writes them before anybody
-    appends."""
+    """Whether leader epochs that were cut to the log are written at once. If not, the caller writes them before any
+    append.
+    """
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
@@ -163,10 +166,10 @@ class LogLoader:
         return log
 
     def _begin_at_start(self, segments: LogSegments) -> LogSegments:
-        """Return the segments, but none for a log that ends before its log start offset.
+        """Return the segments, or none for a log that ends before its log start offset.
 
-        After an unclean stop its unsynced records are lost, and what is left lies below the log start, where retention
-        may have removed the rest. Raises LogLoadError where synced records from the log start on are missing.
+        After an unclean stop unsynced records are lost, and the segments left may all lie below the log start. Raises
+        LogLoadError if synced records from the log start on are missing.
         """
         start = self._request.log_start_offset
         if not len(segments) or segments.active.base_offset >= start:
@@ -178,7 +181,7 @@ class LogLoader:
             raise LogLoadError(
                 f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
             )
-        logger.warning("%s: ends at %d, begins again at its log start offset %d", self._directory, end, start)
+        logger.warning("%s ends at %d; it begins again, empty, at its log start offset %d", self._directory, end, start)
         for segment in segments:
             segment.close()
             segment.delete_files()
@@ -201,8 +204,8 @@ class LogLoader:
         return known if wanted is None else wanted
 
     def _read_topic_id(self) -> bytes | None:
-        """Read the id in ``partition.metadata``; None when there is none, or none that can be read and it is known
-        whose directory this is: a power loss may have left the file empty. Raises CheckpointCorruptError.
+        """Read the id in ``partition.metadata``; None if there is none, or if it cannot be read but the caller knows
+        the id: a power loss may have left the file empty. Raises CheckpointCorruptError.
         """
         if self._request.found_id is not None:
             return self._request.found_id
@@ -217,7 +220,7 @@ class LogLoader:
     # ---- files
 
     def _resolve_leftovers(self) -> list[FileEntry]:
-        """Step 1 of the module; returns the listing that is left."""
+        """Remove or finish leftovers, step 1 of the module; return the listing that is left."""
         listing = self._file_system.list_directory(self._directory)
         files = {entry.name for entry in listing if not entry.is_directory}
         gone = {name for name in files if name.endswith((DELETED_SUFFIX, ".tmp"))}
@@ -226,7 +229,7 @@ class LogLoader:
         if cleaned:
             lowest = min(self._base_offset(name) for name in cleaned)
             undone = {name for name in swapped if self._base_offset(name) >= lowest}
-            # The swaps go first: without a .cleaned beside it, a .swap would count as finished.
+            # Swaps are removed first: without a .cleaned beside it, a .swap would count as finished.
             for name in sorted(undone):
                 self._unlink(name)
             swapped -= undone
@@ -241,7 +244,7 @@ class LogLoader:
         return listing
 
     def _finish_swap(self, swapped: set[str], files: set[str]) -> None:
-        """Remove what the finished segments replace, then take their endings off."""
+        """Remove what the new segments replace, then take their ``.swap`` endings off."""
         bounds: list[int] = []
         for name in swapped:
             if name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
@@ -277,7 +280,9 @@ class LogLoader:
         return int(stem)
 
     def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
-        """Open a segment per ``.log`` file. Removes indices without one that lie before the first; refuses others."""
+        """Open a segment per ``.log`` file. Removes indices without one if they are leftovers, refuses the log
+        otherwise.
+        """
         segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
         self._names = frozenset(entry.name for entry in listing)
         self._snapshots = snapshot_offsets_in(self._names) if self._request.clean else None
@@ -292,9 +297,9 @@ class LogLoader:
             base = self._base_offset(entry.name)
             if base in logs:
                 continue
-            # Retention (here and in Kafka) can leave an index over at the front, or below the log start offset; between
-            # segments it is the trace of a record file that was removed, or whose name a power loss took: what follows
-            # is cut then.
+            # Retention (here and in Kafka) can leave an index at the front, or below the log start offset. Between
+            # segments an index shows that a record file was removed, or that a power loss took its name: then what
+            # follows is cut.
             is_synced = self._request.clean or base < self._request.recovery_point
             next_base = min((other for other in logs if other > base), default=base)
             is_between = bool(logs) and min(logs) < base < next_base
@@ -312,7 +317,7 @@ class LogLoader:
         return segments
 
     def _check_layout(self, segments: LogSegments) -> int:
-        """Check that base offsets fit the contents; return the offset after the last one. Raises LogLoadError."""
+        """Check that base offsets fit the contents; return the log's end offset. Raises LogLoadError."""
         previous_end: int | None = None
         for segment in segments:
             first = next(iter(segment.headers()), None)
@@ -335,8 +340,8 @@ class LogLoader:
         return previous_end
 
     def _was_cleaned_below(self, offset: int) -> bool:
-        """Tell whether gaps below ``offset`` are the cleaner's: it is a compacted topic's log, or it was once and the
-        cleaner had come so far.
+        """Return whether the cleaner may have made gaps below ``offset``: the topic is compacted, or was once and the
+        log was cleaned up to there.
         """
         if self._is_compacted:
             return True
@@ -344,7 +349,7 @@ class LogLoader:
         try:
             cleaned = read_offset_checkpoint(self._file_system, path)
         except CheckpointCorruptError as error:
-            logger.warning("what was compacted once is not known: %s", error)
+            logger.warning("which logs were compacted once is not known: %s", error)
             return False
         return cleaned.get(self._request.topic_partition, 0) >= offset
 
@@ -396,7 +401,7 @@ class LogLoader:
         unflushed = segments.values(recovery_point, 2**63 - 1)
         flushed = LogSegments(segment for segment in segments if segment not in unflushed)
         self._check_indices(flushed, every_entry=True)
-        # Snapshots are not synced: a power loss may have torn any of them, and each may be asked for by a truncation.
+        # Snapshots are not synced: a power loss may have torn any of them, and a truncation may need each of them.
         self._producer_state.remove_unreadable_snapshots()
         if not unflushed:
             return segments
@@ -405,9 +410,9 @@ class LogLoader:
         kept = list(flushed)
         end: int | None = None
         for number, segment in enumerate(unflushed, 1):
-            # A file can lose its unsynced end just between two batches; what follows is then as lost as after damage.
+            # A file can lose its unsynced end just between two batches; then the segments after it are cut, too.
             gap = end is not None and segment.base_offset > max(end, start) and end >= recovery_point
-            # A power loss brought back a segment that was cut off, and one stands that was begun in its place.
+            # A power loss brought back a segment that was cut off, beside the one that was begun in its place.
             overlap = end is not None and recovery_point <= segment.base_offset < end
             cut = cut or overlap or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
@@ -500,15 +505,16 @@ def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
 
 
 def _has_epochs(segments: LogSegments) -> bool:
-    """Return whether the first batch has a leader epoch: an empty epoch file is then the rest of one after a power
-    loss."""
+    """Return whether the first batch has a leader epoch: then an empty epoch file has lost its entries in a power
+    loss.
+    """
     header = next((header for segment in segments for header in segment.headers()), None)
     return header is not None and header.leader_epoch >= 0
 
 
 def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
-    """Tell whether a batch before ``end`` lacks records or offsets are missing inside of one file: only a cleaner
-    leaves that, so the log was compacted once, here or by an Apache Kafka.
+    """Return whether a batch before ``end`` lacks records, or offsets are missing inside of one file. Only a cleaner
+    leaves that, so the log was compacted once, here or by Apache Kafka.
     """
     for segment in segments:
         if segment is end:

@@ -1,4 +1,4 @@
-"""Progress of a recovery over all its threads: the bytes that wait, the bytes that are done, the line that tells."""
+"""Progress of a recovery over all its threads: bytes and logs to recover, those that are done, and the log line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.protocol.errors import KafkaStorageError
 
 
 class RecoveryProgress:
-    """Bytes walked and logs done, against what there is. Any thread."""
+    """Bytes walked and logs opened, and the totals of both. Any thread."""
 
     __slots__ = ("_bytes", "_lock", "_logs", "_total_bytes", "_total_logs")
 
@@ -27,7 +27,7 @@ class RecoveryProgress:
         return self._bytes
 
     def add(self, count: int) -> None:
-        """Count ``size`` more bytes as walked."""
+        """Count ``count`` more bytes as walked."""
         with self._lock:
             self._bytes += count
 
@@ -47,11 +47,11 @@ class RecoveryProgress:
 
 
 def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> int:
-    """Count bytes of the segments that hold offsets at or after the recovery point: what a recovery walks."""
+    """Count the bytes that a recovery walks: those of segments with offsets from the recovery point on."""
     try:
         listing = file_system.list_directory(path)
     except KafkaStorageError:
-        return 0  # loading it will say what is wrong
+        return 0  # loading the log reports the error
     segments = sorted(
         (file.name, file.size) for file in listing if file.name.endswith(LOG_SUFFIX) and file.name[:20].isdigit()
     )

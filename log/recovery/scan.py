@@ -5,9 +5,8 @@ before. At the first that is not (damage, an old format, a full index) it stops.
 ``tidelog.log.recovery.segment_recovery`` goes on from there and says what is wrong. So nothing is decided about damage
 here, and both ways give equal results.
 
-Out of a call come index entries as the files hold them (8 and 12 bytes, big-endian), made at the batches where an
-append makes them; the leader epochs that begin; and a row for each batch of a producer id. Types for C stand in
-``scan.pxd``.
+A call returns index entries as the files hold them (8 and 12 bytes, big-endian), at the batches where appends would
+make them; the leader epochs that begin; and a row for each batch of a producer id. C types are in ``scan.pxd``.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _LENGTH_OFFSET = 12  # a batch's length counts from here
 _MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 _ENTRIES = 4096
-"""Index entries of a call, and leader epochs."""
+"""Most index entries, and most leader epochs, of a call."""
 _ROWS, _SLOTS = 8192, 16384
-"""Rows of a call, and slots of the table of producers: twice as many, so that probes stay short."""
+"""Most rows of a call, and slots of the table of producers: twice as many, so that probes stay short."""
 _ROW_COLUMNS = 11
 """Position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch, attributes, producer
 id, producer epoch, base sequence, record count."""
@@ -101,8 +100,9 @@ class SegmentScan:
     def needed_rows(self) -> list[tuple[int, ...]]:
         """Return the rows of the last call that a replay cannot do without, in order.
 
-        Of each producer the first, the last five, all control batches, and the first transactional batch after each of
-        those. Replaying these alone leaves equal state, and a log of one busy producer costs a handful of rows a chunk.
+        These are, of each producer, the first row, the last five, all control batches, and the first transactional
+        batch after each of those. Their replay gives the same state, and a log of one busy producer costs a handful of
+        rows a chunk.
         """
         if self._row_count == 0:
             return []
@@ -134,7 +134,7 @@ class SegmentScan:
         epochs: Integers,
         rows: Integers,
     ) -> bool:
-        """See :meth:`scan`; whether a table is full."""
+        """See :meth:`scan`; return whether a table is full."""
         self._offset_count = self._time_count = self._epoch_count = self._row_count = 0
         self.is_stopped = False
         is_full = True
@@ -159,7 +159,7 @@ class SegmentScan:
         return is_full
 
     def _has_room(self) -> bool:
-        """Return whether the tables take what one more batch may add."""
+        """Return whether the tables have room for all that one more batch may add."""
         if self._offset_count >= _ENTRIES or self._time_count >= _ENTRIES:
             return False
         return self._epoch_count < _ENTRIES and self._row_count < _ROWS

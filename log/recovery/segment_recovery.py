@@ -1,7 +1,7 @@
 """Recovery of one segment after a crash, and rebuild of its indices.
 
-``recover_segment`` walks every batch: CRC, offsets, then index entries, leader epochs and producer state as an append
-would have made them. The file is cut at the first damage, if a crash can have caused it there:
+``recover_segment`` checks CRC and offsets of every batch, and makes index entries, leader epochs and producer state as
+an append would have made them. The file is cut at the first damage, if a crash can have caused it there:
 
 ==================================  =====================================================================
 damage at a place that ...          what is done
@@ -15,7 +15,7 @@ was synced, nothing valid follows   refused: cutting would give old offsets to n
 ==================================  =====================================================================
 
 Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled. Plain Python
-walks elsewhere, and from a damaged batch or one of an old format on.
+walks where it is not, and from a damaged batch or one of an old format on.
 
 ``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
 ``end_after_entries`` where it ends, and whether only entries are missing there; ``rebuild_indices`` makes them from
@@ -84,7 +84,7 @@ class _IndexBuilder:
 
 
 class SegmentRecovery:
-    """The walk over one segment: how far it is valid, and everything that is made from its batches. One thread."""
+    """The walk over one segment: how far it is valid, and the indices and state that its batches give. One thread."""
 
     __slots__ = (
         "_progress",
@@ -141,7 +141,7 @@ class SegmentRecovery:
         return size - self.valid
 
     def _walk(self) -> None:
-        """Go on in plain Python from where the recovery stands."""
+        """Walk on in plain Python from byte ``valid``."""
         for header, batch in _provable_batches(self):
             if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
                 self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
@@ -155,13 +155,13 @@ class SegmentRecovery:
             self.advance(header.position + header.size, header.last_offset + 1)
 
     def advance(self, valid: int, next_offset: int) -> None:
-        """Note that everything below byte ``valid`` was taken."""
+        """Note that everything below byte ``valid`` is walked."""
         if self._progress is not None:
             self._progress.add(valid - self.valid)
         self.valid, self.next_offset = valid, next_offset
 
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
-        """Take note of a producer's batch."""
+        """Apply a producer's batch to the state and the transaction index."""
         aborted = replay_batch(self._state, header, batch)
         if aborted is not None:
             self.segment.transaction_index.append(aborted)
@@ -199,8 +199,8 @@ def recover_segment(
 
 
 def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield batches with a right CRC, in order, from where ``work`` stands; stop at the first wrong one, unless it lies
-    below the recovery point.
+    """Yield batches with a right CRC, in order, from byte ``work.valid`` on; stop at the first wrong one, unless it
+    lies below the recovery point.
     """
     segment = work.segment
     position, next_offset = work.valid, work.next_offset
@@ -226,9 +226,9 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
-    """Find the byte at which the next batch that proves itself begins, after damage; None when there is none.
+    """Find the byte at which the next batch with a right CRC begins, after damage; None if there is none.
 
-    Only magic 2 can be found this way: its header is long enough to tell, and its CRC confirms.
+    Only magic 2 can be found this way: its header is long enough to recognize.
     """
     size = segment.size
     position = start
@@ -259,7 +259,7 @@ def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, ne
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
-    """Rebuild offset and time index of a closed segment from its headers; damage ends the useful part. Raises
+    """Rebuild offset and time index of a closed segment from its headers; damaged batches are left out. Raises
     KafkaStorageError.
     """
     builder = _IndexBuilder(segment, interval_bytes)
@@ -293,7 +293,7 @@ def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) 
 
 
 def index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
-    """Return the fault of the offset or time index, None for sound ones; only what recovery looks at is checked."""
+    """Return the fault of the offset or time index, None for sound ones: their first and last entries, or every one."""
     try:
         return _offset_index_fault(segment, every_entry=every_entry) or _time_index_fault(
             segment, every_entry=every_entry

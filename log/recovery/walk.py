@@ -2,8 +2,7 @@
 
 A chunk is read into a buffer that is used again, ``tidelog.log.recovery.scan`` walks it without the interpreter lock,
 and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a replay
-cannot do without. At the first batch that it does not take, the plain walk goes on
-(``tidelog.log.recovery.segment_recovery``).
+needs. From the first batch that it cannot take, the plain walk goes on (``tidelog.log.recovery.segment_recovery``).
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ class CompiledWalk:
                 return
 
     def _enlarge(self, wanted: int, remaining: int) -> bool:
-        """Enlarge the buffer for a batch that did not fit; return false when the file or the limit ends it."""
+        """Enlarge the buffer for a batch that did not fit; return False if the file ends within it or it exceeds the
+        limit.
+        """
         if wanted == remaining or wanted >= MAX_CHUNK_BYTES:
             return False
         self._buffer = bytearray(2 * wanted)

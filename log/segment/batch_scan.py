@@ -1,4 +1,4 @@
-"""Batch headers read from a file, a chunk at a time: what look-up, recovery and checks step through.
+"""Batch headers read from a file, a chunk at a time, for look-ups, recovery and checks.
 
 Works on all three magics. Magic 2 is the 61-byte header of ``tidelog.protocol.record.record_batch``; magic 0 and 1 are
 the messages of ``tidelog.protocol.record.message_set``, of which a compressed wrapper carries the offset of its *last*
@@ -6,8 +6,8 @@ inner message. Common to all::
 
     offset 8 | size 4 | crc or leader epoch 4 | magic 1 | ...
 
-A scan stops quietly at a cut-off last batch (it returns where) and raises :class:`CorruptMessageError` on a header that
-cannot be: both say at which byte. Nothing is allocated by a claimed length before it is checked against the file.
+A scan stops quietly at a cut-off last batch, and raises :class:`CorruptMessageError`, with the byte, on an impossible
+header. Nothing is allocated by a claimed length before it is checked against the file.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[Batch
 
     Raises CorruptMessageError at an impossible header.
 
-    A large batch's header is read alone: reading a chunk cost a fetch of 1 MB batches 6 of its 29 µs.
+    A large batch's header is read alone: in a fetch of 1 MB batches reading a chunk took 6 of 29 µs.
     """
     chunk = b""
     chunk_start = start
@@ -150,8 +150,8 @@ def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """Tell whether the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the magic
-    on.
+    """Return whether the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the
+    magic on.
     """
     if header.magic == 2:
         return bool(_UINT.unpack_from(batch, 17)[0] == crc32c(batch[21:]))

@@ -1,11 +1,11 @@
 """Position at which reading resumes after damage in a segment: one rule for readers, audits, exports and checks.
 
-    the batch's own end      when a batch that follows it stands there, or the bytes end there
+    the batch's own end      if the batch that follows it begins there, or the bytes end there
     an indexed batch         the first one after the damage that the offset index names and whose checksum holds
-    the end of the bytes     when there is neither
+    the end of the bytes     if there is neither
 
-The nearest of them wins: a damaged size that happens to lead to another batch must not hide the batches between.
-What lies between is not searched for anything that looks like a batch: a value may well hold a batch of another log.
+The nearest of them wins: a damaged size that happens to lead to another batch must not hide the batches between. The
+bytes between are not searched for anything like a batch: a value may hold a batch of another log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_resume_position(file: PositionalReader, position: int, end: int, indexe
 
 
 def _find_own_end(file: PositionalReader, position: int, end: int) -> int:
-    """Find the end of the damaged batch when its size can be believed, else ``end``."""
+    """Find the end of the damaged batch if its size is plausible, else ``end``."""
     header = _header_at(file, position, end)
     if header is None or position + header.size >= end:
         return end

@@ -6,8 +6,6 @@ Source: group-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-848; KIP-9
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidelog.protocol.schema.fields import (
     Message,
     Struct,
@@ -20,9 +18,6 @@ from tidelog.protocol.schema.fields import (
     string,
     uuid,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class OffsetCommitKey(Message, api_key=1, versions="0"):
