@@ -11,6 +11,7 @@ Source: QuorumController of Kafka 4.3, KIP-631.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -24,6 +25,7 @@ from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, r
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
 from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace, open_metadata_log
 from tidelog.log.system.file_system import LogStorageError
+from tidelog.log.system.reserve import write_if_room
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import (
@@ -49,8 +51,8 @@ class EmbeddedController:
     """Controller that commits records to the local metadata log and keeps their image."""
 
     __slots__ = (
-        "_deletions", "_failure", "_log", "_synced_end", "_syncs", "_time", "_voters", "_wants_snapshot", "image",
-        "node_id", "publishers",
+        "_deletions", "_failure", "_is_in_transaction", "_log", "_synced_end", "_syncs", "_time", "_voters",
+        "_wants_snapshot", "image", "node_id", "publishers",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class EmbeddedController:
         self._deletions = loaded.deletions
         self._wants_snapshot = loaded.is_unsafe_for_kafka
         self._voters = loaded.voters
+        self._is_in_transaction = loaded.is_in_transaction
         self.image = loaded.image
         """All that was committed, immutable; any thread may read it."""
 
@@ -106,6 +109,7 @@ class EmbeddedController:
         for record, _ in listed:
             delta.replay(record)
         now = self._time.milliseconds()
+        self.abort_transaction(now)
         last_offset = self._log.end_offset + len(listed) - 1 + (2 if len(listed) > RECORDS_PER_BATCH else 0)
         image = delta.build(last_offset, self.epoch, now)  # contradictions show before anything is appended
         self._append(listed, now)
@@ -123,20 +127,25 @@ class EmbeddedController:
             self._log.append(listed, now)
             return
         self._log.append([VersionedRecord(BeginTransactionRecord())], now)
+        self._is_in_transaction = True
         try:
             for start in range(0, len(listed), RECORDS_PER_BATCH):
                 self._log.append(listed[start : start + RECORDS_PER_BATCH], now)
             self._log.append([VersionedRecord(EndTransactionRecord())], now)
-        except KafkaStorageError:
-            self._abort(now)
+            self._is_in_transaction = False
+        except BaseException:
+            with contextlib.suppress(KafkaStorageError):  # the next commit tries again
+                self.abort_transaction(now)
             raise
 
-    def _abort(self, now: int) -> None:
-        """End the open transaction without its records, or later commits would be part of it and never count."""
-        try:
-            self._log.append([ABORT], now)
-        except KafkaStorageError as error:
-            self._failure = error  # a later start aborts it
+    def abort_transaction(self, now_ms: int) -> None:
+        """End a transaction that was cut off, without its records: later commits would be part of it and never count.
+
+        Raises KafkaStorageError.
+        """
+        if self._is_in_transaction:
+            self._log.append([ABORT], now_ms)
+            self._is_in_transaction = False
 
     def sync(self) -> None:
         """Make everything durable that was committed before the call. Any thread, but not the loop's while it serves.
@@ -202,13 +211,16 @@ def open_controller(
     """Open the metadata log, or make it, with this node as its leader, and read what it holds.
 
     ``known`` is what it held a moment ago; it is read again unless it still ends there. A transaction that a kill left
-    open is aborted. Raises KafkaStorageError.
+    open is aborted, on a full disk with the first commit that finds room. Raises KafkaStorageError.
     """
     log = open_metadata_log(place, node_id)
     if known is None or known.end_offset != log.end_offset:
         known = read_metadata_log(place.environment.file_system, place.path)
-    log.append_leader_change(node_id, time.milliseconds())
-    if known.is_in_transaction:
-        log.append([ABORT], time.milliseconds())
+    now_ms = time.milliseconds()
+    log.append_leader_change(node_id, now_ms)
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
-    return EmbeddedController(log, known._replace(image=image), time, node_id, threads)
+    controller = EmbeddedController(log, known._replace(image=image), time, node_id, threads)
+    write_if_room(
+        lambda: controller.abort_transaction(now_ms), "a change of metadata that was cut off is ended with the next one"
+    )
+    return controller

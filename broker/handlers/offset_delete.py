@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.partition_chunks import chunks_of
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.steps import Steps, all_settled
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from tidelog.protocol.schema.copies import with_fields
 
 API_KEY = ApiKey.OFFSET_DELETE
@@ -20,18 +27,46 @@ Request = OffsetDeleteRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
-    """Delete, some partitions at a time; each partition has its own error."""
-    delete = coordinators_of(broker).groups.delete_offsets
+    """Delete, some partitions at a time; each partition has its own error.
+
+    An error of the group stands for the whole request where nothing was deleted, else with the partitions it refused.
+    """
     deletions = []
     with Notes(broker.late_lines) as notes:
         for topics in chunks_of(request.topics):
-            deletion = delete(with_fields(request, topics=topics))
+            deletion = _delete(broker, with_fields(request, topics=topics))
             deletions.append(deletion)
             notes.add(deletion, note_offsets(context, request.group_id, deletion))
             yield None
         yield from notes.write()
     answered = yield from all_settled(deletions)
+    if all(part.error_code for part in answered):
+        return OffsetDeleteResponse(error_code=answered[0].error_code)
     return OffsetDeleteResponse(topics=[topic for part in answered for topic in part.topics])
+
+
+def _delete(broker: Broker, part: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
+    """Have the coordinator delete the offsets of some partitions."""
+    refuse = partial(_refuse, part)
+    try:
+        return coordinators_of(broker).groups.delete_offsets(part).otherwise(refuse)
+    except KafkaError as error:
+        return completed(refuse(error))
+
+
+def _refuse(part: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
+    """Build the answer of partitions that are all refused: the error for the request, and for each of them."""
+    topics = [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error.code)
+                for one in topic.partitions
+            ],
+        )
+        for topic in part.topics
+    ]
+    return OffsetDeleteResponse(error_code=error.code, topics=topics)
 
 
 def note_offsets(context: RequestContext, group_id: str, deletion: Deferred[OffsetDeleteResponse]) -> Lines:

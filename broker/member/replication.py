@@ -297,17 +297,21 @@ class Replication:
         """Hand what was noted of all topics to the tasks, each of which looks at all of its partitions.
 
         Partitions are taken from their former leaders' tasks first, whose work on them ends; then others get them. A
-        cut that still ran would take away what another leader counts on.
+        cut that still ran would take away what another leader counts on. So an error leaves all for the next call.
         """
         async with self._sharing:
             changed, self._changed = sorted(self._changed), set()
             if self._is_closed:
                 return
-            for fetcher_id in changed:
-                if fetcher_id in self._tasks:
-                    await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
-            for fetcher_id in changed:
-                await self._hand(fetcher_id, self._fetchers.of(fetcher_id))
+            try:
+                for fetcher_id in changed:
+                    if fetcher_id in self._tasks:
+                        await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
+                for fetcher_id in changed:
+                    await self._hand(fetcher_id, self._fetchers.of(fetcher_id))
+            except BaseException:
+                self._changed.update(changed)
+                raise
 
     async def keep_whole(self, interval_s: float) -> None:
         """Have the tasks try again what could not be opened, now and then, until cancelled."""
@@ -320,6 +324,8 @@ class Replication:
     async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
         """Have a task fetch these partitions; the task begins with its first one and ends with its last."""
         known = self._tasks.get(fetcher_id)
+        if known is None and not partitions:
+            return
         if known is None:
             fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)
             await fetcher.take(partitions)

@@ -14,10 +14,11 @@ released. The number of sessions is limited; a member too many waits and is refu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from tidelog.protocol.errors import (
+    InvalidRequestError,
     InvalidShareSessionEpochError,
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
@@ -25,6 +26,8 @@ from tidelog.protocol.errors import (
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+MOST_PARTITIONS = 10_000
+"""Partitions of a session, no more than its first request may name: each request walks over all of them."""
 _MAX_EPOCH = 2**31 - 1
 
 
@@ -50,8 +53,14 @@ class ShareSession:
         #: Partition -> whether the next response must name it, because it is new or had an error.
         self.partitions: dict[PartitionKey, bool] = dict.fromkeys(partitions, True)
 
-    def update(self, added: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Add and forget partitions, and go on to the next epoch."""
+    def update(self, added: Collection[PartitionKey], forgotten: Collection[PartitionKey]) -> None:
+        """Add and forget partitions, and go on to the next epoch.
+
+        Raises InvalidRequestError for too many, and then nothing changed.
+        """
+        is_near = len(self.partitions) + len(added) > MOST_PARTITIONS
+        if is_near and len((self.partitions.keys() | added).difference(forgotten)) > MOST_PARTITIONS:
+            raise InvalidRequestError(f"a share session has at most {MOST_PARTITIONS:,} partitions")
         for partition in added:
             self.partitions.setdefault(partition, True)
         for partition in forgotten:

@@ -164,7 +164,11 @@ class GroupShard:
             return refuse(InconsistentGroupProtocolError, "")
         if request.member_id:
             return refuse(UnknownMemberIdError, request.member_id)
-        group = self.groups[request.group_id] = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
+        group = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
+        names = [protocol.name for protocol in request.protocols]
+        if existing is not None and not group.supports_protocols(request.protocol_type, names):
+            return refuse(InconsistentGroupProtocolError, "")  # the group stays what it is
+        self.groups[request.group_id] = group
         result = self._joins.join(context, request, group)
         tombstones = [] if existing is None else tombstones_of(existing)
         result.records = [*tombstones, *(result.records or [empty_group_record(group)])]

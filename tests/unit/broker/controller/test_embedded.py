@@ -20,12 +20,12 @@ from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace
 from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from tidelog.log.environment import DirectoryState, LogEnvironment
-from tidelog.log.system.file_system import FileSystem, OsFileSystem
+from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, MessageTooLargeError
 from tidelog.protocol.metadata_records import records
 from tidelog.protocol.metadata_records.control_records import (
     LeaderChangeMessage,
@@ -131,24 +131,28 @@ def test_a_kill_within_a_transaction_takes_no_later_commit_along(tmp_path: Path)
 class FullAfter:
     """Metadata log's ``append`` that refuses some of its calls, by number, as a full disk does."""
 
-    def __init__(self, controller: EmbeddedController, refused: set[int]) -> None:
+    def __init__(
+        self, controller: EmbeddedController, refused: set[int], error: type[Exception] = KafkaStorageError
+    ) -> None:
         self._append, self._refused, self._calls = controller._log.append, refused, 0
+        self._error = error
 
     def __call__(self, listed: list[VersionedRecord], now_ms: int) -> int:
         self._calls += 1
         if self._calls in self._refused:
-            raise KafkaStorageError("no space left")
+            raise self._error("no space left")
         return self._append(listed, now_ms)
 
 
+@pytest.mark.parametrize("error", [KafkaStorageError, MessageTooLargeError, MemoryError])
 @pytest.mark.parametrize("refused", [{1}, {2}, {3}, {4}])
-def test_a_disk_that_fills_within_a_transaction_leaves_none_of_it(
-    tmp_path: Path, refused: set[int], monkeypatch: pytest.MonkeyPatch
+def test_a_transaction_that_cannot_be_appended_leaves_nothing(
+    tmp_path: Path, refused: set[int], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = started(tmp_path)
     before = controller.image
-    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, refused), raising=True)
-    with pytest.raises(KafkaStorageError, match="no space left"):
+    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, refused, error), raising=True)
+    with pytest.raises(error, match="no space left"):
         controller.commit(topic(RECORDS_PER_BATCH + 1))
     assert controller.image is before
     controller.commit([config("5")])
@@ -156,18 +160,39 @@ def test_a_disk_that_fills_within_a_transaction_leaves_none_of_it(
     assert configs_at(tmp_path) == {"retention.ms": "5"}
 
 
-def test_a_transaction_that_cannot_be_aborted_ends_all_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_is_aborted_before_the_first_commit_that_finds_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     controller = started(tmp_path)
-    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, {2, 3}), raising=True)
+    controller.commit([config("5")])
+    monkeypatch.setattr(type(controller._log), "append", FullAfter(controller, {2, 3, 4}), raising=True)
     with pytest.raises(KafkaStorageError, match="no space left"):
         controller.commit(topic(RECORDS_PER_BATCH + 1))
-    with pytest.raises(KafkaStorageError, match="takes nothing more until a restart: no space left"):
-        controller.commit([config("5")])
-    monkeypatch.undo()
+    controller.sync()  # what was committed before is durable
+    take_snapshot(controller)
+    with pytest.raises(KafkaStorageError, match="no space left"):
+        controller.commit([config("6")])
+    assert configs_at(tmp_path) == {"retention.ms": "5"}
+    controller.commit([config("7")])
+    controller.sync()
+    assert configs_at(tmp_path) == {"retention.ms": "7"}
+    assert read_metadata_log(OsFileSystem(), place_at(tmp_path).path).image == controller.image
+
+
+def test_a_start_with_a_full_disk_aborts_the_transaction_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = started(tmp_path)
+    controller._append([VersionedRecord(records.BeginTransactionRecord()), config("5")], 0)  # and it is killed
+    append = MetadataLog.append
+
+    def refuse(*_: object) -> int:
+        raise LogStorageError("write", "segment", errno.ENOSPC)
+
+    monkeypatch.setattr(MetadataLog, "append", refuse)
     again = started(tmp_path)
-    again.commit([config("6")])
+    monkeypatch.setattr(MetadataLog, "append", append)
+    again.commit([config("6", "segment.ms")])
     again.sync()
-    assert configs_at(tmp_path) == {"retention.ms": "6"}
+    assert configs_at(tmp_path) == {"segment.ms": "6"}
 
 
 def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> None:

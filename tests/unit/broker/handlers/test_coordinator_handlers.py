@@ -12,9 +12,11 @@ from tests.support.coordinators import GroupWorld, TransactionWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
+from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.deferred import completed
+from tidelog.broker.handlers.partition_chunks import CHUNK
+from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
 from tidelog.broker.network.advertised_address import LoneNode
@@ -30,6 +32,7 @@ from tidelog.protocol.errors import (
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
     KafkaError,
+    NonEmptyGroupError,
     NotEnoughReplicasError,
     OperationNotAttemptedError,
     ProducerFencedError,
@@ -67,6 +70,7 @@ from tidelog.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
 )
 from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -341,6 +345,36 @@ def test_coordinators_of_all_key_types(key_type: int, key: str, version: int, er
 def test_find_coordinator_before_batches() -> None:
     answer = World().ask(FindCoordinatorRequest(key="g"), 0)
     assert (answer.node_id, answer.host, answer.port) == (1, "here", 9)
+
+
+@pytest.mark.parametrize("is_raised", [True, False])
+@pytest.mark.parametrize("good", [0, 1])
+def test_deletions_of_offsets_are_told_although_later_ones_are_refused(
+    good: int, is_raised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long request is carried out in parts, between which a member may join."""
+    world = World()
+    asked: list[OffsetDeleteRequest] = []
+    delete = world.groups.coordinator.delete_offsets
+
+    def refuse_later(part: OffsetDeleteRequest) -> Any:
+        asked.append(part)
+        if len(asked) <= good:
+            return delete(part)
+        if is_raised:
+            raise NonEmptyGroupError
+        failed: Deferred[OffsetDeleteResponse] = Deferred()
+        failed.fail(NonEmptyGroupError())
+        return failed
+
+    world.ask(REQUESTS["offset_commit"], 8)
+    monkeypatch.setattr(GroupCoordinator, "delete_offsets", lambda _self, part: refuse_later(part))
+    indexes = [OffsetDeleteRequestPartition(partition_index=index) for index in range(CHUNK + 1)]
+    request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=indexes)])
+    answer = world.ask(request, 0)
+    codes = [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert (answer.error_code, len(codes)) == ((0, CHUNK + 1) if good else (NonEmptyGroupError.code, 0))
+    assert not good or (codes[0], codes[-1]) == (0, NonEmptyGroupError.code)
 
 
 # -- transactions ---------------------------------------------------------------------------------------------------

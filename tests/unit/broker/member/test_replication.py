@@ -246,6 +246,29 @@ def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, lead))
 
 
+def test_what_could_not_be_handed_over_is_handed_over_by_the_next_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = ReplicaFetcher.take
+
+    async def refuse(_self: ReplicaFetcher, _partitions: Any) -> None:
+        raise MemoryError
+
+    async def move(loops: Replication) -> None:
+        loops.take_topic(world.topic(FOLLOWED._replace(leader=NEXT_LEADER, leader_epoch=EPOCH + 1)))
+        monkeypatch.setattr(ReplicaFetcher, "take", refuse)
+        with pytest.raises(MemoryError):
+            await loops.share_out()
+        monkeypatch.setattr(ReplicaFetcher, "take", take)
+        await loops.share_out()
+        async with asyncio.timeout(60):
+            while Address("next", 9092) not in world.asked:  # noqa: ASYNC110 - a state of a log in threads
+                await asyncio.sleep(0)
+
+    append(world.leader, batch(1))
+    asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, move))
+
+
 def test_a_new_leader_is_asked_when_the_work_of_the_last_one_is_done(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from tidelog.broker.share.sessions import FINAL_EPOCH, SessionKey, ShareSession, ShareSessions
+from tidelog.broker.share.sessions import FINAL_EPOCH, MOST_PARTITIONS, SessionKey, ShareSession, ShareSessions
 from tidelog.protocol.errors import (
+    InvalidRequestError,
     InvalidShareSessionEpochError,
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
@@ -20,6 +21,16 @@ def test_a_session_remembers_what_is_read() -> None:
     session.update([(T, 0), (T, 1)], [(T, 7)])
     session.update([], [(T, 0)])
     assert (list(session.partitions), session.epoch) == ([(T, 1)], 3)
+
+
+def test_a_session_grows_by_no_made_up_partitions_beyond_a_bound() -> None:
+    """Each request of its member walks over all of them."""
+    session = ShareSession([(T, index) for index in range(MOST_PARTITIONS - 1)], object())
+    with pytest.raises(InvalidRequestError):
+        session.update([(T, MOST_PARTITIONS), (T, MOST_PARTITIONS + 1)], [])
+    assert (len(session.partitions), session.epoch) == (MOST_PARTITIONS - 1, 1)
+    session.update([(T, 0), (T, MOST_PARTITIONS), (T, MOST_PARTITIONS + 1)], [(T, 1)])
+    assert (len(session.partitions), session.epoch) == (MOST_PARTITIONS, 2)
 
 
 def test_the_largest_epoch_is_followed_by_one() -> None:

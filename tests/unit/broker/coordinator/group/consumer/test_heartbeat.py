@@ -461,6 +461,15 @@ def test_an_empty_classic_group_becomes_a_consumer_group_and_back() -> None:
     assert world.restarted().group().group_type == "Classic"
 
 
+@pytest.mark.parametrize("fields", [{"protocol_type": ""}, {"protocols": {}}])
+def test_a_join_that_is_refused_leaves_an_empty_consumer_group_as_it_is(fields: dict[str, Any]) -> None:
+    world = GroupWorld()
+    join(world, "a")
+    beat(world, "a", -1)
+    assert world.join(version=3, **fields).result().error_code == InconsistentGroupProtocolError.code
+    assert world.group().group_type == world.restarted().group().group_type == "Consumer"
+
+
 def test_a_classic_group_with_members_is_not_taken_over() -> None:
     world = GroupWorld()
     world.stable(1)
