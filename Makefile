@@ -39,7 +39,7 @@ $(BIN)/tidelog: pyproject.toml | $(VENV)/.build
 	$(INSTALL) '.[build]'
 	@touch $@
 
-# uv reads pip's settings of the environment, but no pip.conf: where it finds nothing, pip installs. PySpark is published as
+# uv reads pip's settings in the environment, but no pip.conf: if uv finds no index, pip installs. PySpark is published as
 # sources alone, and pip keeps the wheel that it makes of them.
 UV_INSTALL := TIDELOG_EXTENSIONS_LATER=1 env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX="$$PIP_INDEX_URL"} \
   $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python --editable
@@ -49,7 +49,7 @@ PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
 # bytecode in them, so each worker would compile what it imports, 1.0 s of CPU time in place of 0.4: without them it imports
 # the packages as they are installed.
 
-# What tests import is compiled then. All 13,600 modules of the packages take 43 s of CPU time, and most are never imported.
+# Modules are compiled to bytecode when tests import them. All 13,600 modules of the packages take 43 s of CPU time, and most are never imported.
 $(VENV)/.test: pyproject.toml | $(VENV)/.build
 	-$(BIN)/python -m pip install --quiet --no-compile --no-deps uv $(PYSPARK)
 	$(UV_INSTALL) '.[test,lint]' || $(INSTALL) '.[test,lint]' --no-compile
@@ -82,13 +82,13 @@ fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the e
 	TIDELOG_LOGIN_CASES=1000000 $(BIN)/pytest tests/fuzz/test_login_fuzz.py --timeout=6000 \
 	  --numprocesses=$(WORKERS) $(PYTEST_OPTIONS)
 
-# Bounds checks, AddressSanitizer and UBSan. PYTHONMALLOC: each object has memory of its own, with poison around it.
+# Bounds checks, AddressSanitizer and UBSan. With PYTHONMALLOC=malloc each object has memory of its own, with guards around it.
 SANITIZE_TESTS := tests/fuzz/test_records.py tests/fuzz/test_messages_fuzz.py tests/unit/protocol tests/unit/log/records \
   tests/unit/log/validation tests/unit/log/recovery tests/unit/log/producer tests/unit/log/index tests/unit/log/files \
   tests/unit/log/find tests/unit/log/test_unified_log.py tests/unit/cleaner/engine tests/unit/pipeline/engine \
   tests/unit/pipeline/decode tests/unit/pipeline/sink
 sanitize: SANITIZED = $(shell cat extensions.txt)
-# What every request's bytes go through first: a minute, for CI.
+# The modules that every request's bytes go through first: a minute, for CI.
 SANITIZE_QUICK_TESTS := tests/unit/protocol/schema/test_coders.py tests/unit/log/validation/test_single_batch.py tests/unit/log/records
 sanitize-quick: SANITIZED = protocol/schema/walker.py log/records/section_walk.py log/validation/single_batch.py
 sanitize-quick: SANITIZE_TESTS = $(SANITIZE_QUICK_TESTS)
@@ -147,7 +147,7 @@ $(SITE)/.installed: Makefile
 	$(SITE)/venv/bin/python -m pip install --quiet 'mkdocs-material>=9.5,<10' 'mkdocs<2'
 	@touch $@
 
-# Pages as they lie in the repository, so that links between them lead the same ways.
+# Pages keep their places in the repository, so that links between them work.
 site: $(SITE)/.installed ## the documentation as a site, in build/site/html; every page and link is checked
 	rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages/benchmarks/results
 	cp -r README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs $(SITE)/pages
@@ -162,7 +162,7 @@ power-loss: $(VENV)/.test $(EXTENSIONS) ## power loss at STATES moments of each 
 FAULTS_EACH ?= 10
 FOLLOW_SEED ?= 20261122
 FOLLOW_MASTER ?= none
-follow-kills: $(VENV)/.test $(EXTENSIONS) ## export --follow while its process, broker and store go: make follow-kills FAULTS_EACH=20 FOLLOW_MASTER='local[2]'
+follow-kills: $(VENV)/.test $(EXTENSIONS) ## export --follow while its process, broker and store are killed: make follow-kills FAULTS_EACH=20 FOLLOW_MASTER='local[2]'
 	TIDELOG_FOLLOW_FAULTS=$(FAULTS_EACH) TIDELOG_FOLLOW_SEED=$(FOLLOW_SEED) TIDELOG_FOLLOW_MASTER='$(FOLLOW_MASTER)' \
 	  $(BIN)/pytest tests/faults/test_follow_kills.py --timeout=1800 -p no:randomly
 

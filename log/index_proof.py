@@ -164,7 +164,8 @@ class _Markers:
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
             self.is_whole = False
-            self.open.pop(header.producer_id, None)  # it has ended; only an entry can say how
+            # The transaction has ended; only an index entry can tell whether it was aborted.
+            self.open.pop(header.producer_id, None)
             return
         is_commit = ends_transaction(batch)
         first = None if is_commit is None else self.open.pop(header.producer_id, None)

@@ -1,5 +1,5 @@
 # cython: wraparound=True, boundscheck=True
-"""Log of one partition: appends, reads by isolation, rolls, truncates, swaps segments.
+"""The log of one partition: it appends, reads by isolation, rolls, truncates and swaps segments.
 
 State and its order of publication::
 
@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 
 class LogAppendInfo(NamedTuple):
     """Result of an append. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
-    offsets are those of the first time. The high watermark is that of the moment after the append."""
+    offsets are those of the batch's first append. The high watermark is that just after the append."""
 
     first_offset: int
     last_offset: int
@@ -99,7 +99,7 @@ class LogParts(NamedTuple):
     log_end_offset: int
     recovery_point: int
     recovered: bool = False
-    """Whether indices were written while it was loaded."""
+    """Whether loading wrote indices."""
 
 
 _CLIENT = AppendOrigin.CLIENT
@@ -180,8 +180,8 @@ class UnifiedLog:
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
-        # Below it an index of this log's records may be believed: at first where the log ended when it was opened, as a
-        # power loss may have taken records that an index, which is synced more often, has already.
+        # Below this offset a key or tag index of the log may be believed. At first it is the end with which the log was
+        # opened: indices are synced more often, and may hold records that a power loss took from the log.
         # ``tidelog.log.find.indexer`` raises it.
         self.index_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
@@ -215,9 +215,10 @@ class UnifiedLog:
         """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
 
         ``validated`` is what :meth:`validate` gave for them. With ``is_committed`` the high watermark follows.
-        ``transaction_version`` is a marker's. The buffer is changed in place. Raises what the validator raises,
+        ``transaction_version`` is that of a marker. The buffer is changed in place. Raises what the validator raises,
         StaleOffsetsError, OutOfOrderSequenceNumberError and the other producer errors, RecordListTooLargeError,
-        KafkaStorageError; then nothing was written.
+        KafkaStorageError. Nothing was written then, but for a marker whose index
+        entry failed: that takes the log out of service.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
@@ -283,7 +284,7 @@ class UnifiedLog:
         return size
 
     def _check_producer(self, batch: ProducerBatch, origin: AppendOrigin) -> LogAppendInfo | None:
-        """Raise the producer errors; return the answer of the first time when the batch is a duplicate."""
+        """Raise the producer errors; return the result of its first append when the batch is a duplicate."""
         state = self.producer_state
         if origin is AppendOrigin.CLIENT:
             first = state.find_duplicate(
@@ -308,7 +309,7 @@ class UnifiedLog:
                 self._active.transaction_index.append(aborted)
             except LogStorageError as error:
                 # The marker is in the log and cannot be taken back, and without the entry a reader would take the
-                # aborted records for committed ones: serve nothing until recovery has made the index from the log.
+                # aborted records for committed ones: serve nothing until recovery has rebuilt the index.
                 self.take_out_of_service(error)
                 raise
         self._publish_last_stable_offset()
@@ -334,7 +335,7 @@ class UnifiedLog:
         return KafkaStorageError(f"{self.topic_partition} is offline: {failure}")
 
     def note(self, error: LogStorageError) -> None:
-        """Note that a file of this log failed: take the directory offline where its disk does not work, else only this
+        """Note that a file of this log failed: take the directory offline if its disk does not work, else only this
         log.
 
         An error that left everything as it was (a full disk) changes nothing. Any thread.
@@ -351,7 +352,7 @@ class UnifiedLog:
             self._fail(error)
 
     def _fail(self, error: KafkaStorageError) -> None:
-        # A state of its own: appends and reads look at one place, whatever has failed.
+        # The log gets a DirectoryState of its own: appends and reads then check one place, whatever has failed.
         state = DirectoryState(self._directory_state.path)
         state.failure = state.append_refusal = error
         self._directory_state = state
@@ -433,10 +434,10 @@ class UnifiedLog:
     def maybe_increment_log_start_offset(
         self, offset: int, reason: StartOffsetReason = StartOffsetReason.DELETE_RECORDS
     ) -> bool:
-        """Make ``offset`` the first readable one (DeleteRecords, retention); False when it is not ahead.
+        """Make ``offset`` the first readable one (DeleteRecords, retention); False if the log starts there or later.
 
-        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. Kept over restarts by the checkpoint
-        the manager writes.
+        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. The new start survives a restart by
+        the checkpoint that the log manager writes.
         """
         with self.lock:
             self._ensure_open()
@@ -475,7 +476,7 @@ class UnifiedLog:
     # ---- roll, flush, truncate
 
     def roll(self, at: int = -1) -> LogSegment:
-        """Close the active segment; begin one at the log end, or at a later offset. The active one when it is empty.
+        """Begin a new active segment at the log end, or at ``at`` if that is later. An empty one there is kept.
 
         Raises KafkaStorageError, leaving the log as it was.
         """
@@ -501,13 +502,13 @@ class UnifiedLog:
             return new
 
     def flush(self, up_to_offset: int | None = None) -> None:
-        """Sync all segments from the recovery point to ``up_to_offset`` (the log end by default), then move the point.
+        """Sync all segments from the recovery point to ``up_to_offset`` (default: the log end); move the point there.
 
         Raises KafkaStorageError. A failed sync takes the directory offline: the content of the disk is unknown, and
         a second sync may wrongly succeed (F9); a full disk without room for a checkpoint does not (F8): the next flush
         tries again. Holds no lock while syncing. Any thread.
         """
-        with self.lock:  # the append of a marker ends with its entry in the transaction index
+        with self.lock:  # wait until a marker under way has its entry in the transaction index
             offset = self.log_end_offset if up_to_offset is None else up_to_offset
         if min(offset, self.log_end_offset) <= self.recovery_point and not self._rolled:
             return
@@ -516,11 +517,11 @@ class UnifiedLog:
                 while not self._flush(offset):
                     pass
         except LogDeletedError:
-            return  # nothing of it is left to promise
+            return  # deleted: nothing is left to sync
 
     def _flush(self, offset: int) -> bool:
-        """Try once to flush; return false when a segment went or the log was cut meanwhile: what came in its place is
-        to be synced.
+        """Try once to flush; return False if a segment was removed or the log truncated meanwhile: what replaced it
+        must be synced.
         """
         cuts, start = self._cuts, self.recovery_point
         with self.lock:
@@ -530,7 +531,7 @@ class UnifiedLog:
         rolled = [segment for segment in seen if segment in self.segments]
         try:
             self.leader_epochs.flush()
-            # A recovery point after an aborted transaction says that its entry is durable: nothing else shows a loss.
+            # A recovery point after an aborted transaction says that its index entry is durable: no check follows.
             aborted = [segment.transaction_index for segment in segments if segment.transaction_index.is_unsynced]
             for segment in segments:
                 segment.flush(with_indices=segment is not active and segment not in rolled)
@@ -541,9 +542,9 @@ class UnifiedLog:
             if aborted or any(segment.base_offset >= start for segment in segments):
                 self._sync_names()
         except KafkaStorageError as error:
-            with self.lock:  # a swap tells of its renames before it gives the lock back
+            with self.lock:  # a swap publishes its segments before it releases the lock
                 if self.is_closed:
-                    return True  # deleted: nothing of it is left to promise
+                    return True  # deleted: nothing is left to sync
                 is_changed = any(segment not in self.segments for segment in (*segments, *rolled))
             if is_changed:
                 return False
@@ -560,7 +561,7 @@ class UnifiedLog:
         return True
 
     def _sync_names(self) -> None:
-        """Make durable that there are these segments, and whose they are. Raises KafkaStorageError."""
+        """Make the names of the segments durable, and the topic id they belong to. Raises KafkaStorageError."""
         file_system = self.environment.file_system
         if self.topic_id is not None and not self._is_identified:
             sync_partition_metadata(file_system, self.directory)
@@ -573,7 +574,7 @@ class UnifiedLog:
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             if offset >= self.log_end_offset:
-                self.leader_epochs.truncate_from_end(offset)  # one that began here has no record
+                self.leader_epochs.truncate_from_end(offset)  # an epoch that began here has no record
                 return False
             if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
                 self.truncate_fully_and_start_at(offset)
@@ -582,7 +583,7 @@ class UnifiedLog:
             remove_segments(self, [s for s in self.segments if s.base_offset > offset])
             self.segments.active.truncate_to(offset)
             end = self.segments.active.read_next_offset()
-            # The batch that held the offset went as a whole: the end may lie below what was asked, even below the
+            # The batch that held the offset was removed whole: the end may lie below ``offset``, even below the log's
             # start.
             if end < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
@@ -653,7 +654,7 @@ class UnifiedLog:
             self._validator = LogValidator(validation_params(str(self.topic_partition), config))
 
     def close(self) -> None:
-        """Finish the indices, keep the producer state, close the files. Readers of promised slices go on.
+        """Finish the indices, write a producer snapshot, close the files. Slices still to be sent stay readable.
 
         Raises KafkaStorageError.
         """
@@ -667,13 +668,13 @@ class UnifiedLog:
             for segment in self.segments:
                 segment.close()
             if self._directory_state.failure is None and self._opened_end != self.log_end_offset:
-                # No flush has synced these. A clean start believes what lies between both ends of an index.
+                # No flush has synced these. After a clean stop a start checks an index's ends and believes the rest.
                 flush_indices(self.segments.active)
 
     def abandon(self) -> None:
         """Stop the work on a deleted partition's files: wait for threads inside, and forbid opening one by its name.
 
-        What is open stays so for readers on their way. Blocks; not under the lock, nor within ``files``.
+        Open files stay open for the readers that use them. Blocks; not under the lock, nor within ``files``.
         """
         with self.lock:
             self.is_closed = True

@@ -1,4 +1,4 @@
-"""Frames of the wire: an int32 length, then that many bytes. Sans-io: bytes are put in, frames are taken out.
+"""Frames of Kafka's protocol: an int32 length, then that many bytes. Sans-io: bytes are put in, frames taken out.
 
     reader = FrameReader(max_frame_bytes)
     view = reader.get_buffer(); n = socket.recv_into(view); reader.buffer_updated(n)      # or receive_data(data)
@@ -16,10 +16,10 @@ gives it back.
 
 From LAZY_BYTES on it is anonymous memory of the whole frame's size in place of an array: the system gives a page when a
 byte arrives in it, so that a claimed length still costs nothing, and nothing is zeroed or copied again. Doubling arrays
-held the loop for 70 ms a step, and for 17 ms where they went up to 8 MiB.
+all the way held the loop for 70 ms a step, and up to 8 MiB alone for 17 ms.
 
-A frame of more than OWNED_BYTES belongs to its taker: the reader goes on in another buffer. So a long request that is
-worked on in steps needs no copy, which took 30 ms for 40 MB.
+A frame of more than OWNED_BYTES keeps its memory: the reader goes on in another buffer. So a long request that is
+handled in steps needs no copy, which took 30 ms for 40 MB.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to her
 MIN_ROOM_BYTES = 1_024  # what get_buffer offers at least, so that a receive is worth its system call
 LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and as large as their frame
 OWNED_BYTES = 4 * 1024 * 1024  # a larger frame's memory is not used again
-KEEP_BUFFER_BYTES = 16_384  # release_buffer lets buffers up to this size live
+KEEP_BUFFER_BYTES = 16_384  # release_buffer keeps buffers up to this size
 
 TLS_HANDSHAKE = 0x1603  # how the first record of a TLS client begins
 
@@ -68,7 +68,7 @@ class FrameReader:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that the next frame still needs; 0 where it is whole, or has not told its length."""
+        """Bytes that the next frame still needs; 0 if the frame is whole, or its length has not arrived."""
         waiting = self._end - self._start
         if waiting < 4:
             return 0
@@ -96,7 +96,7 @@ class FrameReader:
     def receive_data(self, data: Buffer) -> None:
         """Take a copy of ``data``, for callers that have no use for ``get_buffer``."""
         data = memoryview(data)
-        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # they are here: no need to grow up to them
+        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # all have arrived: make room for them at once
             self._replace(min(1 << len(data).bit_length(), READ_AHEAD_BYTES))
         while data:
             room = self.get_buffer()
@@ -108,7 +108,7 @@ class FrameReader:
     def next_frame(self) -> memoryview | None:
         """Take the next whole frame without its length; return None until more arrives. Raises InvalidReceiveError.
 
-        One of more than OWNED_BYTES stays valid as long as it is referred to.
+        A frame of more than OWNED_BYTES stays valid as long as it is referred to.
         """
         start = self._start + 4
         if start > self._end:
@@ -159,7 +159,7 @@ class FrameReader:
         return max(doubled, min(length, self.max_frame_bytes) + MIN_ROOM_BYTES)
 
     def _replace(self, capacity: int) -> None:
-        """Go on in a new buffer. The old one lives as long as frames cut from it do."""
+        """Continue in a new buffer. The old one lives as long as frames cut from it do."""
         waiting = self._end - self._start
         view = _EMPTY
         if capacity:
@@ -170,16 +170,15 @@ class FrameReader:
 
 
 def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
-    """Build the error for a length that no frame may have; it names what is likely when those bytes begin a TLS
-    handshake.
+    """Build the error for a length that no frame may have; it says so if those bytes look like the beginning of
+    a TLS handshake.
     """
     hint = "; the client seems to speak TLS, which this listener does not" if length >> 16 == TLS_HANDSHAKE else ""
     return InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {max_frame_bytes}{hint}")
 
 
 def anonymous_memory(capacity: int) -> mmap:
-    """Map memory that costs nothing until it is written: private, because freeing 100 MB of shared memory takes 9 ms,
-    and of private 4."""
+    """Map memory that takes no pages until it is written. Private: freeing 100 MB takes 4 ms, of shared memory 9."""
     return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 

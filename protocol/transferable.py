@@ -1,8 +1,8 @@
-"""Slice of a file promised to a connection but not read yet, sent with ``sendfile``.
+"""Slice of a file that a response will send with ``sendfile``, without reading it first.
 
 A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
 reference-counted: making the slice retains the file once, and having sent or dropped it releases the file once.
-So a descriptor closes only when its last reader lets go (and its number is never reused under a reader).
+So a descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class SliceCutShortError(Exception):
-    """A file ended before the bytes that its slice promised: the response can never be completed."""
+    """A file ended before the end of a slice of it: the response can never be completed."""
 
 
 class ColdSliceError(Exception):
@@ -36,8 +36,8 @@ class RetainedFile(Protocol):
 
 
 class TransferableRecords:
-    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Not changed once promised;
-    any thread."""
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Not changed once it is
+    in a response; any thread."""
 
     __slots__ = ("file", "in_memory", "position", "size")
 
@@ -46,7 +46,7 @@ class TransferableRecords:
         self.position = position
         self.size = size
         self.in_memory = False
-        """Set by who has just seen that both ends of the slice are in the page cache: it may be sent at once."""
+        """Set by a caller that has just found both ends of the slice in the page cache: it may be sent at once."""
 
     def __len__(self) -> int:
         return self.size

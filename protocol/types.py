@@ -1,5 +1,4 @@
-"""Primitive values of the wire, for compiled coders (:mod:`tidelog.protocol.schema.fields`) and hand-kept code
-shares.
+"""Primitive values of Kafka's protocol, for the coders of :mod:`tidelog.protocol.schema` and code written by hand.
 
 Integers are big endian. A compact length is an unsigned varint of length + 1, 0 meaning null. Everything that reads
 checks against the end of its buffer before it allocates. It raises :class:`MalformedError`, which the caller turns
@@ -32,7 +31,7 @@ _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
 MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka holds compact ones to the same
 MAX_ELEMENTS = 1 << 20  # of all arrays in one message: an element of 3 bytes on the wire takes 150 in memory
-MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. A frame full of two-byte tags must not hold the loop
+MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. So a frame full of two-byte tags is refused early
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
@@ -155,7 +154,7 @@ def size_of_varlong(value: int) -> int:
 
 
 def records_size(records: RecordsValue) -> int:
-    """Count the bytes of a records field, in memory or promised by a file slice."""
+    """Count the bytes of a records field, in memory or in slices of files."""
     if isinstance(records, list):
         return sum(map(len, records))
     return len(records)

@@ -21,7 +21,7 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-    """Answer at once in a stable group, else with the leader's request.
+    """Answer at once in a stable group, else when the leader has sent the assignment.
 
     Raises InconsistentGroupProtocolError when v5 leaves the protocol out.
     """

@@ -8,11 +8,11 @@ therefore makes automatic full collections rare (``AUTOMATIC_THRESHOLD``), and a
 nothing long is worked on       a full collection; if it took LONG_MS, what is alive is frozen: the next one has to
                                 look at newer objects alone
 long work, in steps, in a       none. From MANY_OBJECTS on they are frozen as they are, which takes no time: what is
-thread for records, or waiting  no cycle is freed all the same
+thread for records, or waiting  in no cycle is freed all the same
 COMPLETE_MS after the last one  frozen objects are looked at again, for the cycles among them
 ==============================  ===================================================================================
 
-What is no cycle is freed at once as always, and young cycles by the small collections.
+Objects in no cycle are freed at once as always, and young cycles by the small collections.
 """
 
 from __future__ import annotations

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 
 MAX_BODY_BYTES = 1 << 20
-"""A record of the topic takes as much, by Kafka's default."""
+"""About the default of ``max.message.bytes``: a longer schema would not fit into a record of ``_schemas``."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 TAKEN_TYPES = frozenset(
     {
         CONTENT_TYPE,
         "application/vnd.schemaregistry+json",
         "application/json",
-        "application/octet-stream",  # what aiohttp says where there is none
+        "application/octet-stream",  # aiohttp's word for a request without a type
     }
 )
 REGISTRY: web.AppKey[Registry] = web.AppKey("registry", Registry)
@@ -258,7 +258,7 @@ async def subjects_of_id(request: web.Request) -> web.Response:
 
 
 async def versions_of_id(request: web.Request) -> web.Response:
-    """Answer with the subjects and versions that are a schema."""
+    """Answer with the subjects and versions that have a schema."""
     found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
     return answer([{"subject": one.subject, "version": one.version} for one in found])
 
@@ -404,9 +404,9 @@ def setting_asked(
     setting_of: Callable[[str], str],
     missing: Callable[[str], RegistryError],
 ) -> str:
-    """Return the registry's setting, or a subject's; ``own`` has what was set. Raises RegistryError.
+    """Return the registry's setting, or a subject's; ``own`` has those that were set. Raises RegistryError.
 
-    A subject without its own gets what holds for it where ``defaultToGlobal`` asks for that.
+    For a subject without its own setting ``defaultToGlobal`` asks for the one that applies to it.
     """
     subject = place_of(request)
     if subject is None:

@@ -174,8 +174,10 @@ def sync_partition_metadata(file_system: FileSystem, directory: str) -> None:
 
 
 def read_meta_properties(file_system: FileSystem, log_directory: str) -> MetaProperties | None:
-    """Read ``meta.properties``; None when the directory has none, or does not exist. A disk that cannot say so is no
-    empty one. Raises CheckpointCorruptError, LogStorageError."""
+    """Read ``meta.properties``; None when the directory has none, or does not exist.
+
+    Raises CheckpointCorruptError, LogStorageError: a disk that cannot be read is not taken for an empty one.
+    """
     path = os.path.join(log_directory, META_PROPERTIES_FILE)
     try:
         data = file_system.read_file(path)

@@ -4,12 +4,12 @@
 Invariants:
 
 - batches lie in offset order; the first offset of the first is >= the base offset, the last one fits 31 bits above it;
-- an index entry is made *before* the batch at whose start more than ``index.interval.bytes`` have passed since the last
-  entry. So a rebuild (which sees only bytes) makes the same entries as the appends did;
+- a batch gets an index entry when its start lies more than ``index.interval.bytes`` after the start of the batch of the
+  last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did;
 - the time index's last entry of a closed segment is the segment's maximum.
 
-Append belongs to the log's lock. Reads take none: they copy ``records.size`` (or the log's published end) once and
-clip.
+Appends hold the log's lock. Reads take no lock: they copy ``records.size`` (or the log's published end) once and read
+nothing beyond it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class LogSegment:
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
         self._bytes_since_entry = -1 if size else 0
-        self._index_room = 0  # so many entries fit at least; 0: to be asked
+        self._index_room = 0  # at least so many entries fit; 0: ask the indices
         self._sequential_hint = OffsetPosition(-1, 0)
 
     @classmethod
@@ -139,7 +139,7 @@ class LogSegment:
             segment.records.create()
             segment.offset_index.create()
             segment.time_index.create()
-            # A transaction index of a segment that was here before must not speak for this one.
+            # The transaction index of an earlier segment of this name must not be read as this one's.
             environment[0].unlink(segment.transaction_index.path, missing_ok=True)
             made = True
         finally:
@@ -161,8 +161,8 @@ class LogSegment:
     # ---- append and roll
 
     def append(self, records: Buffer, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
-        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first batch (what
-        an index entry says of the position), ``offset_of_max`` the last offset of the batch that has ``max_timestamp``.
+        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first
+        batch (an index entry holds it beside the position), ``offset_of_max`` that of the batch with ``max_timestamp``.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -170,7 +170,7 @@ class LogSegment:
         since = self._bytes_since_entry
         if since < 0:
             since = _bytes_since_last_entry(self)
-        largest = self._largest or self.largest  # may read files: nothing that can fail follows the write
+        largest = self._largest or self.largest  # may read files, and fail: so before the write
         position = self.records.append(records)
         if size == 0:
             self._rolling_timestamp = max_timestamp
@@ -184,7 +184,7 @@ class LogSegment:
         return position
 
     def append_batches(self, batches: BatchesToAppend) -> int:
-        """Write batches at the end, of which each has its index entry, and return the byte they begin at.
+        """Write batches at the end, then their index entries, and return the byte they begin at.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -211,8 +211,8 @@ class LogSegment:
         return self.records.size - self._bytes_since_entry
 
     def should_roll(self, segment_bytes: int, segment_ms: int, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """Tell whether ``size`` more bytes with these maxima belong into a new segment: size, age, indices, offset
-        range. ``segment_bytes`` and ``segment_ms`` are the topic's configs.
+        """Return whether ``size`` more bytes, with this largest timestamp and last offset, need a new segment: by size,
+        age, room in the indices or range of offsets. ``segment_bytes`` and ``segment_ms`` are the topic's configs.
         """
         own_size = self.records.size
         if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
@@ -260,12 +260,12 @@ class LogSegment:
         return largest
 
     def adopt_largest(self, largest: TimestampOffset) -> None:
-        """Take over the maximum from who wrote the records elsewhere (the cleaner): spares a scan of the segment."""
+        """Take the largest timestamp from the writer of the records (the cleaner), to spare a scan of the segment."""
         self._largest = largest
 
     @property
     def largest_timestamp(self) -> int:
-        """Time that retention goes by: the largest record timestamp, or the file's age when records carry none."""
+        """Time by which retention works: the largest record timestamp, or if there is none the file's last change."""
         timestamp = self.largest.timestamp
         if timestamp >= 0:
             return timestamp
@@ -286,16 +286,16 @@ class LogSegment:
             position = max(self.offset_index.lookup(offset).position, start)
         for header in iter_headers(self.records, position, self.records.size):
             if header.last_offset >= offset:
-                # A consumer that takes one large batch a fetch comes back for the next one: no search then (8 µs).
-                # Stored only while the bytes are those looked at; a truncation after that forgets it.
+                # A consumer that gets one large batch in a fetch asks for the next one: the hint spares that search
+                # (8 µs). It is stored only if no truncation has forgotten the hint since: the bytes may be others.
                 if hint is self._sequential_hint:
                     self._sequential_hint = OffsetPosition(header.last_offset + 1, header.position + header.size)
                 return SegmentPosition(header.position, header.size)
         return None
 
     def read(self, offset: int, max_bytes: int, max_position: int, *, min_one_message: bool) -> SegmentRead | None:
-        """Return the batches for a fetch at ``offset``, below byte ``max_position``; None when nothing at or after it
-        is here.
+        """Return the batches for a fetch at ``offset``, below byte ``max_position``; None when the segment has none
+        there.
 
         Any thread. Raises CorruptMessageError.
         """
@@ -307,7 +307,7 @@ class LogSegment:
         return SegmentRead(found.position, min(max_bytes, max_position - found.position), found.size)
 
     def slice(self, position: int, size: int) -> TransferableRecords:
-        """Promise bytes of the record file."""
+        """Return a slice of the record file, to be sent later."""
         return self.records.slice(position, size)
 
     def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
@@ -319,8 +319,8 @@ class LogSegment:
         return iter_batches(self.records, start, self.records.size if end is None else end)
 
     def read_next_offset(self) -> int:
-        """Read one past the last offset in the segment; the base offset when it is empty. Scans from the last index
-        entry.
+        """Return the offset after the last one in the segment; the base offset when it is empty. Scans from the last
+        index entry.
         """
         next_offset = self.base_offset
         entries = self.offset_index.entries
@@ -345,7 +345,7 @@ class LogSegment:
         return removed
 
     def forget_state(self) -> None:
-        """Read maxima and distances from the files again, after a rebuild of the indices."""
+        """Forget what was read from the files, after a truncation or a rebuild of the indices: it is read again."""
         self._largest = None
         self._rolling_timestamp = None
         self._bytes_since_entry = -1
@@ -355,8 +355,8 @@ class LogSegment:
     def flush(self, *, with_indices: bool = True) -> None:
         """Make records and indices durable. Raises KafkaStorageError. Any thread, no lock.
 
-        The active segment goes without its indices: recovery rebuilds them anyhow, and a group sync costs one
-        fdatasync.
+        The active segment is flushed without its indices, so that a group sync costs one fdatasync: recovery
+        rebuilds them anyhow.
         """
         self.records.flush()
         if with_indices:
@@ -372,7 +372,7 @@ class LogSegment:
         self.suffix = suffix
 
     def close(self) -> None:
-        """Close all files (the record file stays open under its readers)."""
+        """Close all files; readers keep the record file open until they release it."""
         if self._largest is not None and self.records.size and not self.suffix:
             self.time_index.maybe_append(*self._largest, on_roll=True)
         self.offset_index.close()
@@ -383,7 +383,7 @@ class LogSegment:
     def release(self) -> None:
         """Close all files as they are, for a segment whose names are gone already."""
         self._largest = None
-        # The records first: a reader that finds the transaction index gone must not be promised records any more.
+        # The records first: a reader that finds the transaction index gone must get no slice of them any more.
         self.records.close()
         self.offset_index.release()
         self.time_index.release()
@@ -396,7 +396,7 @@ class LogSegment:
 
 
 def seal(segment: LogSegment) -> None:
-    """Open no file of it by its name any more: the name will be another log's. Open files go on. Any thread."""
+    """Forbid the segment to open a file by its name: it may be another log's. Open files stay usable. Any thread."""
     segment.records.seal()
     seal_index(segment.offset_index)
     seal_index(segment.time_index)
@@ -406,8 +406,8 @@ def seal(segment: LogSegment) -> None:
 def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:
     """Make index entries for the batch at ``position``.
 
-    A full disk, or an index that cannot be read, does not undo the append: the records are in place, and an index with
-    an entry less only makes look-ups longer; the next append tries again.
+    A full disk, or an index that cannot be read, does not undo the append: the records are in place, and an index
+    that lacks an entry only makes look-ups longer; the next append tries again.
     """
     try:
         segment.offset_index.append(last_offset, position)

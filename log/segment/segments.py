@@ -1,8 +1,8 @@
 """The segments of a log: an immutable snapshot in offset order.
 
-A change makes a new :class:`LogSegments` and the log publishes it in one assignment; a holder of the old one goes on
-with it. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion delay has
-passed, and a promised slice holds its descriptor beyond that.
+A change makes a new :class:`LogSegments`, which the log publishes in one assignment; a reader that holds the old one
+goes on with that. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion
+delay has passed, and a slice that is still to be sent holds its descriptor beyond that.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LogSegments:
         return self._segments[slot] if slot < len(bases) and bases[slot] == base_offset else None
 
     def floor_index(self, offset: int) -> int:
-        """Return the place of the last segment whose base offset is <= ``offset``; -1 when there is none."""
+        """Return the index of the last segment whose base offset is <= ``offset``; -1 when there is none."""
         return bisect_right(self._bases, offset) - 1
 
     def floor(self, offset: int) -> LogSegment | None:
@@ -89,8 +89,8 @@ class LogSegments:
 
 
 def rest_indices(segments: LogSegments) -> None:
-    """Close the index files until the next look-up: ten thousand logs at rest hold a descriptor for each record file
-    alone. Under the log's lock; readers go on."""
+    """Close the index files until the next look-up: an idle log then holds a descriptor for each record file alone,
+    which counts with ten thousand logs. Under the log's lock; readers go on."""
     for segment in segments:
         rest_index(segment.offset_index)
         rest_index(segment.time_index)

@@ -29,7 +29,7 @@ RECOVERABLE_ERRNOS = frozenset(
      errno.ENOMEM}
 )  # fmt: skip
 
-#: Nothing is wrong but that no room is left, on the disk or in the user's quota.
+#: No room is left, on the disk or in the user's quota; nothing else is wrong.
 NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: The kernel cannot copy between these two files (other file system, old kernel): read and write instead.
@@ -112,8 +112,8 @@ class OpenFile(Protocol):
         ...
 
     def copy_from(self, source: OpenFile, span: tuple[int, int], position: int) -> int:
-        """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` to byte ``position``, in the kernel where it
-        can; returns how many, 0 only past the end of ``source``. After an error any part may be in the file."""
+        """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` to byte ``position``, in the kernel if
+        possible; returns how many, 0 only past the end of ``source``. After an error any part may be in the file."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -166,8 +166,8 @@ class FileSystem(ReadableFiles, Protocol):
 
 
 class _TranslatedErrors:
-    """Block whose ``OSError`` is raised as a LogStorageError. Entered fourteen times by the opening of a log: a
-    generator would cost it three times as much."""
+    """Context manager that raises an ``OSError`` of its block as a LogStorageError. Opening a log enters it fourteen
+    times, and one made of a generator (``contextlib``) takes three times as long."""
 
     __slots__ = ("_operation", "_path")
 
@@ -263,17 +263,17 @@ class OsFile:
                 os.close(fd)
 
     _close = staticmethod(os.close)
-    """For the end of the interpreter, when a module has no names any more."""
+    """Kept here for ``__del__``: at the end of the interpreter the names of a module are gone."""
 
     def __del__(self) -> None:
-        # A log that was dropped without being closed (a failed start, a directory that went offline) leaks nothing.
+        # A log that was dropped without being closed (failed start, offline directory) leaks no descriptor.
         if self._fd >= 0:
             self._close(self._fd)
 
 
 def allocate(file: OpenFile, size: int) -> None:
-    """Give ``file`` blocks for ``size`` bytes, without writing them where the file system can. Raises
-    LogStorageError."""
+    """Reserve disk blocks for ``size`` bytes of ``file``, which are written only where the file system cannot reserve.
+    Raises LogStorageError."""
     with _TranslatedErrors("write", file.path):
         os.posix_fallocate(file.fileno(), 0, size)
 
@@ -335,7 +335,7 @@ class OsFileSystem:
     def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
         """Put ``data`` in the place of ``path`` by way of ``path.tmp``: a crash leaves the old or the new content.
 
-        With ``sync=False`` only a crash of the process is survived that way, not one of the machine.
+        With ``sync=False`` that holds for a crash of the process, not for one of the machine.
         """
         temporary = path + ".tmp"
         file = self.open_file(temporary, create=True)
@@ -376,8 +376,8 @@ class OsFileSystem:
         return listing
 
     def list_names(self, path: str) -> list[str]:
-        """List the names of a directory, sorted, without a look at each: ten thousand partitions must list in
-        milliseconds.
+        """List the names of a directory, sorted, without a system call for each: ten thousand partitions must
+        be listed in milliseconds.
         """
         with _TranslatedErrors("list", path):
             return sorted(os.listdir(path))
@@ -390,7 +390,7 @@ class OsFileSystem:
     def remove_directory(self, path: str) -> None:
         """Remove ``path`` and everything below it; it may be missing. No link is followed, also not ``path`` itself.
 
-        What cannot be removed keeps nothing beside it: the first error is raised when all was tried.
+        All entries are tried, then the first error is raised: one that cannot be removed keeps no other.
         """
         with _TranslatedErrors("remove", path):
             if os.path.islink(path):
@@ -416,7 +416,7 @@ class OsFileSystem:
             errors.append(error)
 
     def sync_directory(self, path: str) -> None:
-        # Not "sync": a lack of descriptors says nothing about what the disk holds.
+        # The operation is "open", not "sync": a lack of descriptors says nothing about what the disk holds.
         with _TranslatedErrors("open", path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -440,7 +440,7 @@ class OsFileSystem:
             os.link(path, new, follow_symlinks=False)
 
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
-        """Lock ``path`` for this process; None when another process holds it. Closing the file gives it back.
+        """Lock ``path`` for this process; None when another process holds it. Closing the file releases it.
 
         Two locks of the operating system are taken: ``flock``, which also tells two brokers of one process apart, and
         the record lock that a JVM takes (``fcntl``): an Apache Kafka and this broker keep each other out of a

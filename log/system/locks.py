@@ -12,7 +12,7 @@ _PROCESS, _FILE = 4, 5
 
 
 def holder_of(path: str) -> int | None:
-    """Find the process that has locked a file; None where the system does not tell, as outside of its container."""
+    """Find the process that has locked a file; None if the system hides it, as outside a container."""
     try:
         inode = os.stat(path).st_ino
         with open(LOCKS, encoding="ascii") as file:
@@ -21,7 +21,7 @@ def holder_of(path: str) -> int | None:
         return None
     for fields in lines:
         if "->" in fields or len(fields) <= _FILE:
-            continue  # waits for the lock, and has none
+            continue  # this process waits for the lock, and does not hold it
         if fields[_FILE].rpartition(":")[2] == str(inode) and fields[_PROCESS].isdecimal():
             return int(fields[_PROCESS])
     return None

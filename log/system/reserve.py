@@ -1,8 +1,8 @@
 """The reserve: a file of a few MB in a log directory that is given up when the disk is full.
 
 Deleting a topic needs a little room itself (the metadata store writes that it is deleted), and so do checkpoints.
-Records never get that room: while the reserve is given up, ``DirectoryState`` refuses appends. Once there is room
-again, the file is made again.
+Records never get that room: while the reserve is given up, ``DirectoryState`` refuses appends. Once the disk
+has room again, the file is allocated again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 RESERVE_FILE = ".reserve"
 DEFAULT_RESERVE_BYTES = 8 * 1024 * 1024
-#: A small file system gives no more than this part of itself.
+#: On a small file system the reserve takes at most one such part of it (a sixteenth).
 _SMALLEST_SHARE = 16
 
 
@@ -38,7 +38,7 @@ class Reserve:
         return self._file_system.exists(self._path)
 
     def make(self) -> None:
-        """Allocate the file unless it is there. Raises LogStorageError; nothing is left of it then."""
+        """Allocate the file unless it is there. Raises LogStorageError, and leaves no file then."""
         if self._size_bytes == 0 or self.exists:
             return
         total, _ = self._file_system.disk_space(os.path.dirname(self._path))
@@ -64,7 +64,7 @@ class Reserve:
 
 
 def write_if_room(write: Callable[[], object], consequence: str) -> None:
-    """Do ``write`` unless the disk is full: then ``consequence`` is logged. Raises KafkaStorageError for all else."""
+    """Call ``write``; if the disk is full, log ``consequence`` instead. Raises KafkaStorageError for all else."""
     try:
         write()
     except LogStorageError as error:

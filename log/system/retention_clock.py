@@ -1,9 +1,9 @@
-"""Clock of retention and expiry: the wall clock, but a jump ahead counts only after it has lasted for an hour.
+"""The wall clock for retention and expiry, on which a jump ahead counts only after it has lasted for an hour.
 
 Deleting is the one thing a wrong clock makes irreversible (F11). The difference between wall and monotonic clock shows
-a jump; until it has lasted, time goes on from before it. A machine whose clock was wrong at boot and is set right keeps
-its records an hour longer, nothing more. All that deletes or rewrites by stored timestamps asks this clock: retention,
-the cleaner, the expiry of committed offsets and of transactional ids.
+a jump; until it has lasted, time goes on from before the jump. A machine whose clock was wrong at boot and is set right
+keeps its records an hour longer, nothing more. All that deletes or rewrites by stored timestamps asks this clock:
+retention, the cleaner, the expiry of committed offsets and of transactional ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BELIEVED_AFTER_MS = 3_600_000
 
 
 class RetentionClock:
-    """Any thread. The first look is believed; a jump is noticed at the first look after it."""
+    """A wall clock that holds jumps ahead back for an hour. Any thread. Its first reading is believed; a jump shows at
+    the next one."""
 
     __slots__ = ("_distance", "_jump_distance", "_jump_seen_ms", "_lock", "_time")
 
@@ -36,7 +37,7 @@ class RetentionClock:
         return self.believe(self._time.milliseconds())
 
     def believe(self, now_ms: int) -> int:
-        """Return ``now_ms`` of the wall clock, or without its jump while that is younger than an hour."""
+        """Return ``now_ms``, read from the wall clock, without any jump ahead that is younger than an hour."""
         monotonic = self._time.monotonic_ms()
         distance = now_ms - monotonic
         with self._lock:
@@ -50,7 +51,7 @@ class RetentionClock:
             return int(monotonic + self._distance)
 
     def _has_lasted(self, distance: float, monotonic: float) -> bool:
-        """Return whether the clock has been ahead that far for an hour; a jump on top of a jump waits for its own."""
+        """Return whether the clock has been ahead that far for an hour; a second jump waits for its own hour."""
         assert self._distance is not None
         if self._jump_seen_ms is None or distance - self._jump_distance > TOLERATED_DRIFT_MS:
             self._jump_seen_ms, self._jump_distance = monotonic, distance

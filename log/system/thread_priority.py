@@ -6,8 +6,8 @@ loses its processor while it holds the interpreter lock keeps the loop waiting, 
 is not the lowest value (docs/internals/cleaner.md has the figures).
 
 A priority that was lowered cannot be raised again without a privilege, and threads inherit it from the thread that
-starts them. So this is for threads of their own kind, never for a pool's that serve requests too, nor for the main
-thread: processes inherit the priority of the thread that starts them.
+starts them. So only threads that do nothing but background work take it: never those of a pool that serves requests
+too, nor the main thread, as processes inherit the priority of the thread that starts them.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def give_way() -> None:
     try:
         if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:
             os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
-    except OSError as error:  # a sandbox that forbids it: everything works, only slower to answer beside it
+    except OSError as error:  # a sandbox that forbids it: requests are answered more slowly then
         logger.info("%s keeps its priority: %s", threading.current_thread().name, error)

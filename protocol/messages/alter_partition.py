@@ -1,4 +1,4 @@
-"""AlterPartition (key 56): a leader asks the active controller for another set of in-sync replicas (KIP-497).
+"""AlterPartition (key 56): a leader asks the active controller to change a set of in-sync replicas (KIP-497).
 
 v1 leader recovery state (KIP-704); v2 topics by id (KIP-841); v3 replicas with their broker epochs, so that no earlier
 process of a broker joins (KIP-903).

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState (key 86): a group coordinator has the state of share partitions deleted (KIP-932)."""
+"""DeleteShareGroupState (key 86): a group coordinator deletes the state of share partitions (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (key 83): a group coordinator has the state of share partitions made (KIP-932)."""
+"""InitializeShareGroupState (key 83): a group coordinator creates the state of share partitions (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8): store a group's positions.
+"""OffsetCommit (key 8): store a group's committed offsets.
 
 v0 has no membership; v1 adds generation and member, and a commit timestamp that only v1 has. v2-4 carry a retention
 time, later left to the broker (KIP-211). v6 leader epochs (KIP-320); v7 group instance id (KIP-345); v8 flexible;

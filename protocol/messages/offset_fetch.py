@@ -1,4 +1,4 @@
-"""OffsetFetch (key 9): read a group's positions.
+"""OffsetFetch (key 9): read a group's committed offsets.
 
 v2 a null list of topics asks for all, and errors of the group go to the top; v3 throttle time; v5 leader epochs; v6
 flexible; v7 ``require_stable`` waits for open transactions (KIP-447). v8 asks for several groups at once, in fields of

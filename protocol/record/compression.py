@@ -20,7 +20,8 @@ What is read, and written:
     xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*
 
 lz4's frame header ends with one byte of xxHash32 over the descriptor; Kafka before 0.10 hashed the frame magic too
-(KAFKA-3160). Readers of magic 0 sets ignored it, so it is put right before decoding and put wrong after encoding.
+(KAFKA-3160). Readers of magic 0 sets ignored the byte. It is corrected before decoding, and made
+wrong again after encoding.
 
 Free functions; any thread. The codecs release the GIL for their work.
 """
@@ -114,8 +115,8 @@ def compress(data: Buffer, codec: int, level: int | None = None, *, magic: int =
 
 
 def compress_many(parts: Sequence[Buffer], codec: int, level: int | None = None) -> Sequence[Buffer]:
-    """Compress each of ``parts`` as :func:`compress` does. Where the library can, all in one call without the
-    interpreter lock: giving it up for every 2.5 KB costs more than compressing them when another thread wants it.
+    """Compress each of ``parts`` as :func:`compress` does. zstd takes them all in one call without the interpreter
+    lock: if another thread wants the lock, giving it up for each 2.5 KB costs more than compressing them.
     """
     if codec == CompressionType.ZSTD and len(parts) > 1 and all(map(len, parts)):
         with _zstd_encoder(3 if level is None else level) as encoder:
@@ -163,7 +164,7 @@ def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> lis
 
 
 class _BoundedOutput:
-    """Collects chunks and refuses to pass the bound; what a decoder may produce next is ``room()``."""
+    """The output of a decoder, which may not exceed a bound; ``room()`` is what the decoder may produce next."""
 
     __slots__ = ("_chunks", "_codec", "_max_bytes", "_parts", "_size")
 
@@ -181,7 +182,7 @@ class _BoundedOutput:
             raise build_damage_error(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
 
     def room(self) -> int:
-        """Return one byte more than may still come, so that passing the bound shows; never more than a chunk."""
+        """Return one byte more than the bound leaves, so that exceeding it is noticed; never more than a chunk."""
         return min(CHUNK_BYTES, self._max_bytes - self._size + 1)
 
     def append(self, chunk: bytes) -> None:
@@ -192,7 +193,7 @@ class _BoundedOutput:
             self._chunks.append(chunk)
 
     def reserve(self, size: int) -> None:
-        """Refuse ``size`` declared bytes before anyone allocates them."""
+        """Refuse ``size`` declared bytes that exceed the bound, before they are allocated."""
         if size > self._max_bytes - self._size:
             raise too_large(self._codec, self._max_bytes)
 
@@ -357,7 +358,7 @@ def _append_lz4_frame(window: _Window, output: _BoundedOutput) -> None:
 
 
 LZ4_DEFAULT_LEVEL = 9
-"""With it Kafka takes the fast compressor, with any other the one that looks longer."""
+"""At this level Kafka uses the fast compressor, at any other the one with better compression."""
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
@@ -459,10 +460,10 @@ def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) ->
     try:
         return decoder.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError:
-        return None  # more frames follow, or damage: the reader tells
+        return None  # more frames follow, or the data is damaged: the reader finds out
 
 
-#: As the decoders: making an encoder takes 15 µs, 2.5 KB with it 6.
+#: Encoders not in use, by level: making one takes 15 µs, compressing 2.5 KB with it 6.
 _idle_zstd_encoders: dict[int, list[zstandard.ZstdCompressor]] = {}
 
 

@@ -34,7 +34,7 @@ def _extension_path() -> str | None:
 
 
 def load() -> Callable[..., int]:
-    """Load the extension's ``crc32c``, by the short way where there is one."""
+    """Load the extension's ``crc32c``, alone where it is found, else with its package."""
     path = None if "crc32c" in sys.modules else _extension_path()
     if path is None:
         from crc32c import crc32c as imported

@@ -66,7 +66,7 @@ _CODEC_MAX = CompressionType.LZ4
 class LegacyRecordBatch:
     """A view of one entry (message or wrapper) at ``position`` of ``buffer``, with a magic 2 batch's property names.
 
-    Making it checks only that header and sizes lie within the entry. Raises CorruptMessageError when they do not.
+    The constructor checks only that header and sizes lie within the entry. Raises CorruptMessageError otherwise.
     """
 
     __slots__ = (
@@ -252,7 +252,7 @@ class LegacyRecordBatch:
 
 
 class ByteBufferMessageSet:
-    """An iterable over a buffer of messages; each ``iter()`` starts afresh. A cut last message ends it quietly.
+    """An iterable over a buffer of messages; each ``iter()`` starts afresh. A cut last message ends it without error.
 
     Raises CorruptMessageError, while iterating, on a size below a message's header; InvalidRecordError on mixed magics.
     """

@@ -1,8 +1,8 @@
-"""MessageWriter over BufferingOutputStream: write what needs a length or a CRC in front, without copying what follows.
+"""Writer of old messages (magic 0 and 1): a length or CRC that stands in front is filled in later, without a copy.
 
 The stream is a chain of fixed-size segments. ``reserve(n)`` leaves room and returns a place to fill later, even when
 the room straddles segments; the context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes,
-let the body be written and fill them from what came after. A finished chain goes to ``writev`` segment by segment.
+let the body be written and fill them from what came after. ``writev`` takes a finished chain segment by segment.
 
     segments   [##########][##########][####------]         written #, free -
                    ^ reserved 4 |                            a place is (absolute position, length)
@@ -65,7 +65,7 @@ class ReservedOutput:
 
 
 class BufferingOutputStream:
-    """A growing chain of segments of ``segment_bytes`` each. See the module's text."""
+    """A growing chain of segments of ``segment_bytes`` each. See the module's docstring."""
 
     __slots__ = ("_room", "_segment_bytes", "_segments", "size")
 
@@ -169,7 +169,7 @@ class MessageWriter(BufferingOutputStream):
 
     @contextmanager
     def entry(self, offset: int) -> Iterator[None]:
-        """offset and size around one message."""
+        """Write offset and size; the body writes one message."""
         self.write_long(offset)
         with self.with_length_prefix():
             yield

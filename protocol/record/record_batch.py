@@ -12,8 +12,8 @@ timestamp type (1 = log append time), 4 transactional, 5 control, 6 delete horiz
 the time from which tombstones and markers may go). Compression covers the records section as a whole.
 
 :class:`RecordBatch` is a view: it reads the header once and looks at records only when asked. Everything here is plain
-functions over buffers; any thread. Values are NamedTuples: a broker starts with this module, and a dataclass takes 1
-ms.
+functions over buffers; any thread. Values are NamedTuples: each start imports this module, and a dataclass takes 1 ms
+to define.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
-#: What ``records()`` decompresses at most when the caller states no bound of its own.
+#: Bytes that ``records()`` decompresses at most when the caller gives no bound.
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 #: Smallest entry a log can hold: a v0 message's header (Kafka's own lower bound when it walks a log).
 MIN_ENTRY_BYTES = 14
@@ -89,7 +89,7 @@ class Record(NamedTuple):
 
 
 class RecordBatch:
-    """A view of one magic 2 batch at ``position`` of ``buffer``; nothing beyond the header is checked by making it.
+    """A view of one magic 2 batch at ``position`` of ``buffer``; the constructor reads nothing but the header.
 
     Raises CorruptMessageError when the header does not fit the buffer.
     """
@@ -267,7 +267,7 @@ class RecordBatch:
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | LegacyRecordBatch]:
-    """Walk the entries of a log or a records field, of any magic; a cut last entry ends the walk quietly.
+    """Walk the entries of a log or a records field, of any magic; a cut last entry ends the walk without an error.
 
     Raises CorruptMessageError on a size below any header or an unknown magic: the walk cannot go on from there.
     """

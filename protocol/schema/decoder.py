@@ -1,11 +1,11 @@
 """Compiles a declaration at one version to the Python function that decodes it.
 
 The function walks the buffer ``b`` with a local position ``p`` up to its end ``e``. Neighbouring fields of fixed size
-are read by one precompiled Struct, together with the byte that follows where that begins a varint: of the lengths met
-in practice nearly all fit into it. Nested structs are inlined, an array is one ``for``. Where a length leads, it is
-compared with what is left before anything is allocated, at the least size an element can have; ``k`` counts down
-how many elements the message's arrays may still have in all. Measured on a one-batch Produce v10: 1.7 µs, a third of
-what a closure per field takes.
+are read by one precompiled Struct, together with the byte after them if it begins a varint: nearly all lengths met in
+practice fit into that byte. Nested structs are inlined, an array is one ``for``. Before an
+array is allocated, the least size that its elements can have is compared with the bytes that are left; ``k`` counts
+down how many elements the message's arrays may still have in all. Measured on a one-batch Produce v10: 1.7 µs, a third
+of what a closure per field takes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ ELEMENTS_PER_STEP = 64
 def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
     """Compile the decoder ``(buffer, position, elements) -> (message, position after it)`` of ``cls`` at ``version``.
 
-    ``elements`` is how many its arrays may have in all. In steps it is a generator that returns that.
+    ``elements`` is how many its arrays may have in all. With ``in_steps`` the decoder is a generator that returns the
+    pair.
     """
     writer = _DecoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source
@@ -63,7 +64,7 @@ def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:
 
 
 class _DecoderWriter:
-    """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be read with."""
+    """Writes the lines of a decoder. Fields of fixed size wait in ``_pending`` to be read with their neighbours."""
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
@@ -73,7 +74,7 @@ class _DecoderWriter:
         self._pending: list[tuple[str, str, int, str]] = []  # target, format, size, path
 
     def struct(self, cls: type[Struct]) -> str:
-        """Read a struct inline; the local variable that holds it."""
+        """Write the lines that read a struct; return the local variable that holds it."""
         source = self.source
         target = source.fresh("o")
         new = source.name("new", object.__new__)
@@ -131,7 +132,7 @@ class _DecoderWriter:
         self.source.emit(f"if {target} > 127: {target}, p = long_varint(b, p, {target})")
 
     def length(self, field: Field, character: str) -> str:
-        """Read a length into ``n`` (compact: plus one); the condition that says null."""
+        """Read a length into ``n`` (compact: plus one); return the condition under which the value is null."""
         if self.flexible:
             self.unsigned_varint("n")
             return "n == 0"
@@ -140,7 +141,7 @@ class _DecoderWriter:
         return "n < 0"
 
     def null(self, target: str, field: Field, condition: str) -> bool:
-        """Handle null: an error, or where the version allows it a value. True: an ``else`` was opened for the rest."""
+        """Handle null: an error, or a value if the version allows it. Return whether an ``else`` was opened."""
         emit = self.source.emit
         if not field.nullable.has(self.version):
             reason = "null where none is allowed" if self.flexible else "a length below 0"
@@ -169,7 +170,7 @@ class _DecoderWriter:
         self.source.indent -= nullable
 
     def nested(self, target: str, field: Field) -> None:
-        """Read a struct field: in place, or after the byte that says whether it is there."""
+        """Read a struct field: in place, or after the byte that says whether it is present."""
         assert isinstance(field.item, type)
         if not field.nullable.has(self.version):
             self.flush()
@@ -236,7 +237,7 @@ class _DecoderWriter:
         self.source.indent -= 1
 
     def tagged_fields(self, target: str, tagged: list[Field]) -> None:
-        """Read the section of tagged fields: known ones into ``target``, unknown ones over."""
+        """Read the section of tagged fields: known ones into ``target``; unknown ones are skipped."""
         emit = self.source.emit
         count, tag, end = self.source.fresh("c"), self.source.fresh("t"), self.source.fresh("z")
         if not tagged:

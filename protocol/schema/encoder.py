@@ -2,8 +2,8 @@
 
 The function appends pieces to a list ``out``: neighbouring fields of fixed size as one precompiled Struct, in which
 constant zero bytes (an empty section of tagged fields) are padding; strings and bytes as they are. It returns a list of
-parts, the joined pieces: one part, unless there are records that are promised or large, which stand as they are between
-what comes before and after them. Measured on the response to a one-batch Produce v10: about 1 µs.
+parts, the joined pieces: one part, unless there are records in file slices or large buffers, which stand as parts of
+their own between what comes before and after them. Measured on the response to a one-batch Produce v10: about 1 µs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be nul
 
 
 def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False) -> CompiledCoder:
-    """Compile the encoder ``(message) -> list of parts`` of ``cls`` at ``version``; in steps a generator that returns
-    that.
+    """Compile the encoder ``(message) -> list of parts`` of ``cls`` at ``version``; with ``in_steps`` it is a
+    generator that returns the list.
     """
     writer = _EncoderWriter(version, cls.FLEXIBLE.has(version), in_steps)
     source = writer.source
@@ -67,7 +67,7 @@ def _carries_records(cls: type[Struct]) -> bool:
 
 
 def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
-    """Put records after the pieces in ``out``; the list to go on with. What is not copied goes to ``parts`` itself."""
+    """Put records after the pieces in ``out``; return the list for the next pieces. Large records become own parts."""
     for piece in records if isinstance(records, list) else (records,):
         if not isinstance(piece, TransferableRecords) and len(piece) < COPY_BELOW_BYTES:
             out.append(piece)
@@ -80,8 +80,8 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
 
 
 class LengthCheck:
-    """The length of a message so far that is encoded in steps, without its records: those have limits of their own, as
-    ``fetch.max.bytes``, which may be more."""
+    """The length so far of a message that is encoded in steps. Its records do not count: they have limits of their own,
+    such as ``fetch.max.bytes``, which may be higher."""
 
     __slots__ = ("_counted", "_most_bytes", "_out", "_size")
 
@@ -91,7 +91,7 @@ class LengthCheck:
         self._counted = self._size = 0
 
     def count(self, out: list[Buffer]) -> None:
-        """Count the pieces that were added to ``out``, or to a new list. Raises MessageTooLongError."""
+        """Count the pieces added to ``out`` since the last count, or all of a new list. Raises MessageTooLongError."""
         if out is not self._out:
             self._out, self._counted = out, 0
         self._size += sum(map(len, out[self._counted :]))
@@ -120,7 +120,7 @@ def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
 
 
 class _EncoderWriter:
-    """Writes the lines. Fields of fixed size wait in ``_pending`` for neighbours to be packed with."""
+    """Writes the lines of an encoder. Fields of fixed size wait in ``_pending`` to be packed with their neighbours."""
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
@@ -175,7 +175,7 @@ class _EncoderWriter:
         self.source.emit(f"{self._out}.append({pack}({', '.join(values)}))", fields)
 
     def null(self, local: str, field: Field, character: str) -> bool:
-        """Open the branches for null and not null, if the version knows null. True: an ``else`` was opened."""
+        """Open the branches for null and not null if the version allows null. Return whether it opened an ``else``."""
         if not field.nullable.has(self.version):
             return False
         none = b"\x00" if self.flexible else (b"\xff\xff" if character == "h" else b"\xff\xff\xff\xff")
@@ -214,7 +214,7 @@ class _EncoderWriter:
             self.source.indent -= 1
 
     def nested(self, local: str, field: Field) -> None:
-        """Write a struct field, with the byte that says it is there where it may be missing."""
+        """Write a struct field, after the byte that says whether it is present, if it may be null."""
         assert isinstance(field.item, type)
         nullable = field.nullable.has(self.version)
         if nullable:

@@ -1,4 +1,4 @@
-"""Coders of messages: compiled routines where the package was built so, else Python generated for each version.
+"""Coders of messages: compiled routines if the package was built with them, else Python generated for each version.
 
 The choice is made once, by import; both give equal results. Any thread.
 """

@@ -9,13 +9,13 @@
         partitions: list[Partition] = array(Partition)
 
 A field names the versions it exists in ("0+", "3-5", "7"), those it may be null in, its default, and its tag where it
-is a tagged field (KIP-482). Annotations are for the type checker; the calls on the right are what counts at run time.
+is a tagged field (KIP-482). Annotations are for the type checker; at run time only the calls on the right count.
 Classes are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
 
 A (message, version) is compiled when it is first used, to Python source without branches on versions
 (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`); :func:`source_of` shows it. Declaring
-costs next to nothing: no code is generated at import, constructors included, so that a broker starts without paying for
-its APIs.
+costs next to nothing: no code is generated at import, constructors included, so that APIs that
+are not used cost a start nothing.
 
 Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
 InvalidRequestError. Encoders raise EncodeError, a programming error. Source: Kafka's
@@ -199,14 +199,14 @@ def array(
 
 
 def struct_of(item: Callable[..., T], versions: str = "0+", *, tag: int | None = None) -> T:
-    """Declare one nested struct. Its default is one shared instance that refuses changes: assign a new one."""
+    """Declare one nested struct. Its default is one shared instance that cannot be changed: assign a new one."""
     field = Field("struct", versions, "none", (), tag)
     field.item = item  # type: ignore[assignment]
     return field  # type: ignore[return-value]
 
 
 def nullable_struct(item: Callable[..., T], versions: str = "0+", *, nullable: str, tag: int | None = None) -> T | None:
-    """Declare one nested struct that may be null, and is by default."""
+    """Declare one nested struct that may be null; null is the default."""
     field = Field("struct", versions, nullable, None, tag)
     field.item = item  # type: ignore[assignment]
     return field  # type: ignore[return-value]
@@ -260,7 +260,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """A request, a response or a record schema: a struct with versions that stands by itself."""
+    """A request, a response or a record schema: a struct that has versions and is encoded by itself."""
 
     API_KEY: ClassVar[int] = -1
     VERSIONS: ClassVar[VersionRange] = NO_VERSIONS
@@ -327,10 +327,10 @@ class Message(Struct):
 
     @classmethod
     def decode_prefixed_lenient(cls, view: Buffer) -> Self:
-        """Decode like :meth:`decode_prefixed`, but a newer version is read as the newest known one, and what follows
-        ignored.
+        """Decode like :meth:`decode_prefixed`, but a newer version is read as the newest known one, and bytes
+        that follow are ignored.
 
-        That is how consumers of different ages share a group: each reads what it knows of a subscription.
+        So consumers of different releases share a group: each reads the fields of a subscription that it knows.
         """
         return cls._after_prefix(view, cls.VERSIONS.highest)[1]
 
@@ -347,7 +347,7 @@ class Message(Struct):
         return INT16.pack(version) + self.encode(version)
 
     def encode_parts(self, version: int) -> list[Part]:
-        """Encode the message as pieces to send in order; record slices stay promises, large buffers are not copied."""
+        """Encode the message as pieces to send in order; slices of files are not read, large buffers not copied."""
         return self.encoder_at(version).encode(self)
 
     @classmethod
@@ -363,8 +363,8 @@ class Message(Struct):
     def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
         """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays.
 
-        Raises EncodeError; MessageTooLongError as soon as what is encoded of it has more than ``most_bytes`` without
-        its records.
+        Raises EncodeError; MessageTooLongError as soon as the encoded part of it, without records, exceeds
+        ``most_bytes``.
         """
         coder = _coder_in_steps(type(self), version, "encode")
         return (yield from coder.encode_in_steps(self, most_bytes))
@@ -424,8 +424,8 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def source_of(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> str:
-    """Return the Python source that decodes or encodes ``cls`` at ``version``, to be read. Raises
-    UnsupportedVersionError.
+    """Return the Python source that decodes or encodes ``cls`` at ``version``, for a person to read.
+    Raises UnsupportedVersionError.
     """
     _check_version(cls, version)
     from tidelog.protocol.schema.decoder import compile_decoder

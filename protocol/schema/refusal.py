@@ -1,12 +1,12 @@
 """Error response of a long request, built in steps: a part of the request at a time, and the parts put together.
 
-A handler's ``error_response`` is a plain function: it makes the error of each element that the request names. Over
-50,000 elements that takes up to 35 ms. Here it is called for parts of the request, copies with at most PART_ELEMENTS
-elements in all their arrays, in order. What each part is answered is added to the answer of those before it. Where a
-part begins within an element, a topic whose first partitions were in the part before, the two answers of that element
+A handler's ``error_response`` is a plain function that makes the error of each element of a request. For 50,000
+elements that takes up to 35 ms. Here it is called for parts of the request, in order: copies with at most PART_ELEMENTS
+elements in all their arrays. The response to each part is added to the response to those before it. A part may begin
+within an element, such as a topic whose first partitions are in the part before: the two responses for that element
 become one. So the outcome is that of one call for the whole request.
 
-That holds for an answer whose arrays follow those of the request, one element for one. APIs with another answer make
+That holds for a response whose arrays have an element for each one of the request. APIs with other responses make
 their error response in steps of their own (a generator), or their requests have too few elements to be cut.
 """
 
@@ -28,8 +28,8 @@ class Part(NamedTuple):
 
     struct: Any
     depth: int
-    """How many structs go on from the part before: 0 for the first part, 1 where the struct itself goes on, 2 where
-    its first element does too."""
+    """How many structs are continued from the part before: 0 for the first part, 1 if it is the struct itself, 2 if its
+    first element is continued too."""
 
 
 def refuse_in_steps(
@@ -65,7 +65,7 @@ def cut(struct: Any, most: int) -> Iterator[Part]:
 
 
 def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
-    """Cut an array into runs with at most so many elements in all, and tell the depth at which each run goes on."""
+    """Cut an array into runs with at most so many elements in all; yield each with the depth of its continuation."""
     run: list[Any] = []
     run_weight = 0
     for element in elements:
@@ -104,7 +104,7 @@ def array_names(element: Any) -> list[str]:
 
 
 def join(whole: Any, part: Any, depth: int) -> None:
-    """Add a part's elements to the whole. With a depth of 2 or more its first element goes on from the whole's last."""
+    """Add a part's elements to the whole. With a depth of 2 or more its first element continues the whole's last."""
     for name in array_names(whole):
         elements = getattr(part, name)
         if not elements:

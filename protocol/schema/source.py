@@ -2,7 +2,7 @@
 which field each line belongs to, and the constructors.
 
 Compiled code carries no bookkeeping for its errors. When a line raises, the traceback's line number says which field
-it was at, and the local ``p`` in its frame says where in the buffer: naming both costs nothing until it is needed.
+it was at, and the local ``p`` in its frame says where in the buffer: so naming both costs nothing before an error.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ _EMPTY: Any = object()
 
 
 def minimum_size(cls: type[Struct], version: int, flexible: bool) -> int:
-    """Compute the fewest bytes that a ``cls`` takes at ``version``: what an array's length is checked against.
+    """Compute the fewest bytes that a ``cls`` takes at ``version``, by which an array's length is checked.
     Never 0.
     """
     size = 1 if flexible else 0
@@ -263,7 +263,7 @@ def has_field(cls: type[Message], name: str, version: int) -> bool:
 
 def place_of(cls: type[Message], name: str, version: int) -> int | None:
     """Find where an untagged field of fixed size stands in each encoding of a version, in bytes from the beginning or,
-    negative, from the end. None: what is before it and what is after it may be of any length.
+    negative, from the end. None if fields of variable length stand both before and after it.
     """
     flexible = cls.FLEXIBLE.has(version)
     plain, tagged, _ = struct_fields(cls, version, flexible)

@@ -1,10 +1,11 @@
 """Coder of messages that walks their layouts: compiled, it decodes and encodes any message at any version.
 
 A :class:`Layout` is a declaration at one version, made when that is first used: the fields in the order of the wire,
-each with its kind, the place of its slot in the object, and the layout of its elements. One routine reads what a layout
-says, one writes it. Where a message or its bytes are not as declared, the generated coder of the same version
+each with its kind, the place of its slot in the object, and the layout of its elements. One routine reads a message by
+its layout, one writes it. Where a message or its bytes are not as declared, the generated coder of the same version
 (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`) does the work again: it names the field
-and the byte in its error. Uncompiled, those serve alone, as a layout walked in plain Python takes twice their time.
+and the byte in its error. Without compiled modules the generated coders serve alone: walking a layout in plain Python
+takes twice their time.
 
 Types for C stand in ``walker.pxd``. Any thread.
 """
@@ -43,9 +44,9 @@ _KINDS = {
 _SIZES = {_INT32: 4, _INT64: 8, _INT16: 2, _INT8: 1, _BOOL: 1, _UINT16: 2, _UINT32: 4, _FLOAT64: 8, _UUID: 16}
 _UUID_BYTES = 16
 _FIRST_BYTES = 512
-"""What a writer has room for at first."""
+"""Bytes that a writer has room for at first."""
 _LARGEST_SPARE = 65_536
-"""A writer that grew beyond this is not used again."""
+"""A writer that grew beyond so many bytes is not used again."""
 _MOST_SPARES = 4
 _COPY_BELOW = COPY_BELOW_BYTES
 _LONGEST_STRING = MAX_STRING_BYTES
@@ -71,7 +72,7 @@ class FieldLayout:
         self.least = 0
         self.item: Any = None
         self.fields: Any = None
-        """Layouts of elements: one of these two, where there are elements."""
+        """Layouts of elements: at most one of these two is set."""
         if not field.versions.has(version):
             return
         if field.kind == "array":
@@ -84,7 +85,7 @@ class FieldLayout:
 
 
 def _default_of(field: Field) -> Any:
-    """Return the default; a mark for a fresh list."""
+    """Return the default, or a mark that stands for a fresh list."""
     if field.default == () and field.kind == "array":
         return _FRESH_LIST
     if field.default == () and field.kind == "struct":
@@ -325,7 +326,7 @@ def _read_array(reader: Any, field: FieldLayout, count: int) -> list[Any]:
 
 
 def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
-    """Read the section of tagged fields: known ones into ``target``, unknown ones over."""
+    """Read the section of tagged fields: known ones into ``target``; unknown ones are skipped."""
     count = _read_unsigned(reader)
     if count > _MOST_TAGGED:
         raise MalformedError
@@ -360,7 +361,7 @@ class _Writer:
 
 
 _SPARES: list[_Writer] = []
-"""Writers to use again. One that met an error is not."""
+"""Writers to use again; one that met an error is not put here."""
 
 
 def _make_room(writer: Any, size: int) -> None:

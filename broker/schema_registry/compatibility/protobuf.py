@@ -1,7 +1,7 @@
 """Protobuf's rules, as Confluent's registry has them: what changes from the original to the update.
 
-    compatible      messages, enums and their values come, enums and their values go; fields that are not required come
-                    and go, get another name, move alone into a new oneof; a oneof goes
+    compatible      messages, enums and their values are added, enums and their values removed; fields that are not
+                    required are added, removed, renamed, or moved alone into a new oneof; a oneof is removed
     incompatible    PACKAGE_CHANGED, MESSAGE_REMOVED, REQUIRED_FIELD_ADDED, REQUIRED_FIELD_REMOVED,
                     FIELD_KIND_CHANGED (scalar, message, map), FIELD_SCALAR_KIND_CHANGED, FIELD_NAMED_TYPE_CHANGED,
                     ONEOF_FIELD_REMOVED, MULTIPLE_FIELDS_MOVED_TO_ONEOF, FIELD_MOVED_TO_EXISTING_ONEOF

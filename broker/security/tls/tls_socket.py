@@ -3,9 +3,9 @@
 What OpenSSL asks for differs from a socket in four ways, and all four stay in here:
 
     receive   one SSL_read gives one record, so it is repeated until nothing more has come or the buffer is full.
-              Bytes that are decrypted already are seen by no epoll: the next turn is scheduled (``_schedule_read``).
-              Clients send large frames in many small records: while much of one is missing, the kernel tells of
-              much alone (``expect``): 2.5 s/GB in place of 2.8 (benchmarks/RESULTS.md, TLS and the floor).
+              epoll does not report bytes that OpenSSL has decrypted: the next turn is scheduled (``_schedule_read``).
+              Clients send large frames in many small records: while much of a frame is missing, the kernel wakes
+              the loop only for much (``expect``): 2.5 s/GB in place of 2.8 (benchmarks/RESULTS.md, TLS and the floor).
     send      at most CHUNK_BYTES an SSL_write and TURN_BYTES a turn. A chunk that OpenSSL could not send whole is
               begun: the same bytes must be offered again, and nothing else before (``_begun``).
     MSG_MORE  means nothing to TLS: those bytes are held back and join the next ones in one record (``_held``).
@@ -75,7 +75,7 @@ class TlsSocket:
         self._owed = 0
         """Bytes of ``_begun`` that are not reported as sent yet: all but those that were held."""
         self._awaited = 1
-        """Bytes that the loop tells of, fewer at the end of the stream alone."""
+        """Least bytes for which the kernel reports the socket readable (SO_RCVLOWAT), but for the end of the stream."""
         self._ended = False
         self._loop: AbstractEventLoop | None = None
         self._on_readable: Callable[[], None] | None = None
@@ -97,7 +97,7 @@ class TlsSocket:
                 if not count:
                     self._ended = True
                 elif count == total < RECORD_BYTES and count < size and is_one_frame(view, count):
-                    return count  # a client that waits for each answer has sent nothing more: spares a look
+                    return count  # one whole frame: likely the client now waits for its answer
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLWantWriteError:
@@ -114,9 +114,9 @@ class TlsSocket:
         return total
 
     def expect(self, missing: int, /) -> None:
-        """Have the loop wait until much of what is missing has come.
+        """Have the kernel report the socket only when most of the ``missing`` bytes of a frame have come.
 
-        One record of it may be with OpenSSL in part, so that fewer bytes than are missing may come.
+        OpenSSL may hold a part of one record already, so a record's length less than ``missing`` is waited for.
         """
         least = min(missing - RECORD_BYTES, MOST_AWAITED_BYTES)
         least = least if least >= RECORD_BYTES else 1
@@ -275,7 +275,7 @@ class TlsSocket:
             self._on_writable()
 
     def _schedule_read(self) -> None:
-        """Give the connection another turn: no event will tell of what is here already."""
+        """Give the connection another turn: no event reports bytes that OpenSSL has already."""
         if self._loop is not None and self._on_readable is not None and not self._read_scheduled:
             self._read_scheduled = True
             self._loop.call_soon(self._read_again)
@@ -288,7 +288,7 @@ class TlsSocket:
     # The end
 
     def close(self) -> None:
-        """Say goodbye if that needs no waiting, and close."""
+        """Send TLS's close_notify if that needs no waiting, and close."""
         self._on_readable = self._on_writable = None
         self._read_needs_room = self._write_needs_bytes = False
         self._watch()

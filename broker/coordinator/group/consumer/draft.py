@@ -87,7 +87,7 @@ class Draft:
 
 
 class DraftSteps:
-    """The steps that look at the topics. Loop thread only."""
+    """The steps of a decision that need the topics' metadata. Loop thread only."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class DraftSteps:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def update_target(self, draft: Draft) -> None:
-        """Work out a new target for all members, if the group epoch is ahead of the one there is and it is time."""
+        """Work out a target for all members if the group epoch is ahead of the target's and the interval is over."""
         group = draft.group
         if draft.epoch <= group.assignment_epoch:
             return

@@ -32,10 +32,10 @@ ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
-"""By type and curve of a key."""
+"""Signature algorithms by type and curve of a key."""
 SMALLEST_RSA_BITS = 2048
 MALFORMED = (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, OverflowError, RecursionError)
-"""Errors of PyJWT and its library for what a stranger wrote."""
+"""Errors that PyJWT and its library raise for malformed tokens and keys."""
 
 
 class VerificationKey(NamedTuple):
@@ -46,7 +46,7 @@ class VerificationKey(NamedTuple):
 
 
 Keys = Mapping[str | None, VerificationKey]
-"""By key id."""
+"""An issuer's keys by key id."""
 
 
 class SignedRules(NamedTuple):
@@ -69,7 +69,7 @@ class SignedTokens:
         note_unknown: Callable[[], object],
         now_s: Callable[[], float] = time,
     ) -> None:
-        """``keys`` are those of the moment; ``note_unknown`` is told of a token whose key is not among them."""
+        """``keys`` returns the issuer's current keys; ``note_unknown`` is called if a token names another key."""
         self._rules = rules
         self._keys = keys
         self._note_unknown = note_unknown
@@ -109,7 +109,7 @@ class SignedTokens:
         if found is None and key_id is None and len(keys) == 1:
             found = next(iter(keys.values()))
         if found is None:
-            if key_id is not None:  # a token that names no key tells of no new one
+            if key_id is not None:  # without a key id it is no sign of a new key
                 self._note_unknown()
             raise TokenRefusedError("no key of the issuer has its key id")
         if header.get("alg") not in found.algorithms:
@@ -165,4 +165,4 @@ def read_key(given: dict[str, Any], algorithm: str) -> PublicKey:
 
 
 PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
-"""Members of private keys, which are nothing to a broker."""
+"""Members that only private keys have."""
