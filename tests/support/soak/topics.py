@@ -46,8 +46,11 @@ class Raw(Party):
             self.asker.close()
         self.asker = None
 
-    def finish(self) -> None:
-        self.disconnect()
+    def work(self) -> None:
+        try:
+            super().work()
+        finally:
+            self.disconnect()
 
 
 class Stranger(Raw):
@@ -102,7 +105,6 @@ class Incarnations(Raw):
                 self.disconnect()
             else:
                 break
-        self.disconnect()
 
     def _expect(self, what: str, code: int, *others: int) -> None:
         if code and code not in others:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.depth import DEPTH
 from tests.support.directory_lives import Lives
 from tidelog.broker.member.connections import directories
 
-STEPS = 60
+STEPS = 50
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.hypothesis  # more seeds at night, by `make fuzz-deep`
+@pytest.mark.parametrize("seed", range(12 * DEPTH))
 def test_no_election_by_directories_loses_what_was_committed(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
