@@ -19,7 +19,7 @@ from tidelog.broker.coordinator.group.share.state_changes import StateChanges
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, all_settled, settled
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled, settled
 from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
@@ -139,12 +139,13 @@ class ShareMembers:
                 wanted = self._all_topics(request.group_id)
             else:
                 wanted = [(topic.topic_name, topic.partitions) for topic in request.topics]
-            keys = []
+            keys: list[StateKey] = []
             for topic in wanted:
-                keys += self._keys_of(request.group_id, *topic)
+                keys += yield from self._keys_of(request.group_id, *topic)
                 yield None
             states = yield from self._share.summaries(keys)
-            latest = yield from self._latest_offsets.find(self._with_lag(states))
+            with_lag = yield from self._with_lag(states)
+            latest = yield from self._latest_offsets.find(with_lag)
             described = []
             for topic in wanted:
                 described.append((yield from self._describe_topic(request.group_id, *topic, states, latest)))
@@ -155,14 +156,22 @@ class ShareMembers:
             response.error_code, response.error_message = error.code, error.message
         return response
 
-    def _keys_of(self, group_id: str, name: str, partitions: Iterable[int]) -> list[StateKey]:
+    def _keys_of(self, group_id: str, name: str, partitions: Iterable[int]) -> Steps[list[StateKey]]:
+        keys: list[StateKey] = []
         image = self._metadata.find(name)
-        return [] if image is None else [StateKey(group_id, image.topic_id, partition) for partition in partitions]
+        if image is not None:
+            for number, partition in enumerate(partitions):
+                keys.append(StateKey(group_id, image.topic_id, partition))
+                if not number % ITEMS_PER_STEP:
+                    yield None
+        return keys
 
-    def _with_lag(self, states: Mapping[StateKey, ShareState | None]) -> list[tuple[str, int]]:
+    def _with_lag(self, states: Mapping[StateKey, ShareState | None]) -> Steps[list[tuple[str, int]]]:
         """Return the partitions that have a lag: those with a start offset, in topics that exist."""
         found = []
-        for key, state in states.items():
+        for number, (key, state) in enumerate(states.items()):
+            if not number % ITEMS_PER_STEP:
+                yield None
             image = self._metadata.topic_by_id(key.topic_id)
             if image is not None and state is not None and has_lag(state):
                 found.append((image.name, key.partition))
