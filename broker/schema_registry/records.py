@@ -24,7 +24,7 @@ from tidelog.broker.schema_registry.contexts import context_in, qualified, writt
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
-"""In the order in which Confluent's registry tells them."""
+"""Types of schemas, in the order in which Confluent's registry lists them."""
 
 LAST_ID = "lastId"
 

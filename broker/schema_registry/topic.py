@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 TOPIC = "_schemas"
 CONFIGS = {"cleanup.policy": "compact", "flush.messages": "1"}
-"""Schemas are few and precious: each is on the disk before its client is answered."""
+"""Configs of the topic. Schemas are few and precious: each is on the disk before its client is answered."""
 CHUNK_BYTES = 1 << 20
 TIMEOUT_S = 10.0
 POLL_S = 0.02

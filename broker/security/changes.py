@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOPICS_PER_LINE = 1_000
-"""As many names, of 249 bytes at most, take less than a millisecond to write."""
+"""Names of topics in one line: so many, of 249 bytes at most, take less than a millisecond to write."""
 
 Lines = Iterator[None]
-"""Each step of it writes a line."""
+"""Steps, each of which writes a line."""
 
 
 class Notes:

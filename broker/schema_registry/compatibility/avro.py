@@ -31,7 +31,7 @@ PROMOTIONS = {
     ("bytes", "string"),
     ("string", "bytes"),
 }
-"""Reader and writer."""
+"""Pairs of types, the reader's and the writer's, that differ and can be read all the same."""
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:

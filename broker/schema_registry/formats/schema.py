@@ -32,9 +32,9 @@ class ParsedSchema:
     canonical: str
     """The text that is stored."""
     identity: str
-    """Equal for equal schemas."""
+    """A key that equal schemas share."""
     model: Mapping[str, Any]
-    """The format's own picture of it, for its rules of compatibility; never changed."""
+    """The parsed schema, as the format's rules of compatibility read it; never changed."""
     normalized: str
     """The text that is stored where a client asks for ``normalize``: one for all schemas that differ in a
     meaningless order alone."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 10_000
-"""Verdicts kept for one client; beyond that it begins with none."""
+"""Verdicts kept for one client; beyond that they are all forgotten."""
 MANY_ACLS = 10_000
 _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)

@@ -32,7 +32,7 @@ _ALLOWING = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""Operation -> those whose ALLOW allows it, where that is more than itself."""
+"""Operation -> operations whose ALLOW implies it, where there are others than itself."""
 
 
 class Decision(NamedTuple):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FEW = 32
 ASKED_PER_STEP = 16
-"""Questions of one step: 4 to 25 us each where the verdict is not kept (shared table of the design, section 5.1)."""
+"""Questions of one step: 4 to 25 us each where the verdict is not kept."""
 
 ERRORS: dict[ResourceType, type[KafkaError]] = {
     ResourceType.TOPIC: TopicAuthorizationFailedError,
@@ -123,7 +123,7 @@ class Call:
 
 Handle = Callable[["Broker", "RequestContext", Any], Any]
 Shortcut = Callable[["Authorizer", Any, Handle], Handle]
-"""From a handler's module and the handler with its checks, one that knows the most frequent request by fewer steps."""
+"""Takes a handler's module and its handler; returns one that checks the most frequent request in fewer steps."""
 Before = Callable[[Call], None]
 """Check of the whole request. Raises KafkaError."""
 Around = Callable[[Call], Any]

@@ -38,7 +38,7 @@ from tidelog.protocol.schema.fields import Message
 
 NO_LIFETIMES: Mapping[str, int] = MappingProxyType({})
 MAX_FRAMES = 16
-"""An exchange of any mechanism is over long before."""
+"""Most frames of one exchange; every mechanism needs far fewer."""
 _PREFIXES = (struct.Struct(">ii"), struct.Struct(">iix"))
 _LENGTH = struct.Struct(">i")
 
@@ -69,11 +69,11 @@ class Outcome(NamedTuple):
     frame: bytes | None
     failure: str | None = None
     work: Evaluation | None = None
-    """To be done in a thread, for ``conclude``; there is no answer yet."""
+    """Work for a thread, whose result ``conclude`` takes; there is no answer yet."""
 
 
 PASS_ON = Outcome(None)
-"""The frame is the broker's to answer, as ever."""
+"""The frame is an ordinary request, which the broker answers."""
 
 Factories = Mapping[str, Callable[[], Mechanism]]
 """The mechanisms of a listener: each call begins an exchange."""
@@ -114,7 +114,7 @@ class SaslAuthenticator:
         self.claimed = ""
         """The name that the client gave."""
         self.refusal: str | None = None
-        """The reason why it cannot succeed any more, once there is one."""
+        """The reason why the login cannot succeed any more, once there is one."""
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
         self.lifetime_ms = 0

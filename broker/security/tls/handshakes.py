@@ -68,7 +68,7 @@ class Handshakes:
         shorten_switch_interval()
         self.scratch = memoryview(bytearray(CHUNK_BYTES))
         self.in_thread = 0
-        """How many wait for the thread, or are in it."""
+        """Handshakes that wait for the thread, or are in it."""
         self._under_way: dict[_Handshake, None] = {}
         self._per_host: Counter[str] = Counter()
 

@@ -22,7 +22,7 @@ from tidelog.protocol.errors import SaslAuthenticationFailedError
 LEAST_ITERATIONS = 4096
 """Kafka's own bound, and that of RFC 7677."""
 MOST_ITERATIONS = 1_000_000
-"""A broker that is no friend could keep the client at work without end."""
+"""Without this bound a malicious broker could keep the client at work without end."""
 _HEADER = "n,,"
 _BINDING = base64.b64encode(_HEADER.encode()).decode()
 _CHALLENGE = re.compile(

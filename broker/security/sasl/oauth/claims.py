@@ -8,7 +8,7 @@ from typing import Any
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
 
 MOST_SECONDS = (2**63 - 1) // 1000
-"""In milliseconds a time is a long of Kafka's."""
+"""Largest time of a claim: in milliseconds it still fits 64 bits, as Kafka keeps it."""
 _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
 
 

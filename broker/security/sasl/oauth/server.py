@@ -20,7 +20,7 @@ from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
 
 OAUTHBEARER = "OAUTHBEARER"
 LONGEST_TOKEN = 64 * 1024
-"""Tokens of real issuers have a few thousand characters."""
+"""Most characters of a token; those of real issuers have a few thousand."""
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _FIRST = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
@@ -33,7 +33,7 @@ class BearerToken(NamedTuple):
 
     user: str
     expires_ms: int
-    """Its end, by the wall clock."""
+    """End of the token, by the wall clock."""
 
 
 class TokenRefusedError(Exception):
