@@ -331,7 +331,7 @@ def test_each_jump_has_to_last_for_an_hour_itself() -> None:
 WALL_TIME = {
     "broker/admin/find.py": (1, "what a client calls now"),
     "broker/admin/login/logins.py": (1, "compared with the date at which a token ends"),
-    "broker/controller/embedded.py": (4, "timestamps of the metadata log's records, snapshots, leader, aborted change"),
+    "broker/controller/embedded.py": (3, "timestamps of the metadata log's records, snapshots, leader, aborted change"),
     "broker/coordinator/group/classic/rebalance.py": (2, "stored: when a group changed its state"),
     "broker/coordinator/group/classic/sync.py": (1, "stored: when a group changed its state"),
     "broker/coordinator/group/consumer/draft.py": (3, "stored: when a target was made; an interval that ends early"),
