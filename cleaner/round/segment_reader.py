@@ -360,7 +360,7 @@ class SegmentReader:
             reason = Unreadable.MESSAGE_SET
         if reason is Unreadable.NONE:
             return run.add(row, batch, records)
-        if run.rows:
+        if run.rows or run.poison is not None:
             return False
         row[at.STATE], row[at.REASON] = BatchState.POISON, reason
         run.poison = row.copy()

@@ -442,6 +442,28 @@ def test_old_message_with_an_impossible_offset_stays_as_it_is(
     assert keys_of(log)[-1] == (2, b"a")
 
 
+@pytest.mark.parametrize("codec", [0, 1])
+def test_two_damaged_old_messages_in_a_row_both_stay(tmp_path: Path, engine: Engine, codec: int) -> None:
+    log = open_log(tmp_path, compacted(message_format_version="0.10.2"))
+    options = MessageSetOptions(magic=1, compression=codec)
+    for key in (b"a", b"b", b"c", b"a"):
+        message = build_message_set([Record(0, NOW_MS, key, b"1")], options)
+        log.append_as_leader(memoryview(bytearray(message)), leader_epoch=0)
+    log.update_high_watermark(4)
+    log.roll()
+    path = Path(log.segments.first.records.path)
+    stored = bytearray(path.read_bytes())
+    size = 12 + int.from_bytes(stored[8:12], "big")
+    for start in (size, 2 * size):
+        stored[start : start + 8] = (2**40).to_bytes(8, "big")
+    path.write_bytes(stored)
+
+    stats = clean(log, engine)
+
+    assert stats.unreadable_batches == 2
+    assert bytes(stored[size : 3 * size]) in log_bytes(log)
+
+
 def test_old_messages_far_from_each_other_become_batches_of_their_own(tmp_path: Path, engine: Engine) -> None:
     log = open_log(tmp_path, compacted(message_format_version="0.10.2"))
     for key in (b"a", b"b"):
