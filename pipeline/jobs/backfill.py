@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
-from tidelog.pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names
+from tidelog.pipeline.jobs.writing import Chunks, Target, TopicWriter, check_broker, check_names, read_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +93,8 @@ def backfill(
     slots = 1 if spark is None else min(len(paths), context_of(spark).defaultParallelism)
     target = request.target.share(slots)
     plans = [BackfillPlan(path, _writer(request.name, path), target, number) for number, path in enumerate(paths)]
+    for plan in plans:
+        read_written(target, plan.writer)  # refuses another topic
     tasks = [Task(plan.path, os.path.getsize(plan.path), plan) for plan in plans]
     return run_tasks(spark, tasks, backfill_file, progress or Progress("backfill", quiet=True))
 
@@ -158,7 +160,7 @@ def _field(path: str, field: Any) -> Any:
 def backfill_file(plan: BackfillPlan) -> BackfillResult:
     """Write one file's rows. Raises PipelineError, OSError."""
     with TopicWriter(plan.target, plan.writer, first=plan.number) as writer:
-        done = before = writer.committed() + 1
+        done = before = writer.begin(0)
         chunks = Chunks(plan.target.chunk_rows)
         for batch in _rows(plan.path, before):
             for chunk in chunks.add(batch):

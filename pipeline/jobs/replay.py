@@ -5,7 +5,8 @@
 
 Keys, values, headers and timestamps are kept. Records go to the partition they come from, or with ``by_key`` to the one
 their key hashes to. Run again under the same name, it goes on after the last written record and writes no record twice;
-another name starts from the beginning. Replaying into the topic it reads works: the range is fixed when the job starts.
+another name starts from the beginning. A range that begins before the one that the name has written is refused, and so
+is another target. Replaying into the topic it reads works: the range is fixed when the job starts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tidelog.pipeline.jobs.writing import (
     check_names,
     is_there,
     partitions_of,
+    read_written,
 )
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import SourceOptions, parse_options
@@ -132,6 +134,7 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
     if plans:
         check_broker(request.target)
         _check_partitions(plans, request)
+        _check_starts(plans, request)
     tasks = [Task(f"{plan.topic}-{plan.partition}", plan.size, plan) for plan in plans]
     return run_tasks(spark, tasks, replay_partition, progress or Progress("replay", quiet=True))
 
@@ -151,6 +154,19 @@ def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
             f"--to {request.target.topic}: the topic has {there} partitions, records come from partition {largest}: "
             "expected a topic with as many partitions, or --by-key"
         )
+
+
+def _check_starts(plans: list[ReplayPlan], request: ReplayRequest) -> None:
+    """Raise BadRequestError, before anything is written, where the name has written a range that begins later, or to
+    another topic: records of this range would be left out."""
+    for plan in plans:
+        written = read_written(request.target, plan.writer)
+        if written.first is not None and plan.start < written.first:
+            raise BadRequestError(
+                f"--name {request.name}: under this name {plan.topic}-{plan.partition} was written from offset "
+                f"{written.first} to {written.last}, and the range begins before it, at {plan.start}: expected another "
+                f"--name for the earlier range, or --from at {written.first} or later"
+            )
 
 
 def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> ReplayPlan:
@@ -173,7 +189,7 @@ def replay_partition(plan: ReplayPlan) -> ReplayResult:
     """Replay one partition's range. Raises PipelineError."""
     rows = 0
     with TopicWriter(plan.target, plan.writer, first=plan.partition) as writer:
-        begin = max(plan.start, writer.committed() + 1)
+        begin = writer.begin(plan.start)
         chunks = Chunks(plan.target.chunk_rows)
         for piece in plan.slices:
             if piece.end_offset <= begin:

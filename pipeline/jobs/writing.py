@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 100_000
 _INIT, _FETCH = 4, 7
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
+_NOTE = "rows from {} on"
+_NOTED = re.compile(r"rows from (\d+) on")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
@@ -123,6 +125,31 @@ def partitions_of(target: Target) -> int:
     return PartitionCounts(options).of(target.topic)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rows that a writer has committed: all from number ``first`` to ``last``, which is -1 for none. ``first`` is
+    None where the group does not say it."""
+
+    last: int = -1
+    first: int | None = None
+
+
+def read_written(target: Target, writer: str) -> Written:
+    """Return what a writer has committed to the target's brokers. Ends what a killed run left open.
+
+    Raises JobError; BadRequestError when the writer has written to another topic.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with Cluster(target.bootstrap, _PATIENCE_S, target.security) as cluster:
+                return _read_committed(cluster, target.topic, Publication(writer, 0, ()).name)
+        except Trouble as error:
+            if not is_passing(error) or time.monotonic() > deadline:
+                raise JobError(f"{target.bootstrap}: {error}") from error
+            time.sleep(_RETRY_S)
+
+
 class Pace:
     """Holds writing down to a rate."""
 
@@ -154,6 +181,7 @@ class TopicWriter:
         self._target = target
         self._writer = writer
         self._first = first
+        self._note = ""
         self._stack = ExitStack()
         self._pace = Pace(target.rate)
 
@@ -171,22 +199,18 @@ class TopicWriter:
     ) -> None:
         self._stack.close()
 
-    def committed(self) -> int:
-        """Return the number of the last row that was written under this name, -1 for none. Ends what a killed run left
-        open.
+    def begin(self, first: int) -> int:
+        """Return the number of the row to go on with, for a source whose rows begin with number ``first``. Ends what a
+        killed run left open.
 
-        Raises JobError.
+        Raises JobError; BadRequestError when this name has written to another topic.
         """
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                options = self._options
-                with Cluster(options.bootstrap, options.request_timeout_ms / 1000, options.security) as cluster:
-                    return _read_committed(cluster, Publication(self._writer, 0, ()).name)
-            except Trouble as error:
-                if not is_passing(error) or time.monotonic() > deadline:
-                    raise JobError(f"{self._options.bootstrap}: {error}") from error
-                time.sleep(_RETRY_S)
+        written = read_written(self._target, self._writer)
+        if written.last < 0 or first > written.last + 1:  # none yet, or none of those between
+            self._note = _NOTE.format(first)
+            return first
+        self._note = "" if written.first is None else _NOTE.format(written.first)
+        return written.last + 1
 
     def write(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
         """Write rows of one schema in one transaction; ``number`` is that of the last. Raises PipelineError."""
@@ -205,22 +229,36 @@ class TopicWriter:
             for batch in builder.batches(batches):
                 file.append(batch.topic, batch.partition, batch.data, batch.records)
             staged = file.finish()
-        publish(self._options, Publication(self._writer, number, (staged,)))
+        publish(self._options, Publication(self._writer, number, (staged,), note=self._note))
         remove_files([staged])
         self._pace.wrote(sum(batch.num_rows for batch in batches))
 
 
-def _read_committed(cluster: Cluster, name: str) -> int:
+def _read_committed(cluster: Cluster, topic: str, name: str) -> Written:
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     begun = ask(cluster.coordinator(name, TRANSACTION), request, InitProducerIdResponse, _INIT)
     raise_for_code(begun.error_code, f"InitProducerId of {name}")
     wanted = OffsetFetchRequest(group_id=name, topics=None, require_stable=True)
     answer = ask(cluster.coordinator(name, GROUP), wanted, OffsetFetchResponse, _FETCH)
     raise_for_code(answer.error_code, f"OffsetFetch of {name}")
-    found = [partition for topic in answer.topics for partition in topic.partitions]
-    for partition in found:
+    return written_of(name, topic, answer)
+
+
+def written_of(name: str, topic: str, answer: OffsetFetchResponse) -> Written:
+    """Read what the group ``name`` has committed. Raises KafkaError; BadRequestError when it is not of ``topic``."""
+    written = Written()
+    topics = tuple(entry.name for entry in answer.topics)
+    for partition in (partition for entry in answer.topics for partition in entry.partitions):
         raise_for_code(partition.error_code, f"OffsetFetch of {name}")
-    return max((partition.committed_offset for partition in found), default=-1)
+        if partition.committed_offset > written.last:
+            noted = _NOTED.fullmatch(partition.metadata or "")
+            written = Written(partition.committed_offset, int(noted[1]) if noted else None)
+    if written.last >= 0 and topic not in topics:
+        raise BadRequestError(
+            f"--to {topic}: under this --name rows were written to {', '.join(topics)} (group {name}), and would be "
+            "left out here: expected that topic, or another --name"
+        )
+    return written
 
 
 class Chunks:

@@ -82,6 +82,8 @@ class Publication:
     batch_id: int
     files: tuple[StagedFile, ...]
     is_last: bool = False
+    note: str = "last batch id of a Spark writer"
+    """The metadata of the committed offset."""
 
     @property
     def name(self) -> str:
@@ -225,7 +227,7 @@ class _Transaction:
         return TxnOffsetCommitRequestPartition(
             partition_index=0,
             committed_offset=self._publication.batch_id,
-            committed_metadata="last batch id of a Spark writer",
+            committed_metadata=self._publication.note,
         )
 
     def _abort(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import signal
@@ -211,6 +212,25 @@ def test_a_replay_of_a_range_by_key(spark: SparkSession, tidelog_broker: Tidelog
     assert (result.rows, result.start, result.end) == (100, 1400, 1500)
     places = {(message.key(), message.partition()) for message in consumed(tidelog_broker, to) if message.key()}
     assert len({key for key, _ in places}) == len(places)
+
+
+def test_an_earlier_range_and_another_target_under_a_name_in_use_are_refused(
+    tidelog_broker: TidelogProcess, topic: str
+) -> None:
+    to, other = produced(tidelog_broker, 0), produced(tidelog_broker, 0)
+
+    def run(to: str, first: int, name: str = "test") -> int:
+        begin = f'{{"{topic}":{{"0":{first},"1":{first}}}}}'
+        request = dataclasses.replace(replay_request(tidelog_broker, topic, to, begin=begin), name=name)
+        return sum(result.rows for result in replay(None, request))
+
+    assert [run(to, 1400), run(to, 1400), run(to, 1450)] == [200, 0, 0]
+    with pytest.raises(BadRequestError, match=f"--name test: .* {topic}-0 was written from offset 1400 to 1499"):
+        run(to, 1300)
+    with pytest.raises(BadRequestError, match=f"--to {other}: under this --name rows were written to {to} "):
+        run(other, 1400)
+    assert (len(consumed(tidelog_broker, to)), len(consumed(tidelog_broker, other))) == (200, 0)
+    assert (run(to, 1300, "earlier"), run(other, 1400, "other")) == (400, 200)
 
 
 def test_a_topic_that_is_not_there_is_told_and_not_made(tidelog_broker: TidelogProcess, topic: str) -> None:

@@ -13,11 +13,17 @@ import pytest
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.job_errors import BadRequestError
-from tidelog.pipeline.jobs import backfill, replay
+from tidelog.pipeline.jobs import backfill, replay, writing
 from tidelog.pipeline.jobs.backfill import BackfillRequest, BackfillResult, find_files, sink_schema
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.replay import ReplayRequest, ReplayResult, mark, moment, replay_source
-from tidelog.pipeline.jobs.writing import Target
+from tidelog.pipeline.jobs.writing import Target, TopicWriter, Written, written_of
+from tidelog.pipeline.sink.commit import Publication
+from tidelog.protocol.messages.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 
 TARGET = Target("localhost:1", "to")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -93,6 +99,86 @@ def test_an_empty_range_is_nothing_to_do(tmp_path: Path) -> None:
     end = '{"orders":{"0":5}}'
     request = ReplayRequest(replay_source(str(data.path), {"subscribe": "orders"}, end, None), TARGET, "name")
     assert replay.report(replay.replay(None, request), request) == ["nothing in the range"]
+
+
+def committed(offset: int, metadata: str | None, topic: str = TARGET.topic) -> OffsetFetchResponseTopic:
+    partition = OffsetFetchResponsePartition(partition_index=0, committed_offset=offset, metadata=metadata)
+    return OffsetFetchResponseTopic(name=topic, partitions=[partition])
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        ([], Written()),
+        ([committed(9, "rows from 4 on")], Written(9, 4)),
+        ([committed(9, "last batch id of a Spark writer")], Written(9)),
+        ([committed(9, None)], Written(9)),
+        ([committed(5, "rows from 5 on", "other"), committed(9, "rows from 0 on")], Written(9, 0)),
+    ],
+)
+def test_a_group_says_the_first_and_the_last_row_that_were_written(
+    topics: list[OffsetFetchResponseTopic], expected: Written
+) -> None:
+    assert written_of("group", TARGET.topic, OffsetFetchResponse(topics=topics)) == expected
+
+
+def test_another_target_under_a_name_in_use_is_refused() -> None:
+    answer = OffsetFetchResponse(topics=[committed(9, "rows from 4 on", "other")])
+    with pytest.raises(
+        BadRequestError, match=r"--to to: under this --name rows were written to other .*another --name"
+    ):
+        written_of("group", TARGET.topic, answer)
+
+
+@pytest.mark.parametrize(
+    ("written", "first", "begins", "note"),
+    [
+        (Written(), 0, 0, "rows from 0 on"),
+        (Written(), 50, 50, "rows from 50 on"),
+        (Written(99, 50), 50, 100, "rows from 50 on"),
+        (Written(99, 50), 70, 100, "rows from 50 on"),
+        (Written(99, 50), 100, 100, "rows from 50 on"),
+        (Written(99, 50), 101, 101, "rows from 101 on"),
+        (Written(99), 50, 100, ""),
+        (Written(99), 101, 101, "rows from 101 on"),
+        (Written(0, 0), 0, 1, "rows from 0 on"),
+    ],
+)
+def test_a_writer_notes_from_which_row_on_all_are_written(
+    monkeypatch: pytest.MonkeyPatch, written: Written, first: int, begins: int, note: str
+) -> None:
+    published: list[Publication] = []
+    monkeypatch.setattr(writing, "read_written", lambda *_: written)
+    monkeypatch.setattr(writing, "publish", lambda _, publication: published.append(publication))
+    with TopicWriter(TARGET, "replay-run") as writer:
+        assert writer.begin(first) == begins
+        writer.write([], begins)
+    assert [publication.note for publication in published] == [note]
+
+
+def ranged(data: DataDirectory, begin: int) -> ReplayRequest:
+    return ReplayRequest(
+        replay_source(str(data.path), {"subscribe": "orders"}, f'{{"orders":{{"0":{begin}}}}}', None), TARGET, "run"
+    )
+
+
+def test_an_earlier_range_under_a_name_in_use_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataDirectory(tmp_path / "data")
+    fill(data.log("orders"), 20)
+    monkeypatch.setattr(replay, "check_broker", lambda _: None)
+    monkeypatch.setattr(replay, "partitions_of", lambda _: 1)
+    monkeypatch.setattr(replay, "read_written", lambda *_: Written(99, 50))
+    expected = (
+        "--name run: under this name orders-0 was written from offset 50 to 99, and the range begins before it, at 10"
+    )
+    with pytest.raises(BadRequestError, match=expected):
+        replay.replay(None, ranged(data, 10))
+    monkeypatch.setattr(replay, "replay_partition", lambda plan: ReplayResult("orders", 0, plan.start, 100, 100, 0))
+    assert [replay.replay(None, ranged(data, begin))[0].start for begin in (50, 60)] == [50, 60]
+    monkeypatch.setattr(replay, "read_written", lambda *_: Written(99))
+    assert replay.replay(None, ranged(data, 10))[0].start == 10
 
 
 def test_what_was_written_before_is_told(tmp_path: Path) -> None:
