@@ -5,9 +5,10 @@
                start of the broker recovers from the recovery points, as after any crash
     plan       what a worker needs to open one log as the broker would; picklable
 
-The end of a log counts as its high watermark, which is right where the broker keeps the only copy. On a member of a
-cluster the last records may be uncommitted. A log that was not closed cleanly is recovered when it is opened, as by a
-start of the broker.
+Records count as committed up to the high watermark in ``replication-offset-checkpoint``: on a member of a cluster a new
+leader may cut those after it. A lone node notes its logs' ends there; after a kill they are up to five seconds old.
+Without the file, as beside copied logs, the end of a log counts. A log that was not closed cleanly is recovered when it
+is opened, as by a start of the broker.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    REPLICATION_OFFSET_FILE,
     read_offset_checkpoint,
 )
 from tidelog.log.files.topic_partition import TopicPartition
@@ -66,6 +68,7 @@ class LogPlan:
     config: Mapping[str, str]
     log_start_offset: int
     recovery_point: int
+    high_watermark: int | None
     clean: bool
     size: int
 
@@ -90,7 +93,7 @@ def open_log(plan: LogPlan) -> UnifiedLog:
             clean=plan.clean,
         )
     )
-    log.update_high_watermark(log.log_end_offset)
+    log.update_high_watermark(log.log_end_offset if plan.high_watermark is None else plan.high_watermark)
     return log
 
 
@@ -148,11 +151,14 @@ class OfflineLogs:
         """
         starts: dict[str, dict[TopicPartition, int]] = {}
         points: dict[str, dict[TopicPartition, int]] = {}
+        watermarks: dict[str, dict[TopicPartition, int]] = {}
         clean: dict[str, bool] = {}
         configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
         for path in self.data_directories:
             starts[path] = read_offset_checkpoint(self._file_system, os.path.join(path, LOG_START_OFFSET_FILE))
             points[path] = read_offset_checkpoint(self._file_system, os.path.join(path, RECOVERY_POINT_FILE))
+            if self._file_system.exists(checkpoint := os.path.join(path, REPLICATION_OFFSET_FILE)):
+                watermarks[path] = read_offset_checkpoint(self._file_system, checkpoint)
             clean[path] = self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE))
             if clean[path] and changing:
                 self._take_marker(path)
@@ -165,6 +171,8 @@ class OfflineLogs:
                 configs[directory.topic],
                 starts[parent].get(TopicPartition(directory.topic, directory.partition), 0),
                 points[parent].get(TopicPartition(directory.topic, directory.partition), 0),
+                watermarks[parent].get(TopicPartition(directory.topic, directory.partition), 0)
+                if parent in watermarks else None,
                 clean[parent],
                 sum(entry.size for entry in self._file_system.list_directory(directory.path)
                     if entry.name.endswith(".log")),

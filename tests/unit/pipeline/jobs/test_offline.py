@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.logs import read_records
 from tests.support.pipelines import NOW_MS, DataDirectory, fill
 from tidelog.cleaner.engine.engine import ENGINE
 from tidelog.cleaner.log_to_clean import look_at
@@ -16,8 +17,10 @@ from tidelog.log.check import check_directory
 from tidelog.log.files.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
+    REPLICATION_OFFSET_FILE,
     read_offset_checkpoint,
     write_clean_shutdown,
+    write_offset_checkpoint,
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.find.indexer import LogIndexer
@@ -210,14 +213,37 @@ def test_the_newest_record_of_each_key_stays(data: DataDirectory) -> None:
     data.close()
     (result,) = run_compact(data)
     again = DataDirectory(data.path, cleanup_policy="compact")
-    from tests.support.logs import read_records
-
     kept = {record.key: record for record in read_records(again.log("orders"))}
     again.close()
     newest = {record.key: record.value for record in written}
     assert {key: record.value for key, record in kept.items()} == newest
     assert result.records_after < result.records_before
     assert "to 7 records, went from" in compact_job.report([result], dry_run=False)[0]
+
+
+@pytest.mark.parametrize("high_watermark", [0, 150, 300, 500])
+def test_what_only_uncommitted_records_replace_stays(data: DataDirectory, high_watermark: int) -> None:
+    written = fill(data.log("orders"), 100)
+    data.close()
+    watermarks = {TopicPartition("orders", 0): high_watermark, TopicPartition("other", 0): 9}
+    write_offset_checkpoint(FS, str(data.path / REPLICATION_OFFSET_FILE), watermarks)
+    (result,) = run_compact(data)
+    assert result.clean_below <= high_watermark
+    again = DataDirectory(data.path, cleanup_policy="compact")
+    kept = {record.offset for record in read_records(again.log("orders"))}
+    again.close()
+    newest = {record.key: record.offset for record in written if record.offset < high_watermark}
+    assert kept >= {*newest.values(), *range(high_watermark, 500)}
+    assert (result.records_after < result.records_before) is (high_watermark > 0)
+
+
+def test_a_log_that_the_high_watermarks_do_not_name_is_not_known_to_be_committed(data: DataDirectory) -> None:
+    fill(data.log("orders"), 100)
+    data.close()
+    write_offset_checkpoint(FS, str(data.path / REPLICATION_OFFSET_FILE), {TopicPartition("other", 0): 500})
+    before = contents(data.path, ".log")
+    assert run_compact(data)[0].bytes_before == 0
+    assert contents(data.path, ".log") == before
 
 
 def test_the_clean_offset_is_saved_and_a_second_run_has_nothing_to_do(data: DataDirectory) -> None:
