@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
@@ -104,6 +104,15 @@ def close_log(log: UnifiedLog) -> None:
     log.environment.deletions.run(everything=True)
 
 
+class _Known(NamedTuple):
+    """Checkpoints of a data directory and its marker; ``high_watermarks`` is None where that file is missing."""
+
+    starts: Mapping[TopicPartition, int]
+    recovery_points: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int] | None
+    is_clean: bool
+
+
 class OfflineLogs:
     """The data directories of one job, claimed as a context. One thread of the driver."""
 
@@ -147,39 +156,51 @@ class OfflineLogs:
     def plans(self, *, changing: bool = True) -> list[LogPlan]:
         """Make a plan per log. ``changing`` takes the clean-shutdown markers away for the time of the work.
 
-        Raises KafkaStorageError, ConfigError.
+        Raises KafkaStorageError, ConfigError; JobError where nothing may be changed and a log would be recovered.
         """
-        starts: dict[str, dict[TopicPartition, int]] = {}
-        points: dict[str, dict[TopicPartition, int]] = {}
-        watermarks: dict[str, dict[TopicPartition, int]] = {}
-        clean: dict[str, bool] = {}
         configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
+        known: dict[str, _Known] = {}
         for path in self.data_directories:
-            starts[path] = read_offset_checkpoint(self._file_system, os.path.join(path, LOG_START_OFFSET_FILE))
-            points[path] = read_offset_checkpoint(self._file_system, os.path.join(path, RECOVERY_POINT_FILE))
-            if self._file_system.exists(checkpoint := os.path.join(path, REPLICATION_OFFSET_FILE)):
-                watermarks[path] = read_offset_checkpoint(self._file_system, checkpoint)
-            clean[path] = self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE))
-            if clean[path] and changing:
+            known[path] = found = self._read_known(path)
+            if found.is_clean and changing:
                 self._take_marker(path)
+            elif not changing and not found.is_clean:
+                raise JobError(
+                    f"{path} was not stopped cleanly (no {CLEAN_SHUTDOWN_FILE}), and reading its logs would recover "
+                    "them, which changes files: start and stop the broker there first, or leave out --dry-run"
+                )
         return [
-            LogPlan(
-                directory.topic,
-                directory.partition,
-                directory.topic_id,
-                directory.path,
-                configs[directory.topic],
-                starts[parent].get(TopicPartition(directory.topic, directory.partition), 0),
-                points[parent].get(TopicPartition(directory.topic, directory.partition), 0),
-                watermarks[parent].get(TopicPartition(directory.topic, directory.partition), 0)
-                if parent in watermarks else None,
-                clean[parent],
-                sum(entry.size for entry in self._file_system.list_directory(directory.path)
-                    if entry.name.endswith(".log")),
-            )
+            self._plan(directory, configs[directory.topic], known[os.path.dirname(directory.path)])
             for directory in self._directories
-            for parent in (os.path.dirname(directory.path),)
-        ]  # fmt: skip
+        ]
+
+    def _read_known(self, path: str) -> _Known:
+        def read(name: str) -> dict[TopicPartition, int]:
+            return read_offset_checkpoint(self._file_system, os.path.join(path, name))
+
+        has_watermarks = self._file_system.exists(os.path.join(path, REPLICATION_OFFSET_FILE))
+        return _Known(
+            read(LOG_START_OFFSET_FILE),
+            read(RECOVERY_POINT_FILE),
+            read(REPLICATION_OFFSET_FILE) if has_watermarks else None,
+            self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE)),
+        )
+
+    def _plan(self, directory: PartitionDirectory, config: Mapping[str, str], known: _Known) -> LogPlan:
+        place = TopicPartition(directory.topic, directory.partition)
+        files = self._file_system.list_directory(directory.path)
+        return LogPlan(
+            directory.topic,
+            directory.partition,
+            directory.topic_id,
+            directory.path,
+            config,
+            known.starts.get(place, 0),
+            known.recovery_points.get(place, 0),
+            None if known.high_watermarks is None else known.high_watermarks.get(place, 0),
+            known.is_clean,
+            sum(entry.size for entry in files if entry.name.endswith(".log")),
+        )
 
     def _take_marker(self, path: str) -> None:
         marker = os.path.join(path, CLEAN_SHUTDOWN_FILE)

@@ -21,6 +21,7 @@ from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
 from tidelog.log.config import LogConfig
 from tidelog.log.directories.names import METADATA_DIRECTORY
+from tidelog.log.files.checkpoints import write_clean_shutdown
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
@@ -141,6 +142,7 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
     image = TopicImage("orders", TOPIC_ID, unreplicated(1, 1), configs, False)
     controller.commit(creation_records(image, controller.level))
     controller.close()
+    write_clean_shutdown(OsFileSystem(), str(data.path), 1)
     assert run(data, "index") == 0
     assert "500 keys in 1 files" in capsys.readouterr().out
     assert run(data, "compact", "--dry-run") == 0

@@ -276,15 +276,27 @@ def fail_save(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_dry_run_tells_and_changes_no_segment(data: DataDirectory) -> None:
+def test_a_dry_run_tells_and_changes_nothing(data: DataDirectory) -> None:
     fill(data.log("orders"), 100)
     data.close()
-    before = contents(data.path, ".log", ".index", ".timeindex")
+    write_clean_shutdown(FS, str(data.path), 7)
+    before = contents(data.path, "")
     (result,) = run_compact(data, dry_run=True)
     assert result.records_after == 7
-    assert contents(data.path, ".log", ".index", ".timeindex") == before
-    assert not (data.path / CLEANER_OFFSET_FILE).exists()
+    assert contents(data.path, "") == {**before, LOCK_FILE: b""}
     assert "would go from" in compact_job.report([result], dry_run=True)[0]
+
+
+def test_a_dry_run_refuses_logs_that_it_would_have_to_recover(data: DataDirectory) -> None:
+    fill(data.log("orders"), 100)
+    data.close()
+    with open(max((data.path / "orders-0").glob("*.log")), "ab") as torn:
+        torn.write(b"torn")
+    before = contents(data.path, "")
+    with pytest.raises(JobError, match=r"data was not stopped cleanly .* or leave out --dry-run"):
+        run_compact(data, dry_run=True)
+    assert contents(data.path, "") == {**before, LOCK_FILE: b""}
+    assert run_compact(data)[0].records_after == 7
 
 
 def test_a_topic_that_is_not_compacted_is_refused_when_named_and_passed_over_otherwise(data: DataDirectory) -> None:
