@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Set
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -26,6 +27,7 @@ from tidelog.pipeline.job_errors import BadRequestError
 
 RUNS = "runs"
 VERSION = "version"
+_RUN = re.compile(r"([0-9]{8,})-([0-9a-f]{32})")
 Finish = Callable[[str, str, int | None], bool]
 """A function that gets the name of a run that may have ended, its staging directory, and the version it began with if
 that is known. It returns whether the run's traces may go."""
@@ -151,8 +153,8 @@ class StoreArea:
     def open(self) -> None:
         """Finish what killed runs have left. Raises OSError."""
         for name in self._store.names_in(self._place(DIRECTORY, RUNS)):
-            version, _, run = name.partition("-")
-            if self._finish(run, self._location, int(version)):
+            found = _RUN.fullmatch(name)  # other names are foreign
+            if found is not None and self._finish(found[2], self._location, int(found[1])):
                 self._remove(self._place(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
