@@ -3,7 +3,8 @@
 The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path), so that
 nothing of the caller's surroundings changes the broker, KAFKA_* variables included. It gets a free port on 127.0.0.1
 and, unless one is given, a directory of its own that goes when it stops. It stops when its standard input closes, so it
-does not outlive a starter that is killed.
+does not outlive a starter that is killed. Its configuration goes to it by a file that only the owner can read: others
+may read a command line, and keys may have passwords.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Broker:
         self._bootstrap: str | None = None
         self._security = security
         self._secured: Secured | None = None
-        self._security_directory: tempfile.TemporaryDirectory[str] | None = None
+        self._private_directory: tempfile.TemporaryDirectory[str] | None = None
         self._is_restarting = False
 
     @property
@@ -103,10 +104,13 @@ class Broker:
 
     def start(self) -> Self:
         """Start and wait until the broker answers. Raises BrokerProcessError."""
+        refuse_unknown_keys(self._texts)
         if self.data_dir is None:
             self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
+        if self._private_directory is None:
+            self._private_directory = tempfile.TemporaryDirectory(prefix="tidelog-private-")
         if self._security is not None and self._secured is None:
-            self._secured = self._secure(self._security)
+            self._secured = self._secure(self._security, Path(self._private_directory.name))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         ours, theirs = socket.socketpair() if self._has_laboratory else (None, None)
         try:
@@ -177,21 +181,22 @@ class Broker:
         start = f"import sys; sys.path.insert(0, {_PACKAGE_ROOT!r}); from tidelog.cli import main; sys.exit(main())"
         command = [sys.executable, "-I", "-c", start, "serve", "--until-stdin-closes", "--host", "127.0.0.1"]
         command += ["--port", str(self._port), "--data-dir", str(self.data_dir)]
-        if self._secured is not None:  # others may read a command line, and the texts have passwords
-            return [*command, "--config", str(self._secured.write_config(self._texts))]
-        for key, text in self._texts.items():
-            command += ["--override", f"{key}={text}"]
-        return command
+        return [*command, "--config", str(self._write_config())]
 
-    def _secure(self, security: Security) -> Secured:
+    def _write_config(self) -> Path:
+        assert self._private_directory is not None
+        path = Path(self._private_directory.name, "server.properties")
+        write_properties(path, self._texts if self._secured is None else self._secured.texts(self._texts))
+        return path
+
+    def _secure(self, security: Security, directory: Path) -> Secured:
         """Make the certificate. Raises BrokerProcessError."""
         from tidelog.broker_security import Secured
 
-        self._security_directory = tempfile.TemporaryDirectory(prefix="tidelog-security-")
         try:
-            return Secured(security, Path(self._security_directory.name))
+            return Secured(security, directory)
         except ImportError as error:
-            self._security_directory.cleanup()
+            self._remove_private()
             raise BrokerProcessError("a certificate needs `pip install tidelog[tls]`") from error
 
     def _wait_until_ready(self) -> str:
@@ -243,9 +248,12 @@ class Broker:
         if self._own_directory and self.data_dir is not None:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.data_dir = None
-        if self._security_directory is not None:
-            self._security_directory.cleanup()
-            self._security_directory = self._secured = None
+        self._remove_private()
+
+    def _remove_private(self) -> None:
+        if self._private_directory is not None:
+            self._private_directory.cleanup()
+            self._private_directory = self._secured = None
 
 
 def clean_environment() -> dict[str, str]:
@@ -265,3 +273,28 @@ def as_texts(config: Mapping[str, object]) -> dict[str, str]:
 def as_text(value: object) -> str:
     """Format a configuration value as it stands in server.properties."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def refuse_unknown_keys(texts: Mapping[str, str]) -> None:
+    """Raise BrokerProcessError for a key that no broker has: a broker ignores those of its file."""
+    from tidelog.broker.config.broker_config import is_known, nearest_key
+
+    for key in texts:
+        if not is_known(key):
+            raise BrokerProcessError(f"{key}: unknown configuration key{nearest_key(key)}")
+
+
+def write_properties(path: Path, texts: Mapping[str, str]) -> None:
+    """Write a properties file that only its owner can read."""
+    write_privately(path, "".join(f"{key}={escape(text)}\n" for key, text in texts.items()))
+
+
+def escape(text: str) -> str:
+    """Escape a text as a properties file has it."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import secrets
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidelog.broker_process import write_privately
 from tidelog.client.admin.acls import CLUSTER_NAME, OPERATIONS, PERMISSIONS, RESOURCE_TYPES, Acl, create_acls
 from tidelog.client.admin.users import DEFAULT_ITERATIONS, MECHANISMS, set_password
 from tidelog.client.cluster import Cluster
@@ -92,12 +92,9 @@ class Secured:
         if security.tls:
             make_certificate(self.ca, directory / "server.pem")
 
-    def write_config(self, given: Mapping[str, str]) -> Path:
-        """Write a server.properties of these texts and of what security takes."""
-        path = self._directory / "server.properties"
-        lines = (f"{key}={escape(text)}\n" for key, text in {**dict(self._texts()), **given}.items())
-        write_privately(path, "".join(lines))
-        return path
+    def texts(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return these texts and those that security takes; the given ones win."""
+        return {**dict(self._texts()), **given}
 
     def _texts(self) -> Iterator[tuple[str, str]]:
         protocol = self._security.protocol
@@ -177,17 +174,6 @@ def quote(text: str) -> str:
     for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(sign, written)
     return f'"{text}"'
-
-
-def escape(text: str) -> str:
-    """Escape a text as a properties file has it."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def write_privately(path: Path, text: str) -> None:
-    """Write a file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def make_certificate(certificate: Path, key_store: Path) -> None:

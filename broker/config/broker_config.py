@@ -165,7 +165,7 @@ class BrokerConfig:
             raise ConfigError(resolved.hide(error.message)) from None
         for key in properties_from_overrides(overrides):
             if key in config.unknown_keys:  # a file may be another version's; what is typed here is a mistake
-                raise ConfigError(f"--override {key}: unknown configuration key{_nearest(key)}")
+                raise ConfigError(f"--override {key}: unknown configuration key{nearest_key(key)}")
         return config
 
     def get(self, name: str) -> Any:
@@ -235,7 +235,7 @@ class BrokerConfig:
         if without_effect:
             logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
         for key in self.unknown_keys:
-            logger.warning("unknown configuration key %s, ignored%s", key, _nearest(key))
+            logger.warning("unknown configuration key %s, ignored%s", key, nearest_key(key))
 
     def _node_id(self) -> int:
         if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
@@ -401,7 +401,7 @@ def select_listener_texts(texts: Mapping[str, str]) -> dict[str, str]:
     return {key: text for key, text in texts.items() if is_listener_key(key)}
 
 
-def _nearest(key: str) -> str:
+def nearest_key(key: str) -> str:
     """Name the key that may have been meant."""
     import difflib  # costs a start without mistakes nothing
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import tidelog
-from tidelog.broker_process import Broker, BrokerProcessError, as_text
+from tidelog.broker.config.sources import parse_properties
+from tidelog.broker_process import Broker, BrokerProcessError, as_text, write_properties
 
 
 def test_the_public_names_come_on_first_use() -> None:
@@ -16,6 +19,22 @@ def test_the_public_names_come_on_first_use() -> None:
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (False, "false"), (5, "5"), ("a", "a")])
 def test_values_as_they_stand_in_server_properties(value: object, text: str) -> None:
     assert as_text(value) == text
+
+
+def test_a_properties_file_is_the_owners_and_has_the_values_as_given(tmp_path: Path) -> None:
+    given = {"ssl.keystore.password": 'a "s\\ecret";\nü', "num.partitions": "3", "super.users": ""}
+    write_properties(tmp_path / "server.properties", given)
+    assert (tmp_path / "server.properties").stat().st_mode & 0o777 == 0o600
+    assert parse_properties((tmp_path / "server.properties").read_text(encoding="utf-8")) == given
+
+
+def test_a_key_that_no_broker_has_is_refused_and_nothing_stays() -> None:
+    broker = Broker({"num.partitons": 3})
+    with pytest.raises(
+        BrokerProcessError, match=r"num\.partitons: unknown configuration key; the nearest is num\.part"
+    ):
+        broker.start()
+    assert broker.stop() == 0
 
 
 def test_what_is_known_only_while_it_runs() -> None:

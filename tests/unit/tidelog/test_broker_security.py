@@ -12,6 +12,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.sources import parse_properties
 from tidelog.broker.security.sasl.listener import SaslListener
 from tidelog.broker.security.sasl.mechanism import Reply
+from tidelog.broker_process import write_properties
 from tidelog.broker_security import Secured, Security, parse_rule
 from tidelog.client.admin.acls import Acl
 
@@ -47,7 +48,8 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_the_broker_takes_what_is_written(tmp_path: Path) -> None:
     users = {"ann": 'p "a\\ss; word', 'o\'x "y"': "x", "ä": "ü\n"}
     secured = Secured(Security(users=users, acls={}, super_users=["ann"]), tmp_path)
-    texts = parse_properties(secured.write_config({"num.partitions": "3"}).read_text())
+    write_properties(tmp_path / "server.properties", secured.texts({"num.partitions": "3"}))
+    texts = parse_properties((tmp_path / "server.properties").read_text(encoding="utf-8"))
     config = BrokerConfig(texts)
     assert config.get_int("num.partitions") == 3
     assert config.get_str("super.users").endswith(";User:ann")
