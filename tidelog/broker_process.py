@@ -121,7 +121,9 @@ class Broker:
         self._laboratory = None if ours is None else Laboratory(ours)
         try:
             self._bootstrap = self._wait_until_ready()
-            if self._secured is not None:
+            if self._secured is None:
+                self._remove_private()  # it was read: a starter that is killed leaves nothing
+            else:
                 self._secured.prepare(self._bootstrap)
         except BaseException:
             self.kill()
