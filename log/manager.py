@@ -53,6 +53,7 @@ from tidelog.log.files.checkpoints import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
+    UNKNOWN_BROKER_EPOCH,
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import note_proofs
@@ -195,7 +196,10 @@ class LogManager:
             logger.error("the high watermarks of recovered logs are written later: %s", error)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
-        """Flush and close every log, write the checkpoints and, if all of that succeeded, the clean-shutdown marker."""
+        """Flush and close every log, write the checkpoints and, if all of that succeeded, the clean-shutdown marker.
+        That has no epoch where a directory failed: its logs may be made again elsewhere (KIP-966)."""
+        if not self.is_whole:
+            broker_epoch = UNKNOWN_BROKER_EPOCH
         for directory in self._online:
             if directory.state.shortage is not None:
                 directory.state.give_up_reserve()  # for the last snapshots and checkpoints
@@ -248,10 +252,12 @@ class LogManager:
         config: LogConfig,
         *,
         is_new: bool = False,
+        place: bytes | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
         saves_epochs: bool = True,
     ) -> UnifiedLog:
-        """Return the log of a partition, created in the online directory with the fewest partitions if there is none.
+        """Return the log of a partition. If there is none, it is created in the directory with the id ``place``, or
+        where that does not work in the one with the fewest partitions.
 
         With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
         just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then no log is created.
@@ -265,7 +271,7 @@ class LogManager:
                 with self._lock:
                     if not is_wanted():
                         raise UnknownTopicOrPartitionError
-                    entry = self._entries.get(partition) or self._make_entry(partition, topic_id, is_new=is_new)
+                    entry = self._entries.get(partition) or self._make_entry(partition, topic_id, place, is_new=is_new)
             if entry.is_doomed:
                 self.delete_log(partition)
                 continue
@@ -279,12 +285,15 @@ class LogManager:
                     log.update_config(config)
                 return log
 
-    def _make_entry(self, partition: TopicPartition, topic_id: bytes | None, *, is_new: bool) -> Entry:
+    def _make_entry(
+        self, partition: TopicPartition, topic_id: bytes | None, place: bytes | None, *, is_new: bool
+    ) -> Entry:
         online = [directory for directory in self.directories if directory.is_online]
         offline = [directory.path for directory in self.directories if not directory.is_online]
         if not online or (offline and not is_new):
             raise KafkaStorageError(f"{partition} may lie in an offline log directory: {', '.join(offline)}")
-        allowed = [directory for directory in online if directory.path not in self.cordoned] or online
+        named = [directory for directory in online if place is not None and directory.directory_id == place]
+        allowed = named or [directory for directory in online if directory.path not in self.cordoned] or online
         used = [entry.directory for entry in self._entries.values()] if len(allowed) > 1 else []
         directory = min(allowed, key=used.count)
         path = os.path.join(directory.path, partition.directory_name)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from tidelog.broker.cluster.observing.metadata_position import NOWHERE, MetadataPosition
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
+from tidelog.broker.metadata.image_records import METADATA_VERSION, has_directories
 from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
 from tidelog.broker.replica.strays import STRAY_SUFFIX
 from tidelog.broker.startup import ClaimedDirectories, claim_directory, describe_failure
@@ -33,6 +34,7 @@ from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.directories.names import METADATA_DIRECTORY, name_aside, partition_of_name
 from tidelog.log.files.checkpoints import (
     META_PROPERTIES_FILE,
+    UNKNOWN_BROKER_EPOCH,
     CheckpointCorruptError,
     MetaProperties,
     read_clean_shutdown_epoch,
@@ -47,7 +49,6 @@ from tidelog.protocol.types import uuid_to_str
 
 logger = logging.getLogger(__name__)
 
-NO_EPOCH = -1
 POSITION_FILE = "cluster-metadata-position"
 """Lies beside ``meta.properties`` of the first log directory: epoch, offset and time, in one line."""
 POSITION_INTERVAL_S = 5.0
@@ -89,7 +90,7 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
     ids = {one: given.directory_id for one, given in identities.items() if given.directory_id and one not in failures}
     claimed = ClaimedDirectories(identities[config.log_dirs[0]].cluster_id, locks, failures, directory_ids=ids)
     epoch = epochs.pop() if len(epochs) == 1 and not failures else None
-    return MemberDirectories(claimed, tuple(ids.values()), NO_EPOCH if epoch is None else epoch)
+    return MemberDirectories(claimed, tuple(ids.values()), UNKNOWN_BROKER_EPOCH if epoch is None else epoch)
 
 
 def check_failures(failures: Mapping[str, KafkaStorageError], config: BrokerConfig) -> None:
@@ -128,6 +129,18 @@ def check_identities(identities: Mapping[str, MetaProperties], config: BrokerCon
         raise StartError(f"{first_directory} belongs to cluster {first.cluster_id}, and cluster.id is {configured}")
 
 
+def check_failures_are_known(directories: MemberDirectories, image: MetadataImage) -> None:
+    """Raise StartError where directories failed and the metadata do not say what lies in which: the controllers would
+    elect this broker for logs that it does not have."""
+    level = image.features.get(METADATA_VERSION, 0)
+    if directories.claimed.failures and not has_directories(level):
+        reasons = (describe_failure(directory, error) for directory, error in directories.claimed.failures.items())
+        raise StartError(
+            f"a log directory cannot be used, and {METADATA_VERSION} is at level {level}: before 3.7-IV2 the "
+            f"controllers do not know what lies in it: {'; '.join(reasons)}"
+        )
+
+
 def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:
     """Return the broker epoch of a clean stop that lost nothing; -1 where this broker had a directory, when it
     registered last, that it has no more.
@@ -136,7 +149,7 @@ def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration
     could elect one that has only begun to copy.
     """
     if registered is not None and not set(registered.directories) <= set(directories.ids):
-        return NO_EPOCH
+        return UNKNOWN_BROKER_EPOCH
     return directories.previous_epoch
 
 

@@ -38,6 +38,7 @@ from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     MemberDirectories,
+    check_failures_are_known,
     claim_member_directories,
     clean_stop_of,
     keep_position,
@@ -143,6 +144,7 @@ class Member:
             lambda: self._view.last_failure or known.shortfall(self._view.image),
         )
         check_image(self._view.image, self._config)
+        check_failures_are_known(directories, self._view.image)
         registration = Registration(
             broker_id=node_id,
             cluster_id=cluster_id,

@@ -209,7 +209,10 @@ class ReplicaManager:
     ) -> Callable[[], None]:
         """Return the step that makes the logs of these partitions, which may exist, for any thread. ``is_coming``: this
         broker has got the replicas just now. Without ``saves_epochs`` those in ``unsaved_epochs`` are to be saved
-        before roles are taken. Those of a log directory that failed are left out. Raises KafkaStorageError."""
+        before roles are taken. Those of a log directory that failed are left out.
+
+        A log is made where the metadata say that it lies: were it made elsewhere, and that directory failed before the
+        controllers heard of it, a start would make an empty one that they take for it. Raises KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
         works = {
             (partition := TopicPartition(image.name, index)): partial(
@@ -218,6 +221,7 @@ class ReplicaManager:
                 image.topic_id,
                 config,
                 is_new=self._cannot_lie_offline(image.partitions[index], is_coming=is_coming),
+                place=image.partitions[index].directory_of(self._node_id),
                 saves_epochs=saves_epochs,
             )
             for index in indexes

@@ -34,6 +34,8 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
 META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+UNKNOWN_BROKER_EPOCH = -1
+"""Epoch in a clean-shutdown marker after which no log counts as whole (KIP-966)."""
 _VERSION = 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -12,9 +13,16 @@ import pytest
 from tests.support.failed_directories import READ_ONLY, UNLOCKABLE, UNREADABLE, FailedDirectories
 from tests.unit.broker.member.test_joining import CLUSTER, NODE, OTHER, TOPIC_ID, config, formatted, image, manager
 from tidelog.broker.errors import StartError
-from tidelog.broker.member.directories import MemberDirectories, claim_member_directories, move_strays, read_position
+from tidelog.broker.member.directories import (
+    MemberDirectories,
+    check_failures_are_known,
+    claim_member_directories,
+    move_strays,
+    read_position,
+)
 from tidelog.log.files.checkpoints import read_meta_properties, write_clean_shutdown, write_partition_metadata
 from tidelog.log.system.file_system import LogStorageError
+from tidelog.protocol.errors import KafkaStorageError
 
 FAILURES = [UNREADABLE, READ_ONLY, UNLOCKABLE]
 STOPPED_EPOCH = 5
@@ -137,3 +145,31 @@ def test_of_two_copies_the_one_that_the_metadata_name_stays(
     move_strays(manager(tmp_path, disk), NODE, image((NODE,))._replace(topics={TOPIC_ID: named}))
     assert [name for name in "ab" if (tmp_path / name / "t-0").exists()] == list(kept)
     assert len(list(tmp_path.glob("?/t-0.*-stray"))) == 2 - len(kept)
+
+
+def test_no_stop_while_a_directory_has_failed_is_a_clean_one(
+    tmp_path: Path, disk: FailedDirectories, claims: list[MemberDirectories]
+) -> None:
+    """Once it is out of log.dirs its logs are copied once more: half a copy would stay eligible (KIP-966)."""
+    logs = manager(tmp_path, disk)
+    logs.startup()
+    logs.directories[1].state.mark_offline(KafkaStorageError("the disk is gone"))
+    logs.shutdown(STOPPED_EPOCH)
+    claims.append(claim_member_directories(disk, config(log_dirs=str(tmp_path / "a"))))
+    assert claims[0].previous_epoch == -1
+
+
+@pytest.mark.parametrize(("level", "is_known"), [(16, False), (17, True)])
+def test_controllers_that_do_not_know_of_directories_end_a_start_without_one(
+    tmp_path: Path, disk: FailedDirectories, level: int, is_known: bool, claims: list[MemberDirectories]
+) -> None:
+    """They would elect this broker for what lies in it (metadata.version before 3.7-IV2)."""
+    metadata = image((NODE,))._replace(features={"metadata.version": level})
+    claims.append(claim_member_directories(disk, config(tmp_path)))
+    check_failures_are_known(claims[0], metadata)
+    for lock in claims.pop().claimed.locks:
+        lock.close()
+    disk.failed[str(tmp_path / "b")] = UNREADABLE
+    claims.append(claim_member_directories(disk, config(tmp_path)))
+    with contextlib.nullcontext() if is_known else pytest.raises(StartError, match=r"before 3\.7-IV2 .*/b"):
+        check_failures_are_known(claims[0], metadata)

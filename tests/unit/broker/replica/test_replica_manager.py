@@ -95,6 +95,18 @@ def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> No
     data.close()
 
 
+@pytest.mark.parametrize("place", [b"a" * 16, b"b" * 16])
+def test_a_member_makes_a_log_where_the_metadata_say_that_it_lies(tmp_path: Path, place: bytes) -> None:
+    """A controller names a directory for a replica of a broker that has registered one alone."""
+    data = DataBroker(tmp_path / "a", directories=[str(tmp_path / "a"), str(tmp_path / "b")])
+    for directory, one in zip(data.log_manager.directories, (b"a" * 16, b"b" * 16), strict=True):
+        directory.directory_id = one
+    topic = TopicImage("new", b"n" * 16, (PartitionState((1,), (1,), 1, directories=(place,)),), {}, is_internal=False)
+    data.replica_manager.make_logs(topic, [0])()
+    assert (tmp_path / place[:1].decode() / "new-0").exists()
+    data.close()
+
+
 MIGRATING, UNASSIGNED = bytes(16), bytes(15) + b"\1"
 """As Kafka has them (DirectoryId)."""
 
