@@ -1,7 +1,7 @@
 """Leaders and their addresses in answers of Produce and Fetch, beside errors of a client that asked the wrong broker.
 
-NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH are followed by a round of metadata, unless they name the leader
-(KIP-951).
+After NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH a client sends a Metadata request, unless the answer names the
+leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Leader(NamedTuple):
 
 
 def leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leader:
-    """Return the leader by the newest metadata; the topic is named in one of two ways."""
+    """Return the leader by the newest metadata; the topic is found by name if its id is zero, else by id."""
     metadata = broker.metadata
     image = metadata.topics.get(topic) if topic_id == ZERO_UUID else metadata.topic_by_id(topic_id)
     if image is None or not 0 <= index < len(image.partitions):
@@ -47,7 +47,7 @@ def endpoints_of(broker: Broker, asker: RequestContext, leaders: Iterable[int]) 
 
 def name_leaders(broker: Broker, asker: RequestContext, response: ProduceResponse) -> None:
     """Add leaders and their addresses to an answer of Produce, where an error asks for them."""
-    from tidelog.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint  # Fetch needs none of it
+    from tidelog.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint  # here, as Fetch needs neither
 
     named = []
     for topic in response.responses:

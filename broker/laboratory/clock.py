@@ -1,4 +1,4 @@
-"""The clock of a laboratory: the machine's two clocks, and how far they were moved ahead.
+"""The clock of a laboratory (a broker for tests): wall and monotonic clock, and how far they were moved ahead.
 
 It keeps running between two moves, so that long polls of clients end as they always do. Both clocks move together:
 records, retention, sessions and transactions see the same time. Any thread.

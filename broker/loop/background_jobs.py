@@ -1,4 +1,4 @@
-"""Jobs that come round: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
+"""Periodic jobs: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
 
 A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
 instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has
@@ -18,7 +18,7 @@ from tidelog.broker.loop.timers import Timer, TimerQueue
 logger = logging.getLogger(__name__)
 
 LONGEST_INTERVAL_MS = 2**31
-"""Longest wait of the timers, 24 days. Kafka's settings say never with the largest long; that is near enough."""
+"""Longest wait of the timers, 24 days. A longer interval, as Kafka's largest long for never, is cut to it."""
 
 
 class Job(NamedTuple):
@@ -43,17 +43,17 @@ class BackgroundJobs:
         self._stopped = False
 
     def start(self, jobs: list[Job]) -> None:
-        """Begin with the first wait of each."""
+        """Schedule the first round of each job, one interval from now."""
         for job in jobs:
             self._wait(job)
 
     async def settle(self) -> None:
-        """Wait for the rounds that run now; what fails in them is logged as ever."""
+        """Wait for the rounds that run now; their errors are logged, not raised."""
         if self._running:
             await wait(list(self._running.values()))
 
     async def stop(self) -> None:
-        """Start no more rounds and wait for those that run; what fails in them is logged."""
+        """Start no more rounds and wait for those that run; their errors are logged, not raised."""
         self._stopped = True
         for timer in self._waiting.values():
             timer.cancel()

@@ -1,5 +1,5 @@
-"""Security: who a client is, how that is shown, and what is protected on the way.
+"""Security: authentication (SASL, TLS, delegation tokens), authorization by ACLs, and the audit log.
 
 Imports: ``tidelog.broker.controller`` and the layers below; no socket of a connection, no handler.
-Invariant: a broker of plain listeners imports nothing of this package but ``principal`` and ``authorized_operations``.
+Invariant: a broker with PLAINTEXT listeners alone imports only ``principal`` and ``authorized_operations`` from here.
 """

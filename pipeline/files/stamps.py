@@ -1,9 +1,9 @@
-"""Stamps that tell whether a file or directory has changed: inode, size and time of change.
+"""Stamps that tell whether a file or directory has changed: inode, size and modification time.
 
 File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
-time for both. A read between the two would then pass for the later state from then on. Hence its stamp counts
-only when it is ``SETTLED_S`` old: until then it is read again each time. Files that are replaced as a whole (another
-inode) or only grow (another size) need not wait.
+time for both. What was read between the two would then be taken for the later state for good. Hence its stamp counts
+only when its modification time is ``SETTLED_S`` ago: until then the directory is read again each time.
+Files that are replaced as a whole (another inode) or only grow (another size) need not wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a file that is replaced as a whole or only grows; None where it cannot be seen."""
+    """Take the stamp of a file that is replaced as a whole or only grows; None if it is missing or unreadable."""
     if is_remote(path):
         info = info_of(path)
         return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)
@@ -39,7 +39,7 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def settled_stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a directory; None also while it may change unseen."""
+    """Take the stamp of a directory; None also if it changed less than ``SETTLED_S`` ago."""
     stamp = stamp_of(path)
     if stamp is None or time.time_ns() - stamp.changed_ns < SETTLED_S * 1e9:
         return None

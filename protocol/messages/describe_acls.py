@@ -1,6 +1,7 @@
 """DescribeAcls (key 29): list access rules that match a filter.
 
-v1 pattern types (KIP-290), v0 knows literal names only; v2 flexible; v3 user principals of tokens (KIP-373).
+v1 pattern types (KIP-290), v0 knows literal names only; v2 flexible; v3 resource type USER, for delegation
+tokens (KIP-373).
 """
 
 from __future__ import annotations

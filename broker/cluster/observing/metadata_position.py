@@ -47,7 +47,7 @@ class KnownRecord:
 
     Committed batches are compared while they are replayed. When the replay begins with a snapshot past the record,
     ``passed_by`` asks for a Fetch at the record's own offset. The answer may be a snapshot that is at least as new as
-    the record. It proves no loss: every quorum deletes its log up to a snapshot.
+    the record. That is not taken for a loss: every quorum deletes its log up to a snapshot.
     """
 
     __slots__ = ("_position", "passed_by")

@@ -1,5 +1,5 @@
-"""Replicas of partitions that several brokers have: roles, and the leader's side over a log.
+"""Replicas of partitions that several brokers have: leader and follower roles, the ISR, throttles.
 
 Imports: ``tidelog.broker.cluster``, what ``tidelog.broker.replica`` imports, and the packages below the broker.
-Invariant: a lone node imports nothing of it.
+Invariant: a lone node (a broker without a cluster) imports nothing of this package.
 """

@@ -1,5 +1,5 @@
-"""Transactions as a read plan sees them: those still open, and those aborted, by their markers or by the index.
+"""Transactions as a read plan sees them: those still open, and those aborted, by their markers or ``.txnindex``.
 
-Imports: of ``tidelog.pipeline.plan`` the rows and the holes, and the layers below.
-Invariant: the markers in the log decide; the index is asked where damage may hide one.
+Imports: ``rows`` and ``holes`` of ``tidelog.pipeline.plan``, and the layers below.
+Invariant: the markers in the log decide; the ``.txnindex`` is asked where damage may hide a marker.
 """

@@ -1,7 +1,7 @@
 """``tidelog adopt DIR... --data-dir DATA``: take over the partition directories of a stopped Apache Kafka.
 
-Everything is looked at before anything is written, and the source is only read; docs/moving-from-kafka.md has the whole
-way. Exit codes: 0 taken over (or nothing left to do); 1 something stands against it, nothing was taken over.
+Everything is looked at before anything is written, and the source is only read; docs/moving-from-kafka.md
+describes all steps. Exit codes: 0 taken over (or nothing left to do); 1 a problem was found, nothing was taken over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "copy",
     default=True,
     help="copy everything, so that DIR stays as it is (the default); or share the files that never change again by "
-    "hard links: no room, no time, same file system",
+    "hard links: takes no space and no time, needs the same file system",
 )
 @click.option("--dry-run", is_flag=True, help="check and tell what would be done; write nothing")
 @click.option("--node-id", type=int, default=1, metavar="N", show_default=True, help="Tidelog's node.id")
@@ -81,7 +81,7 @@ def command(
 
 
 def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) -> tuple[AdoptionPlan, bool]:
-    """Plan an adoption and carry it out, unless it is a dry run or something stands against it.
+    """Plan an adoption and carry it out, unless it is a dry run or has problems.
 
     Returns the plan, and whether it was carried out. Raises AdoptionError, KafkaStorageError, OSError.
     """
@@ -105,22 +105,22 @@ def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) ->
 
 
 def ownership_notes(data_dir: str, *, is_shared: bool) -> list[str]:
-    """Return what root has to know: files of mode 0600 that belong to it serve no broker of another user."""
+    """Return notes for root: a broker of another user cannot open the files, of mode 0600, that root makes."""
     if os.geteuid() != 0:
         return []
     notes = [f"root alone may serve {data_dir} then; for a broker of another user: chown -R USER {data_dir}"]
     if is_shared:
-        notes.append("with --link Kafka's own record files change their owner, too: not while Kafka still needs them")
+        notes.append("with --link Kafka's own record files change their owner, too: chown once Kafka is done with them")
     return notes
 
 
 def tell(line: str) -> None:
-    """Print progress where standard output carries a document."""
+    """Print progress to standard error: with ``--json`` standard output carries the JSON document alone."""
     print(line, file=sys.stderr)
 
 
 def conclude(plan: AdoptionPlan, *, dry_run: bool) -> None:
-    """Print how it ended."""
+    """Print how the adoption ended, and the command that serves the data directory."""
     if plan.problems:
         print("nothing was taken over", file=sys.stderr)
     elif dry_run:

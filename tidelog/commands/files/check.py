@@ -84,8 +84,8 @@ def print_document(found: Iterable[tuple[str, list[Finding]]]) -> int:
 
 
 def lock_files(paths: Sequence[str]) -> list[str]:
-    """Find the lock files of a running broker: in a log directory its own, for a partition directory the one beside
-    it.
+    """Find the lock files that a running broker would hold: the one in each log directory, and for a partition
+    directory the one in the log directory above it.
     """
     places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
     return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
@@ -103,7 +103,7 @@ def partition_directories(paths: Sequence[str]) -> list[str]:
 
 
 def _is_partition(path: str) -> bool:
-    """Return whether a directory has segments, or should have some; false for the remains of a deleted topic."""
+    """Return whether a directory has segments, or should have some; false for deleted, stray and future ones."""
     from tidelog.log.files.topic_partition import TopicPartition
 
     name = os.path.basename(path)

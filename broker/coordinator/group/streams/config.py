@@ -36,7 +36,7 @@ class StreamsConfig:
 
 
 def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfig:
-    """Return a group's values: its own texts before the broker's. Texts were checked when they were set."""
+    """Return a group's values: its own settings override the broker's. They were checked when set."""
 
     def value(key: str) -> int:
         return int(own[key]) if key in own else config.get_int(f"group.{key}")
