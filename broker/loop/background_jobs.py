@@ -43,7 +43,7 @@ class BackgroundJobs:
         self._stopped = False
 
     def start(self, jobs: list[Job]) -> None:
-        """Schedule the first round of each job, one interval from now."""
+        """Set a timer for the first round of each job, one interval from now."""
         for job in jobs:
             self._wait(job)
 

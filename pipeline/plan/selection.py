@@ -170,8 +170,9 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
     if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):
         return None
     try:
-        topic_id = read_partition_metadata(files_at(directory), directory)
+        # In this order: a broker writes the id before the first segment, so what is made meanwhile has it.
         names = names_in(directory)
+        topic_id = read_partition_metadata(files_at(directory), directory)
     except CheckpointCorruptError as error:
         if not accepts_damage:
             raise SelectionError(str(error)) from error

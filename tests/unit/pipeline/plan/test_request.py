@@ -103,6 +103,23 @@ class TestSelection:
                 [str(data.path), str(tmp_path / "copy")], parse_options({"path": "/", "subscribe": "a"}).choice
             )
 
+    def test_a_partition_that_is_made_at_this_moment_has_its_topics_id(
+        self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The id shows whether another topic took the name while records were read."""
+        partition = data.path / "a-0"
+        partition.mkdir()
+
+        def make_and_list(directory: str) -> list[str]:
+            if directory == str(partition):
+                write_partition_metadata(OsFileSystem(), directory, TOPIC_ID)
+                (partition / "00000000000000000000.log").touch()
+            return os.listdir(directory)
+
+        monkeypatch.setattr("tidelog.pipeline.plan.selection.names_in", make_and_list)
+        directories = find_partitions([str(data.path)], parse_options({"path": "/", "subscribe": "a"}).choice)
+        assert [directory.topic_id for directory in directories] == [TOPIC_ID]
+
     def test_a_topic_made_anew_is_told(self, data: DataDirectory) -> None:
         data.log("a")
         write_partition_metadata(OsFileSystem(), str(data.path / "a-0"), TOPIC_ID)
